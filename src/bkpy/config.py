@@ -1,0 +1,313 @@
+"""Typed settings of bookies and clients: every limit with its unit in its name and its reason beside it.
+
+A bookie's settings come from a TOML file, from environment variables `BKPY_<NAME>` and from flags `--<name>`, the later
+ones overriding the earlier. Invariants: an unknown name is refused with the nearest valid one, a value of the wrong
+type or out of its range is refused with the place it came from, and settings never change after they were checked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+import tomllib
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bkpy.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+ENVIRONMENT_PREFIX = "BKPY_"
+
+# Variables with our prefix that aren't a bookie's settings: the command line's own, and those that Kubernetes puts into
+# every container for a service that happens to be called "bkpy".
+_OTHER_VARIABLES = re.compile(r"BKPY_(CONNECT|SERVICE_.*|PORT|PORT_.*)")
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, Field(gt=0)]
+
+
+class _Settings(BaseModel):
+    # Strict: a quoted number or a boolean where a count belongs is a mistake, not a spelling.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class BookieSettings(_Settings):
+    """The settings of one bookie."""
+
+    metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")
+    journal_directories: list[str] = Field(
+        min_length=1,
+        description="where entries are made durable before they are acknowledged; best a disk of their own",
+    )
+    ledger_directories: list[str] = Field(
+        min_length=1, description="where entries are kept for good; several are filled in turn"
+    )
+    listen: str = Field(default="127.0.0.1:3181", description="HOST:PORT to accept clients at")
+    advertised_address: str | None = Field(
+        default=None, description="HOST:PORT that clients connect to, where it differs from the one listened at"
+    )
+    bookie_id: str = Field(
+        default="",  # replaced by a validator, so it is never empty
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$",  # it is a node's name in ZooKeeper
+        max_length=255,
+        description="name of this bookie in all metadata, for good; by default the address it has at its first start",
+    )
+    metrics_port: int = Field(
+        default=-1, ge=-1, le=65535, description="port of the metrics page: -1 for none, 0 for any free one"
+    )
+    metrics_listen: str = Field(
+        default="127.0.0.1", description="host to serve metrics at; they are not protected, so not everywhere"
+    )
+    rack: str = Field(default="default", min_length=1, description="what fails together with this bookie")
+    region: str = Field(default="default", min_length=1, description="the group of racks that this bookie is in")
+
+    journal_max_size_mb: Size = Field(default=64, description="MiB after which a new journal file is begun")
+    journal_max_backups: int = Field(
+        default=2, ge=0, description="journal files kept after everything in them was checkpointed, for inspection"
+    )
+    journal_group_bytes_max: Size = Field(
+        default=8 * MIB, description="bytes that one sync covers at most, so that no request waits for a huge write"
+    )
+    journal_damage: Literal["refuse", "limbo"] = Field(
+        default="refuse",
+        description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
+    )
+    memtable_bytes_max: Size = Field(
+        default=64 * MIB, description="bytes of entries held in memory before they are flushed to the entry log"
+    )
+    checkpoint_interval_s: Seconds = Field(
+        default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
+    )
+    entry_log_max_size_mb: Size = Field(
+        default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
+    )
+    block_bytes: Size = Field(default=256 * KIB, description="bytes of one ledger that are stored and indexed together")
+    index_bytes_max: Size = Field(
+        default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
+    )
+
+    frame_bytes_max: Size = Field(default=8 * MIB, description="bytes of the largest request that is accepted")
+    entry_bytes_max: Size = Field(default=4 * MIB, description="bytes of the largest entry that is accepted")
+    read_bytes_max: Size = Field(
+        default=MIB, description="bytes of the largest answer to a read, unless one entry alone is larger"
+    )
+    connections_max: Size = Field(
+        default=1000, description="client connections, so that files are left for the storage"
+    )
+    requests_in_flight_max: Size = Field(
+        default=1000, description="requests of one connection that wait for an answer before no more of it is read"
+    )
+    handshake_timeout_s: Seconds = Field(
+        default=5.0, description="seconds a new connection may take to introduce itself"
+    )
+    frame_stall_timeout_s: Seconds = Field(
+        default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
+    )
+    session_timeout_s: Seconds = Field(
+        default=10.0, description="seconds without contact after which ZooKeeper reports this bookie as gone"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least severe messages that are logged"
+    )
+
+    @field_validator("listen", "advertised_address")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_id(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if not values.get("bookie_id"):
+            address = values.get("advertised_address") or values.get("listen") or cls.model_fields["listen"].default
+            return {**values, "bookie_id": _id_of(str(address))}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BookieSettings:
+        host, port = split_address(self.listen)
+        if self.advertised_address is None and _is_wildcard(host):
+            raise ValueError(f"advertised_address is needed, because clients can't connect to {host}")
+        if port == 0 and self.bookie_id == _id_of(self.listen):
+            raise ValueError("bookie_id is needed when the port to listen at is 0, because the address will change")
+        if self.entry_bytes_max + 64 * KIB > self.frame_bytes_max:
+            raise ValueError(
+                "frame_bytes_max must exceed entry_bytes_max by 64 KiB or more, for an entry's request to fit"
+            )
+        if self.bookie_id == "readonly":
+            raise ValueError("bookie_id = 'readonly': the name is taken in ZooKeeper")
+        directories = [*self.journal_directories, *self.ledger_directories]
+        if twice := sorted({d for d in directories if directories.count(d) > 1}):
+            raise ValueError(f"directory {twice[0]} is used twice")
+        return self
+
+
+class ClientSettings(_Settings):
+    """The settings of one client."""
+
+    write_window_bytes: Size = Field(
+        default=16 * MIB, description="bytes of a writer's appends that may be unacknowledged before `append` waits"
+    )
+    write_window_entries: Size = Field(
+        default=100_000, description="appends of a writer that may be unacknowledged before `append` waits"
+    )
+    batch_bytes_max: Size = Field(
+        default=256 * KIB,
+        description="bytes of entries that travel as one batch; larger ones were measured to be slower",
+    )
+    entry_bytes_max: Size = Field(default=4 * MIB, description="bytes of the largest entry; bookies refuse larger ones")
+    connect_timeout_s: Seconds = Field(default=3.0, description="seconds to reach a bookie and be greeted by it")
+    add_timeout_s: Seconds = Field(default=10.0, description="seconds a bookie has to acknowledge an append")
+    read_timeout_s: Seconds = Field(default=10.0, description="seconds a bookie has to answer a read")
+    metadata_timeout_s: Seconds = Field(default=10.0, description="seconds for one operation on metadata")
+    session_timeout_s: Seconds = Field(
+        default=10.0, description="seconds without contact after which ZooKeeper ends this client's session"
+    )
+    read_bytes: Size = Field(default=MIB, description="bytes asked of a bookie in one read")
+    prefetch_depth: Size = Field(
+        default=4, description="reads that a scan keeps in flight, which hides the time that each takes"
+    )
+    tail_poll_s: Seconds = Field(default=0.1, description="seconds between two looks for new entries when tailing")
+    explicit_lac_interval_s: float = Field(
+        default=0.1,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after which an idle writer tells bookies how far readers may read; 0 for never",
+    )
+
+
+def load_bookie_settings(
+    path: str | None, environ: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]
+) -> BookieSettings:
+    """A bookie's settings from the TOML file `path` (or none), `environ` and `flags`, in rising priority.
+
+    `ConfigError` naming the setting and where its value came from. An empty variable counts as not set.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if path is not None:
+        for name, value in _read_toml(path).items():
+            _check_name(BookieSettings, name, f"file {path}")
+            values[name], origins[name] = value, f"file {path}"
+    for variable, text in sorted(environ.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX) and not _OTHER_VARIABLES.fullmatch(variable) and text:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            _check_name(BookieSettings, name, "environment", _variable)
+            values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
+    for name, given in flags.items():
+        _check_name(BookieSettings, name, "flag")
+        values[name], origins[name] = parse_text(BookieSettings, name, given, "flag"), "flag"
+    return _build(BookieSettings, values, origins)
+
+
+def client_settings(**values: object) -> ClientSettings:
+    """A client's settings from keyword arguments; `ConfigError` naming the argument at fault."""
+    for name in values:
+        _check_name(ClientSettings, name, "argument")
+    return _build(ClientSettings, values, {})
+
+
+def check_bookie_names(names: Iterable[str], origin: str) -> None:
+    """`ConfigError` if one of the names, which came from `origin`, is not a bookie's setting."""
+    for name in names:
+        _check_name(BookieSettings, name, origin)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of `HOST:PORT`, where an IPv6 host is in brackets; `ValueError` if it isn't one."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        ipaddress.IPv6Address(host)
+    elif ":" in host:
+        raise ValueError(f"{address!r} is not HOST:PORT (an IPv6 address goes in brackets)")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return host, int(port)
+
+
+S = TypeVar("S", bound=_Settings)
+
+
+def parse_text(model: type[_Settings], name: str, given: str | Sequence[str], origin: str) -> object:
+    """The value that a variable's or flag's text stands for, by the type of the setting."""
+    kind = _kind(model.model_fields[name].annotation)
+    if kind is list:
+        parts = given.split(",") if isinstance(given, str) else given
+        return [part.strip() for part in parts if part.strip()]
+    text = given if isinstance(given, str) else given[-1]
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{origin}: {name} must be {what}, not {text!r}") from None
+    return text
+
+
+def _kind(annotation: Any) -> type:
+    """The plain type behind an annotation: int, float, list or str."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return _kind(next(a for a in get_args(annotation) if a is not type(None)))
+    if origin is Literal:
+        return str
+    return list if origin is list else annotation
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as e:
+        raise ConfigError(f"file {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"file {path}: not TOML: {e}") from e
+
+
+def _check_name(model: type[_Settings], name: str, origin: str, written: Callable[[str], str] = str) -> None:
+    if name not in model.model_fields:
+        nearest = difflib.get_close_matches(name.lower().replace("-", "_"), model.model_fields, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"{origin}: unknown setting {written(name)}; the nearest valid one is {written(nearest)}")
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _build(model: type[S], values: Mapping[str, object], origins: Mapping[str, str]) -> S:
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as e:
+        error = e.errors()[0]
+        message = error["msg"].removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+        if not error["loc"]:  # a check across settings: the message names them
+            raise ConfigError(message) from e
+        name = str(error["loc"][0])
+        if error["type"] == "missing":
+            raise ConfigError(f"setting {name} is missing: {model.model_fields[name].description}") from e
+        origin = f"{origins[name]}: " if name in origins else ""
+        raise ConfigError(f"{origin}{name} = {values.get(name)!r}: {message}") from e
+
+
+def _id_of(address: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.:-]", "", address).lstrip(".:-")  # what an IPv6 address has and an id must not
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

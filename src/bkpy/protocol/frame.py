@@ -1,0 +1,92 @@
+"""Wire frames: the fixed prefix, its checksum, and a parser that finds whole frames in a receive buffer.
+
+    offset  size  field
+    0       2     magic "bk"
+    2       1     version (1)
+    3       1     opcode; replies have the high bit set
+    4       4     bytes of the head, a msgpack value (u32, little-endian)
+    8       4     bytes of the body, raw (u32)
+    12      8     correlation id (u64), chosen by the client, echoed by the reply
+    20      4     CRC32C of the 20 bytes before it, the head and the body
+    24            head, then body
+
+Invariant: a frame is handed out only after its checksum was found right, and a length over the limit is refused before
+anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from bkpy.errors import FrameTooLargeError, ProtocolError
+
+Bytes = bytes | bytearray | memoryview
+
+PREFIX_BYTES: Final = 24
+VERSION: Final = 1
+REPLY: Final = 0x80
+MAGIC: Final = b"bk"
+
+_PREFIX = struct.Struct("<2sBBIIQ")
+_CRC = struct.Struct("<I")
+
+
+class Frame(NamedTuple):
+    """A received frame. `head` and `body` are slices of the receive buffer."""
+
+    opcode: int
+    correlation_id: int
+    head: memoryview
+    body: memoryview
+
+
+def encode(opcode: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[Bytes, ...] = ()) -> list[Bytes]:
+    """The buffers of one frame, ready for one vectored write; `body` is not copied."""
+    size = sum(map(len, body))
+    prefix = _PREFIX.pack(MAGIC, VERSION, opcode, len(head), size, correlation_id)
+    crc = crc32c(head, crc32c(prefix))
+    for part in body:
+        crc = crc32c(part, crc)
+    return [prefix + _CRC.pack(crc) + head, *body]
+
+
+class Prefix(NamedTuple):
+    """The decoded prefix of a frame; `frame_bytes` counts prefix, head and body."""
+
+    opcode: int
+    head_bytes: int
+    body_bytes: int
+    correlation_id: int
+    frame_bytes: int
+
+
+def check_magic(buffer: Bytes, offset: int, end: int) -> None:
+    """Refuse bytes that can't begin a frame as soon as the first of them is there."""
+    got = bytes(buffer[offset : min(end, offset + 3)])
+    if got != (MAGIC + bytes([VERSION]))[: len(got)]:
+        if got[:2] == MAGIC:
+            raise ProtocolError(f"frame version {got[2]} is not supported; this side speaks version {VERSION}")
+        raise ProtocolError(f"not a bkpy frame: it begins with {got!r}")
+
+
+def parse_prefix(buffer: Bytes, offset: int, frame_bytes_max: int) -> Prefix:
+    """Decode the prefix at `offset`, all of which is there. Doesn't check the CRC: the frame may be partial."""
+    _, _, opcode, head_bytes, body_bytes, correlation_id = _PREFIX.unpack_from(buffer, offset)
+    frame_bytes = PREFIX_BYTES + head_bytes + body_bytes
+    if frame_bytes > frame_bytes_max:
+        raise FrameTooLargeError(f"a frame of {frame_bytes} bytes is over the limit of {frame_bytes_max}")
+    return Prefix(opcode, head_bytes, body_bytes, correlation_id, frame_bytes)
+
+
+def take(view: memoryview, offset: int, prefix: Prefix) -> Frame:
+    """The frame at `offset`, all of which is in `view`; `ProtocolError` if its checksum is wrong."""
+    start = offset + PREFIX_BYTES
+    end = offset + prefix.frame_bytes
+    crc = crc32c(view[start:end], crc32c(view[offset : offset + 20]))
+    if crc != _CRC.unpack_from(view, offset + 20)[0]:
+        raise ProtocolError(f"the frame's checksum doesn't match its bytes (opcode {prefix.opcode})")
+    middle = start + prefix.head_bytes
+    return Frame(prefix.opcode, prefix.correlation_id, view[start:middle], view[middle:end])

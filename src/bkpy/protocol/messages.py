@@ -1,0 +1,330 @@
+"""The messages of the wire protocol: opcodes, statuses, and the heads of requests and replies.
+
+A head is one msgpack value. `decode_*` accept any bytes and raise `ProtocolError` for whatever isn't the message, so
+that nothing behind them meets a wrong type. The head of ADD is columns, and is checked column by column, never batch by
+batch.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from itertools import repeat
+from operator import ge, mul
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    CorruptDataError,
+    FrameTooLargeError,
+    LedgerFencedError,
+    NoSuchClusterError,
+    NoSuchLedgerError,
+    ProtocolError,
+    ReadOnlyBookieError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from bkpy.protocol.records import HEADER_BYTES
+
+Bytes = bytes | bytearray | memoryview
+
+I64_MAX: Final = (1 << 63) - 1
+KEY_BYTES: Final = 32
+BATCHES_MAX: Final = 65_536  # in one ADD frame: bounds the columns, far above what a turn of the client makes
+
+
+class Op(enum.IntEnum):
+    """Requests. A reply has the same number with the high bit set."""
+
+    HELLO = 1
+    PRESENT = 2  # no reply
+    ADD = 3
+    READ = 4
+    READ_LAC = 5
+    WRITE_LAC = 6
+
+
+class Status(enum.IntEnum):
+    """Outcome of a request, or of one batch of an ADD."""
+
+    OK = 0
+    FENCED = 1  # the ledger is fenced on this bookie
+    UNAUTHORIZED = 2  # the key presented isn't the ledger's
+    KEY_REQUIRED = 3  # present the ledger's key on this connection, and send again
+    READ_ONLY = 4
+    TOO_MANY_REQUESTS = 5
+    BAD_REQUEST = 6
+    TOO_LARGE = 7
+    NO_SUCH_LEDGER = 8  # a promise: never acknowledged anything of that ledger
+    UNKNOWN = 9  # can't tell: damaged, in limbo, or failing
+    WRONG_BOOKIE = 10  # the connection reached another bookie or cluster than it meant to
+    UNAVAILABLE = 11  # stopping or starting
+
+
+class Flags(enum.IntFlag):
+    """Flags of ADD, READ and READ_LAC."""
+
+    NONE = 0
+    RECOVERY = 1  # ADD: accepted on a fenced ledger; READ, READ_LAC: fences the ledger first
+
+
+_ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
+    Status.FENCED: LedgerFencedError,
+    Status.UNAUTHORIZED: UnauthorizedError,
+    Status.KEY_REQUIRED: UnauthorizedError,
+    Status.READ_ONLY: ReadOnlyBookieError,
+    Status.TOO_MANY_REQUESTS: TooManyRequestsError,
+    Status.BAD_REQUEST: ProtocolError,
+    Status.TOO_LARGE: FrameTooLargeError,
+    Status.NO_SUCH_LEDGER: NoSuchLedgerError,
+    Status.UNKNOWN: CorruptDataError,
+    Status.WRONG_BOOKIE: NoSuchClusterError,
+    Status.UNAVAILABLE: BookieUnavailableError,
+}
+
+
+def error_of(
+    status: Status, message: str = "", *, ledger_id: int | None = None, bookie: str | None = None
+) -> BookKeeperError:
+    """The exception for a status other than OK. The one table between the wire and the error classes."""
+    return _ERRORS[status](message or status.name.lower().replace("_", " "), ledger_id=ledger_id, bookie=bookie)
+
+
+class AddColumns(NamedTuple):
+    """The head of ADD. Batch i holds entries first_ids[i] + k * stride, k < counts[i], in sizes[i] bytes of body.
+
+    `strides` is one number where all batches share it, which is always so without striping.
+    """
+
+    flags: int
+    ledger_ids: list[int]
+    first_ids: list[int]
+    counts: list[int]
+    strides: int | list[int]
+    sizes: list[int]
+
+
+class Present(NamedTuple):
+    """Ledgers and their keys (32 bytes each), good for this connection from now on."""
+
+    ledger_ids: list[int]
+    keys: list[bytes]
+
+
+class Read(NamedTuple):
+    """Entries first..last of a ledger, as many as fit `bytes_max` (at least one)."""
+
+    flags: int
+    ledger_id: int
+    first: int
+    last: int
+    bytes_max: int
+
+
+class ReadReply(NamedTuple):
+    """What a bookie knows of first..examined_to.
+
+    The body holds records in ascending id order. An id in that range which is neither in the body nor in `unknown`
+    was never acknowledged by this bookie. `lac` is the highest last add confirmed it has seen, a hint: no digest
+    covers it.
+    """
+
+    status: int
+    examined_to: int
+    unknown: list[tuple[int, int]]
+    lac: int
+
+
+class ReadLac(NamedTuple):
+    flags: int
+    ledger_id: int
+
+
+class ReadLacReply(NamedTuple):
+    """Body: the record of the highest entry here (`entry_bytes`, 0 if none), the explicit last add confirmed."""
+
+    status: int
+    entry_bytes: int
+    fenced: bool
+
+
+class WriteLac(NamedTuple):
+    """The body is the explicit last-add-confirmed record."""
+
+    ledger_id: int
+
+
+class Hello(NamedTuple):
+    """First frame of a connection. Empty strings mean *any*."""
+
+    software: str
+    instance_id: str
+    bookie_id: str
+
+
+class HelloReply(NamedTuple):
+    status: int
+    message: str
+    bookie_id: str
+    frame_bytes_max: int
+    entry_bytes_max: int
+
+
+class ErrorReply(NamedTuple):
+    """The head of any reply whose status isn't OK, and of all replies that carry nothing else."""
+
+    status: int
+    message: str
+
+
+def pack(value: Any) -> bytes:
+    """One msgpack value."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def _unpack(head: Bytes) -> Any:
+    try:
+        return msgpack.unpackb(head, max_map_len=16)
+    except Exception as e:  # msgpack raises ValueError, its own kinds, RecursionError, UnicodeDecodeError
+        raise ProtocolError(f"the head is not a msgpack value: {e}") from None
+
+
+def _fields(head: Bytes, kinds: tuple[type | tuple[type, ...], ...], what: str) -> list[Any]:
+    """The elements of an array head, with exactly these types (a bool is no int)."""
+    value = _unpack(head)
+    if not isinstance(value, list) or len(value) != len(kinds):
+        raise ProtocolError(f"{what}: expected an array of {len(kinds)}")
+    for i, (item, kind) in enumerate(zip(value, kinds, strict=True)):
+        if type(item) is not kind and not (isinstance(kind, tuple) and type(item) in kind):
+            raise ProtocolError(f"{what}: field {i} has the wrong type ({type(item).__name__})")
+    return value
+
+
+_ONLY_INT: Final = {int}
+
+
+def decode_add(head: Bytes, body_bytes: int) -> AddColumns:
+    """Check the columns of an ADD against each other and the body's size."""
+    value = _fields(head, (int, list, list, list, (int, list), list), "ADD")
+    columns = AddColumns(*value)
+    _, ledger_ids, first_ids, counts, strides, sizes = columns
+    n = len(ledger_ids)
+    if not 0 < n <= BATCHES_MAX or not n == len(first_ids) == len(counts) == len(sizes):
+        raise ProtocolError("ADD: the columns are empty, too long, or differ in length")
+    lists = [ledger_ids, first_ids, counts, sizes]
+    if isinstance(strides, list):
+        if len(strides) != n:
+            raise ProtocolError("ADD: the columns differ in length")
+        lists.append(strides)
+    for column in lists:
+        if set(map(type, column)) != _ONLY_INT:
+            raise ProtocolError("ADD: a column holds something that is no integer")
+    if min(ledger_ids) < 0 or min(first_ids) < 0 or min(counts) < 1 or max(ledger_ids) > I64_MAX:
+        raise ProtocolError("ADD: an id or a count is out of range")
+    if (min(strides) if isinstance(strides, list) else strides) < 1:
+        raise ProtocolError("ADD: a stride is below 1")
+    if sum(sizes) != body_bytes or not all(map(ge, sizes, map(mul, counts, repeat(HEADER_BYTES)))):
+        raise ProtocolError("ADD: the sizes don't fit the counts or the body")
+    if max(first_ids) + (max(strides) if isinstance(strides, list) else strides) * max(counts) > I64_MAX:
+        raise ProtocolError("ADD: an entry id is out of range")
+    return columns
+
+
+def decode_present(head: Bytes) -> Present:
+    value = Present(*_fields(head, (list, list), "PRESENT"))
+    if len(value.ledger_ids) != len(value.keys) or len(value.keys) > BATCHES_MAX:
+        raise ProtocolError("PRESENT: the columns differ in length or are too long")
+    if any(type(i) is not int or not 0 <= i <= I64_MAX for i in value.ledger_ids):
+        raise ProtocolError("PRESENT: a ledger id is out of range")
+    if any(type(k) is not bytes or len(k) != KEY_BYTES for k in value.keys):
+        raise ProtocolError(f"PRESENT: a key isn't {KEY_BYTES} bytes")
+    return value
+
+
+def decode_read(head: Bytes) -> Read:
+    value = Read(*_fields(head, (int, int, int, int, int), "READ"))
+    if not 0 <= value.ledger_id <= I64_MAX or not 0 <= value.first <= value.last <= I64_MAX or value.bytes_max < 1:
+        raise ProtocolError("READ: a field is out of range")
+    return value
+
+
+def decode_read_reply(head: Bytes) -> ReadReply:
+    status, examined_to, unknown, lac = _fields(head, (int, int, list, int), "READ reply")
+    for item in unknown:
+        if not (isinstance(item, list) and len(item) == 2 and all(type(i) is int for i in item)):
+            raise ProtocolError("READ reply: a range of unknown ids is malformed")
+    return ReadReply(status, examined_to, [(a, b) for a, b in unknown], lac)
+
+
+def decode_read_lac(head: Bytes) -> ReadLac:
+    value = ReadLac(*_fields(head, (int, int), "READ_LAC"))
+    if not 0 <= value.ledger_id <= I64_MAX:
+        raise ProtocolError("READ_LAC: the ledger id is out of range")
+    return value
+
+
+def decode_read_lac_reply(head: Bytes) -> ReadLacReply:
+    return ReadLacReply(*_fields(head, (int, int, bool), "READ_LAC reply"))
+
+
+def decode_write_lac(head: Bytes) -> WriteLac:
+    value = WriteLac(*_fields(head, (int,), "WRITE_LAC"))
+    if not 0 <= value.ledger_id <= I64_MAX:
+        raise ProtocolError("WRITE_LAC: the ledger id is out of range")
+    return value
+
+
+def decode_hello(head: Bytes) -> Hello:
+    return Hello(*_fields(head, (str, str, str), "HELLO"))
+
+
+def decode_hello_reply(head: Bytes) -> HelloReply:
+    return HelloReply(*_fields(head, (int, str, str, int, int), "HELLO reply"))
+
+
+def decode_error(head: Bytes) -> ErrorReply:
+    return ErrorReply(*_fields(head, (int, str), "reply"))
+
+
+def decode_add_reply(head: Bytes, batches: int) -> int | list[int]:
+    """One status for all batches, or a list with one a batch."""
+    value = _unpack(head)
+    if type(value) is int:
+        return value
+    if isinstance(value, list) and len(value) == batches and set(map(type, value)) == _ONLY_INT:
+        return value
+    raise ProtocolError("ADD reply: neither a status nor a status per batch")
+
+
+def status_of(code: int) -> Status:
+    """The status with that number; a peer may be newer than this side."""
+    try:
+        return Status(code)
+    except ValueError:
+        raise ProtocolError(f"status {code} is not known to this side") from None
+
+
+def reply_status(head: Bytes) -> Status:
+    """The status of any reply but ADD's: its head is an array that begins with it."""
+    value = _unpack(head)
+    if not isinstance(value, list) or not value or type(value[0]) is not int:
+        raise ProtocolError("a reply that doesn't begin with a status")
+    return status_of(value[0])
+
+
+def select(columns: AddColumns, keep: Sequence[int]) -> AddColumns:
+    """The columns of the batches with these indexes, for the slow path."""
+    strides = columns.strides
+    return AddColumns(
+        columns.flags,
+        [columns.ledger_ids[i] for i in keep],
+        [columns.first_ids[i] for i in keep],
+        [columns.counts[i] for i in keep],
+        [strides[i] for i in keep] if isinstance(strides, list) else strides,
+        [columns.sizes[i] for i in keep],
+    )

@@ -1,0 +1,37 @@
+"""Write sets and quorum coverage.
+
+Entry n of a fragment is written to Qw consecutive bookies of its ensemble, starting at index n mod E. There are only E
+different write sets, one where E = Qw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bkpy.errors import ConfigError
+
+
+def check_sizes(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    """`ConfigError` unless E >= Qw >= Qa >= 1."""
+    if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+        raise ConfigError(
+            "quorum sizes must satisfy ensemble_size >= write_quorum >= ack_quorum >= 1, "
+            f"got {ensemble_size}, {write_quorum}, {ack_quorum}"
+        )
+
+
+def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    """Indexes of the ensemble that hold the entry."""
+    first = entry_id % ensemble_size
+    return tuple((first + k) % ensemble_size for k in range(write_quorum))
+
+
+def covered(answered: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+    """Whether every possible ack quorum of every write set holds at least one of the ensemble indexes in `answered`.
+
+    An ack quorum avoids them all exactly if Qa of a write set's members are not among them.
+    """
+    return all(
+        sum(i not in answered for i in write_set(first, ensemble_size, write_quorum)) < ack_quorum
+        for first in range(ensemble_size if ensemble_size > write_quorum else 1)
+    )

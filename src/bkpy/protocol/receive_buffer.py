@@ -1,0 +1,89 @@
+"""The receive side of a connection: a buffer that the socket fills and whole frames are sliced out of, without a copy.
+
+Bytes are received into a chunk; frames are slices of it. A chunk whose frames somebody keeps (`retain`) is left to them
+and a new one is begun when it is full; otherwise it is filled again from the start. Chunks start small and double while
+they fill up, so that an idle connection costs little and a busy one makes few system calls.
+
+Invariants: memory held here is at most one chunk; a chunk is at most `CHUNK_BYTES_MAX` or one frame, if that is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from bkpy.protocol import frame as wire
+
+CHUNK_BYTES_MIN: Final = 16 << 10
+CHUNK_BYTES_MAX: Final = 1 << 20
+_ROOM_MIN: Final = 4 << 10  # below this much free space, a system call isn't worth it
+
+
+class ReceiveBuffer:
+    """Turns received bytes into frames. `frame_bytes_max` bounds a frame, and may be changed by a handshake."""
+
+    __slots__ = ("_chunk", "_end", "_retained", "_size", "_start", "_view", "_wanted", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._size = CHUNK_BYTES_MIN
+        self._chunk = bytearray()
+        self._view = memoryview(self._chunk)
+        self._start = 0  # of the first byte that is not part of a frame handed out
+        self._end = 0  # of what was received
+        self._wanted = 0  # bytes of the frame that begins at _start, once its prefix is there
+        self._retained = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether part of a frame has arrived, but not all of it."""
+        return self._end > self._start
+
+    def retain(self) -> None:
+        """Slices handed out by now are kept by somebody: never receive over them."""
+        self._retained = True
+
+    def get_buffer(self) -> memoryview:
+        """Where to receive the next bytes; never empty."""
+        if self._start == self._end and not self._retained:
+            self._start = self._end = 0
+        free = len(self._chunk) - self._end
+        needed = self._wanted - (self._end - self._start)
+        if free < max(needed, _ROOM_MIN):
+            self._renew()
+        return self._view[self._end :]
+
+    def _renew(self) -> None:
+        rest = self._view[self._start : self._end]
+        if self._start:
+            self._size = min(self._size * 2, CHUNK_BYTES_MAX)
+        chunk = bytearray(max(self._size, self._wanted, len(rest) + _ROOM_MIN))
+        chunk[: len(rest)] = rest
+        self._end = len(rest)
+        self._start = 0
+        self._chunk = chunk
+        self._view = memoryview(chunk)
+        self._retained = False
+
+    def received(self, count: int) -> Iterator[wire.Frame]:
+        """`count` bytes were received into the buffer: the frames that are now whole.
+
+        Raises `ProtocolError` or `FrameTooLargeError` at the first byte that can't be right: the connection is lost.
+        """
+        self._end += count
+        while (have := self._end - self._start) > 0:
+            if have < wire.PREFIX_BYTES:
+                wire.check_magic(self._view, self._start, self._end)
+                self._wanted = wire.PREFIX_BYTES
+                return
+            if have < self._wanted:
+                return
+            wire.check_magic(self._view, self._start, self._end)
+            prefix = wire.parse_prefix(self._view, self._start, self.frame_bytes_max)
+            self._wanted = prefix.frame_bytes
+            if have < prefix.frame_bytes:
+                return
+            frame = wire.take(self._view, self._start, prefix)
+            self._start += prefix.frame_bytes
+            self._wanted = 0
+            yield frame

@@ -1,0 +1,181 @@
+"""Entry records: the bytes of one entry, the same on the wire, in the journal and in an entry log.
+
+    offset  size  field
+    0       4     size of what follows the header: payload, then the MAC if the ledger has one (u32, little-endian)
+    4       4     CRC32C of the ledger id (8 bytes), the rest of the header and everything after it
+    8       8     entry id (i64)
+    16      8     last add confirmed when the entry was sent (i64)
+    24      8     length: payload bytes of the ledger up to and including this entry (i64)
+    32            payload, then 32 bytes of HMAC-SHA256 in ledgers with that digest
+
+The checksum covers the ledger id without storing it, so a record that strays into another ledger never verifies. The
+MAC is inside what the CRC covers: copies can be checked without the password. A record with entry id -1 and no payload
+is an *explicit last add confirmed*: the same digests, no entry.
+
+Invariant: only `RecordCodec.scan` and `check` turn bytes into entries, and never one whose digests don't match.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
+
+Bytes = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 32
+MAC_BYTES: Final = 32
+EXPLICIT_LAC_ENTRY: Final = -1
+
+DIGESTS: Final = ("crc32c", "hmac-sha256")
+
+_HEAD = struct.Struct("<II")
+_TAIL = struct.Struct("<qqq")
+_HEADER = struct.Struct("<IIqqq")
+_LEDGER = struct.Struct("<q")
+
+
+def ledger_key(password: bytes) -> bytes:
+    """What bookies check and metadata stores: 32 bytes that prove the password without being it."""
+    return hmac.digest(password, b"ledger", hashlib.sha256)
+
+
+def digest_key(password: bytes) -> bytes:
+    """The key of the MAC in `hmac-sha256` ledgers, 32 bytes; never stored or sent."""
+    return hmac.digest(password, b"digest", hashlib.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHeader:
+    """The decoded header of a record, at `offset` in its buffer; `end` is where the next record begins."""
+
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    offset: int
+    end: int
+
+
+class RecordCodec:
+    """Makes and checks the records of one ledger.
+
+    `digest` is "crc32c" or "hmac-sha256"; the latter needs `mac_key` (see `digest_key`).
+    """
+
+    __slots__ = ("_mac", "_seed", "mac_bytes")
+
+    def __init__(self, ledger_id: int, digest: str = "crc32c", mac_key: bytes = b"") -> None:
+        if digest not in DIGESTS:
+            raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}", ledger_id=ledger_id)
+        packed = _LEDGER.pack(ledger_id)
+        self._seed: int = crc32c(packed)
+        self._mac = hmac.new(mac_key, packed, hashlib.sha256) if digest == "hmac-sha256" else None
+        self.mac_bytes = MAC_BYTES if self._mac is not None else 0
+
+    def encode(
+        self,
+        parts: list[Bytes],
+        payloads: Sequence[bytes],
+        first_id: int,
+        stride: int,
+        lac: int,
+        lengths: Sequence[int],
+    ) -> int:
+        """Append the records of `payloads` (ids first_id, first_id + stride, ...) to `parts`; returns their bytes.
+
+        `lengths` are the ledger's cumulative lengths, one an entry.
+        """
+        pack_head, pack_tail, seed, add = _HEAD.pack, _TAIL.pack, self._seed, parts.append
+        total = HEADER_BYTES * len(payloads)
+        entry_id = first_id
+        if self._mac is not None:
+            for payload, length in zip(payloads, lengths, strict=True):
+                tail = pack_tail(entry_id, lac, length)
+                mac = self._mac.copy()
+                mac.update(tail)
+                mac.update(payload)
+                code = mac.digest()
+                size = len(payload) + MAC_BYTES
+                add(pack_head(size, crc32c(code, crc32c(payload, crc32c(tail, seed)))))
+                add(tail)
+                add(payload)
+                add(code)
+                total += size
+                entry_id += stride
+            return total
+        for payload, length in zip(payloads, lengths, strict=True):
+            size = len(payload)
+            tail = pack_tail(entry_id, lac, length)
+            add(pack_head(size, crc32c(payload, crc32c(tail, seed))))
+            add(tail)
+            add(payload)
+            total += size
+            entry_id += stride
+        return total
+
+    def explicit_lac(self, lac: int, length: int) -> bytes:
+        """The record by which an idle writer publishes its last add confirmed."""
+        parts: list[Bytes] = []
+        self.encode(parts, (b"",), EXPLICIT_LAC_ENTRY, 1, lac, (length,))
+        return b"".join(parts)
+
+    def check(self, view: memoryview, offset: int, end: int) -> None:
+        """Raise `DigestMismatchError` unless the record at offset..end is whole and this ledger's."""
+        stored, entry_id = _HEAD.unpack_from(view, offset)[1], _TAIL.unpack_from(view, offset + 8)[0]
+        if crc32c(view[offset + 8 : end], self._seed) != stored:
+            raise DigestMismatchError("the entry's checksum doesn't match its bytes", entry_id=entry_id)
+        if self._mac is not None:
+            split = end - MAC_BYTES
+            mac = self._mac.copy()
+            if split >= offset + HEADER_BYTES:
+                mac.update(view[offset + 8 : split])
+                if hmac.compare_digest(mac.digest(), view[split:end]):
+                    return
+            raise DigestMismatchError("the entry's MAC doesn't match its bytes", entry_id=entry_id)
+
+    def scan(self, view: memoryview, first: int, last: int, starts: array[int], ends: array[int]) -> int:
+        """Verify entries first, first + 1, ... up to `last`, as far as `view` has them; returns the next id.
+
+        Where each payload starts and ends is appended to `starts` and `ends`. Stops, without an error, at the first
+        record that isn't the next entry or doesn't verify: whoever asked tries another replica from there.
+        """
+        unpack, add_start, add_end, seed = _HEADER.unpack_from, starts.append, ends.append, self._seed
+        mac_bytes, size_of_view = self.mac_bytes, len(view)
+        offset, entry_id = 0, first
+        while entry_id <= last and offset + HEADER_BYTES <= size_of_view:
+            size, stored, found, _, _ = unpack(view, offset)
+            end = offset + HEADER_BYTES + size
+            if found != entry_id or end > size_of_view or crc32c(view[offset + 8 : end], seed) != stored:
+                break
+            if mac_bytes:
+                try:
+                    self.check(view, offset, end)
+                except DigestMismatchError:
+                    break
+            add_start(offset + HEADER_BYTES)
+            add_end(end - mac_bytes)
+            offset = end
+            entry_id += 1
+        return entry_id
+
+
+def walk(buffer: Bytes, offset: int = 0) -> Iterator[EntryHeader]:
+    """The headers of the records in `buffer` from `offset` on; `CorruptDataError` if they don't fill it exactly."""
+    unpack, end = _HEADER.unpack_from, len(buffer)
+    while offset < end:
+        if end - offset < HEADER_BYTES:
+            raise CorruptDataError(f"{end - offset} bytes at offset {offset} are too few for an entry record")
+        size, _, entry_id, lac, length = unpack(buffer, offset)
+        following = offset + HEADER_BYTES + size
+        if following > end:
+            raise CorruptDataError(f"the entry record at offset {offset} runs past its block", entry_id=entry_id)
+        yield EntryHeader(entry_id, lac, length, offset, following)
+        offset = following

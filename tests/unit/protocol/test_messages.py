@@ -1,0 +1,108 @@
+"""Heads: round trips, and that no bytes get past the decoders as a wrong type."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bkpy import errors
+from bkpy.errors import ProtocolError
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Status
+
+KEY = b"k" * 32
+
+DECODERS = [
+    lambda head: m.decode_add(head, 64),
+    m.decode_present,
+    m.decode_read,
+    m.decode_read_reply,
+    m.decode_read_lac,
+    m.decode_read_lac_reply,
+    m.decode_write_lac,
+    m.decode_hello,
+    m.decode_hello_reply,
+    m.decode_error,
+    m.reply_status,
+    lambda head: m.decode_add_reply(head, 2),
+]
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@given(data=st.binary(max_size=60))
+def test_random_bytes_are_a_message_or_a_protocol_error(decode: Any, data: bytes) -> None:
+    try:
+        decode(data)
+    except ProtocolError:
+        return
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@given(value=JSON)
+def test_any_value_is_a_message_or_a_protocol_error(decode: Any, value: Any) -> None:
+    try:
+        decode(msgpack.packb(value))
+    except ProtocolError:
+        return
+
+
+def test_add_columns_are_read_back() -> None:
+    columns = m.AddColumns(0, [1, 2], [0, 5], [1, 1], 1, [32, 40])
+    assert m.decode_add(m.pack(list(columns)), 72) == columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "body_bytes"),
+    [
+        ([0, [], [], [], 1, []], 0),
+        ([0, [1], [0], [1], 1, [32]], 33),  # sizes don't add up
+        ([0, [1], [0], [2], 1, [40]], 40),  # two records can't be that small
+        ([0, [1], [0], [0], 1, [32]], 32),
+        ([0, [-1], [0], [1], 1, [32]], 32),
+        ([0, [1], [-1], [1], 1, [32]], 32),
+        ([0, [1], [0], [1], 0, [32]], 32),
+        ([0, [1], [0], [1], [1, 1], [32]], 32),
+        ([0, [True], [0], [1], 1, [32]], 32),
+        ([0, ["1"], [0], [1], 1, [32]], 32),
+        ([0, [1.0], [0], [1], 1, [32]], 32),
+        ([0, [1], [2**63 - 1], [1], 1, [32]], 32),
+        ([0, [2**63], [0], [1], 1, [32]], 32),
+        ([0, [1, 2], [0], [1], 1, [32]], 32),
+        ([0, [1, 1], [0, 0], [1, 1], 1, [-32, 96]], 64),
+    ],
+)
+def test_an_add_whose_columns_do_not_fit_is_refused(columns: list[Any], body_bytes: int) -> None:
+    with pytest.raises(ProtocolError):
+        m.decode_add(m.pack(columns), body_bytes)
+
+
+def test_select_keeps_columns_together() -> None:
+    columns = m.AddColumns(0, [1, 2, 3], [10, 20, 30], [1, 2, 3], [4, 5, 6], [32, 64, 96])
+    assert m.select(columns, [0, 2]) == m.AddColumns(0, [1, 3], [10, 30], [1, 3], [4, 6], [32, 96])
+
+
+def test_every_status_but_ok_has_an_error() -> None:
+    for status in Status:
+        if status is not Status.OK:
+            error = m.error_of(status, ledger_id=3, bookie="b")
+            assert isinstance(error, errors.BookKeeperError)
+            assert "ledger 3" in str(error)
+
+
+def test_an_unknown_status_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="77"):
+        m.status_of(77)
+
+
+def test_present_wants_whole_keys() -> None:
+    assert m.decode_present(m.pack([[1], [KEY]])) == m.Present([1], [KEY])
+    with pytest.raises(ProtocolError):
+        m.decode_present(m.pack([[1], [KEY[:-1]]]))

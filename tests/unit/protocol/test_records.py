@@ -1,0 +1,106 @@
+"""Entry records: layout, digests, and what damage does to them."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
+from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, HEADER_BYTES, RecordCodec, digest_key, ledger_key, walk
+
+CODECS = [("crc32c", b""), ("hmac-sha256", digest_key(b"secret"))]
+
+
+def encode(codec: RecordCodec, payloads: list[bytes], first: int = 0, stride: int = 1, lac: int = -1) -> bytes:
+    parts: list[bytes] = []
+    lengths = []
+    total = 0
+    for payload in payloads:
+        total += len(payload)
+        lengths.append(total)
+    size = codec.encode(parts, payloads, first, stride, lac, lengths)
+    data = b"".join(parts)
+    assert len(data) == size
+    return data
+
+
+def scan(codec: RecordCodec, data: bytes, first: int, last: int) -> list[bytes]:
+    starts, ends = array("q"), array("q")
+    following = codec.scan(memoryview(data), first, last, starts, ends)
+    assert following == first + len(starts)
+    return [data[a:b] for a, b in zip(starts, ends, strict=True)]
+
+
+@pytest.mark.parametrize(("digest", "key"), CODECS)
+@given(payloads=st.lists(st.binary(max_size=200), max_size=20), first=st.integers(0, 2**62))
+def test_what_is_encoded_is_read_back(digest: str, key: bytes, payloads: list[bytes], first: int) -> None:
+    codec = RecordCodec(7, digest, key)
+    assert scan(codec, encode(codec, payloads, first), first, first + 100) == payloads
+
+
+def test_headers_carry_ids_last_add_confirmed_and_cumulative_length() -> None:
+    data = encode(RecordCodec(1), [b"ab", b"", b"cde"], first=10, stride=4, lac=9)
+    assert [(h.entry_id, h.last_add_confirmed, h.length) for h in walk(data)] == [(10, 9, 2), (14, 9, 2), (18, 9, 5)]
+
+
+@pytest.mark.parametrize(("digest", "key"), CODECS)
+def test_a_flip_of_any_byte_is_noticed(digest: str, key: bytes) -> None:
+    codec = RecordCodec(3, digest, key)
+    data = encode(codec, [b"payload"], first=5)
+    for i in range(len(data)):
+        damaged = bytearray(data)
+        damaged[i] ^= 0x40
+        assert scan(codec, bytes(damaged), 5, 5) == [], f"byte {i}"
+
+
+def test_a_record_of_another_ledger_does_not_verify() -> None:
+    data = encode(RecordCodec(1), [b"x"])
+    with pytest.raises(DigestMismatchError):
+        RecordCodec(2).check(memoryview(data), 0, len(data))
+
+
+def test_a_record_with_another_password_does_not_verify() -> None:
+    data = encode(RecordCodec(1, "hmac-sha256", digest_key(b"a")), [b"x"])
+    assert scan(RecordCodec(1, "hmac-sha256", digest_key(b"b")), data, 0, 0) == []
+    assert scan(RecordCodec(1, "hmac-sha256", digest_key(b"a")), data, 0, 0) == [b"x"]
+
+
+def test_the_crc_of_a_mac_ledger_can_be_checked_without_the_password() -> None:
+    data = encode(RecordCodec(1, "hmac-sha256", digest_key(b"a")), [b"x"])
+    RecordCodec(1).check(memoryview(data), 0, len(data))
+
+
+def test_a_payload_that_imitates_a_record_is_only_a_payload() -> None:
+    codec = RecordCodec(1)
+    inner = encode(codec, [b"inner"], first=1)
+    assert scan(codec, encode(codec, [inner, b"next"]), 0, 1) == [inner, b"next"]
+
+
+@given(cut=st.integers(1, 3 * (HEADER_BYTES + 4) - 1))
+def test_walking_cut_bytes_is_an_error_never_a_short_answer(cut: int) -> None:
+    data = encode(RecordCodec(1), [b"aaaa", b"bbbb", b"cccc"])[:-cut]
+    if len(data) % (HEADER_BYTES + 4):
+        with pytest.raises(CorruptDataError):
+            list(walk(data))
+    else:
+        assert len(list(walk(data))) == len(data) // (HEADER_BYTES + 4)
+
+
+def test_explicit_last_add_confirmed_is_a_record_without_an_entry() -> None:
+    codec = RecordCodec(4)
+    record = codec.explicit_lac(17, 1234)
+    (header,) = walk(record)
+    codec.check(memoryview(record), header.offset, header.end)
+    assert (header.entry_id, header.last_add_confirmed, header.length) == (EXPLICIT_LAC_ENTRY, 17, 1234)
+
+
+def test_keys_are_different_for_different_uses_and_passwords() -> None:
+    keys = {ledger_key(b""), digest_key(b""), ledger_key(b"p"), digest_key(b"p")}
+    assert len(keys) == 4
+    assert {len(key) for key in keys} == {32}
+
+
+def test_an_unknown_digest_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="md5"):
+        RecordCodec(1, "md5")

@@ -1,0 +1,139 @@
+"""Settings: sources and their priority, what is refused and how, defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from bkpy.config import BookieSettings, ClientSettings, client_settings, load_bookie_settings, split_address
+from bkpy.errors import BookKeeperError, ConfigError
+
+REQUIRED = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a,/b"}
+
+
+def load(flags: Mapping[str, str] = {}, environ: Mapping[str, str] = {}, path: Path | None = None) -> BookieSettings:
+    return load_bookie_settings(None if path is None else str(path), environ, {**REQUIRED, **flags})
+
+
+def test_flags_override_environment_overrides_file(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text('rack = "file"\nregion = "file"\nblock_bytes = 1000\n')
+    settings = load(path=file, environ={"BKPY_RACK": "env", "BKPY_REGION": "env", "HOME": "/"}, flags={"rack": "flag"})
+    assert (settings.rack, settings.region, settings.block_bytes) == ("flag", "env", 1000)
+
+
+def test_everything_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text(
+        'metadata_uri = "zk://h:1/l"\njournal_directories = ["/j"]\nledger_directories = ["/a", "/b"]\n'
+        "checkpoint_interval_s = 5\n"
+    )
+    settings = load_bookie_settings(str(file), {}, {})
+    assert settings.ledger_directories == ["/a", "/b"]
+    assert settings.checkpoint_interval_s == 5.0
+
+
+def test_every_setting_has_a_reason_and_survives_as_text() -> None:
+    settings = load()
+    texts = {
+        name: ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in settings.model_dump().items()
+        if value is not None
+    }
+    assert load(flags=texts) == settings
+    assert load_bookie_settings(None, {f"BKPY_{name.upper()}": text for name, text in texts.items()}, {}) == settings
+    for model in (BookieSettings, ClientSettings):
+        assert all(field.description for field in model.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "flags", "words"),
+    [
+        ("lissten = 'a:1'", {}, {}, ["bookie.toml", "lissten", "listen"]),
+        ("", {"BKPY_LISTN": "a:1"}, {}, ["environment", "BKPY_LISTN", "BKPY_LISTEN"]),
+        ("", {}, {"journal-directory": "/x"}, ["flag", "journal-directory", "journal_directories"]),
+        ("block_bytes = '5'", {}, {}, ["bookie.toml", "block_bytes", "'5'"]),
+        ("block_bytes = true", {}, {}, ["bookie.toml", "block_bytes", "True"]),
+        ("block_bytes = 0", {}, {}, ["bookie.toml", "block_bytes", "greater than 0"]),
+        ("", {"BKPY_BLOCK_BYTES": "many"}, {}, ["environment", "block_bytes", "whole number", "'many'"]),
+        ("", {}, {"session_timeout_s": "soon"}, ["flag", "session_timeout_s", "number", "'soon'"]),
+        ("", {}, {"session_timeout_s": "inf"}, ["flag", "session_timeout_s", "finite"]),
+        ("", {}, {"log_level": "loud"}, ["flag", "log_level", "'debug'"]),
+        ("", {}, {"listen": "127.0.0.1"}, ["flag", "listen", "HOST:PORT"]),
+        ("", {}, {"listen": "0.0.0.0:3181"}, ["advertised_address", "0.0.0.0"]),
+        ("", {}, {"listen": "127.0.0.1:0"}, ["bookie_id"]),
+        ("", {}, {"bookie_id": "a/b"}, ["flag", "bookie_id", "'a/b'"]),
+        ("", {}, {"bookie_id": "readonly"}, ["bookie_id", "readonly"]),
+        ("", {}, {"journal_directories": ""}, ["flag", "journal_directories", "at least 1"]),
+        ("", {}, {"ledger_directories": "/j"}, ["/j", "twice"]),
+        ("", {}, {"frame_bytes_max": "1000"}, ["frame_bytes_max", "entry_bytes_max"]),
+        ("metadata_uri = ", {}, {}, ["bookie.toml", "not TOML"]),
+    ],
+)
+def test_refusals_are_one_line_and_name_their_place(
+    tmp_path: Path, toml: str, environ: dict[str, str], flags: dict[str, str], words: list[str]
+) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text(toml)
+    with pytest.raises(ConfigError) as caught:
+        load(path=file, environ=environ, flags=flags)
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+def test_a_missing_setting_or_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="metadata_uri is missing: where"):
+        load_bookie_settings(None, {}, {})
+    with pytest.raises(ConfigError, match=r"absent\.toml: No such file"):
+        load(path=tmp_path / "absent.toml")
+
+
+def test_variables_that_are_not_settings() -> None:
+    # An empty variable counts as not set, and neither the command line's own nor Kubernetes' are refused.
+    settings = load(
+        environ={"BKPY_RACK": "", "BKPY_CONNECT": "zk://x", "BKPY_SERVICE_HOST": "1", "BKPY_PORT": "tcp://1"}
+    )
+    assert settings.rack == "default"
+
+
+def test_the_id_is_the_address_unless_it_is_given() -> None:
+    assert load().bookie_id == "127.0.0.1:3181"
+    assert load(flags={"listen": "127.0.0.1:4000"}).bookie_id == "127.0.0.1:4000"
+    assert load(flags={"listen": "0.0.0.0:1", "advertised_address": "b1.example:1"}).bookie_id == "b1.example:1"
+    assert load(flags={"listen": "127.0.0.1:0", "bookie_id": "b1"}).bookie_id == "b1"
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("127.0.0.1:3181", ("127.0.0.1", 3181)), ("host:0", ("host", 0)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_addresses(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", ":1", "host:", "host:x", "host:65536", "::1:5", "[x]:1", "host:-1", "h:٣"]
+)
+def test_bad_addresses(address: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        split_address(address)
+
+
+def test_client_settings() -> None:
+    assert client_settings() == ClientSettings()
+    assert client_settings(add_timeout_s=3).add_timeout_s == 3.0
+    with pytest.raises(ConfigError, match="unknown setting add_timeot_s; the nearest valid one is add_timeout_s"):
+        client_settings(add_timeot_s=3)
+    with pytest.raises(ConfigError, match="add_timeout_s = '3': input should be a valid number"):
+        client_settings(add_timeout_s="3")
+    with pytest.raises(BookKeeperError, match="prefetch_depth = 0"):
+        client_settings(prefetch_depth=0)
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError):
+        load().rack = "other"  # type: ignore[misc]
