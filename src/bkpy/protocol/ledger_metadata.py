@@ -24,6 +24,7 @@ from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosed
 FORMAT_VERSION = 1
 LEDGER_KEY_BYTES = 32
 LEDGER_ID_MAX = 2**63 - 1
+ENTRY_ID_MAX = 2**63 - 1
 DIGESTS = ("crc32c", "hmac-sha256")
 
 
@@ -69,7 +70,7 @@ class Fragment:
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.first_entry < 0:
+        if not 0 <= self.first_entry <= ENTRY_ID_MAX:
             raise ConfigError(f"a fragment can't start at entry {self.first_entry}")
         if len(set(self.bookies)) != len(self.bookies):
             raise ConfigError(f"an ensemble names a bookie twice: {', '.join(self.bookies)}")
@@ -150,7 +151,7 @@ class LedgerMetadata:
                 raise ConfigError("only a closed ledger has a last entry and a length", ledger_id=self.ledger_id)
             return
         # A fragment starts behind an acknowledged entry, so a ledger that ended before it would have lost that one.
-        if self.last_entry < self.fragments[-1].first_entry - 1:
+        if not self.fragments[-1].first_entry - 1 <= self.last_entry <= ENTRY_ID_MAX:
             raise ConfigError(
                 f"a ledger whose last fragment starts at entry {self.fragments[-1].first_entry} can't end at "
                 f"{self.last_entry}",
@@ -253,6 +254,8 @@ class LedgerMetadata:
             if not isinstance(fields, dict):
                 raise ValueError(f"expected a JSON object, found {type(fields).__name__}")
             version = _integer(fields.pop("version"))
+            if version < 1:
+                raise ValueError(f"{version} is no format version")
         except (ValueError, KeyError) as error:
             raise CorruptDataError(f"ledger metadata is unreadable: {error!r}", ledger_id=ledger_id) from error
         if version > FORMAT_VERSION:

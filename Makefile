@@ -1,0 +1,57 @@
+# What a newcomer types: `make demo`, `make test`. Each target makes what it needs in .venv.
+# Another interpreter: make PYTHON=/path/to/python3.12 demo
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: help demo test test-full check bench clean
+
+help:
+	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
+	@echo "make test       all tests that need no privileges (under ten minutes)"
+	@echo "make test-full  these, the exhaustive and the privileged ones"
+	@echo "make check      format, lint, types, direction of imports"
+	@echo "make bench      the standard table of throughput and latency"
+	@echo "make clean      remove everything that the others made"
+
+demo: $(VENV)/.demo
+	$(BIN)/bkpy demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not exhaustive and not privileged"
+
+test-full: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+
+bench: $(VENV)/.demo
+	$(BIN)/python benchmarks/table.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data spark-warehouse
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps say what was installed: the demo's needs are a part of the developer's.
+$(VENV)/.demo: pyproject.toml | $(BIN)/pip
+	@echo "Installing bkpy with PySpark and Java into $(VENV): about 1 GB, once."
+	$(PIP) '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+	@echo "Installing bkpy and its development tools into $(VENV): about 1 GB, once."
+	$(PIP) '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(BIN)/pip:
+	@test -n "$(PYTHON)" || { echo "bkpy needs Python 3.11 or newer on the PATH (Debian: apt-get install python3 python3-venv)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+		{ echo "$(PYTHON) has no venv module (Debian: apt-get install python3-venv)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,76 @@
+"""The standard table: every row is one run of `bkpy bench --ceiling --json` on a cluster of its own.
+
+    python benchmarks/table.py [--seconds S] [--json FILE]
+
+Fails, and prints no table, if a row can't be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+# name, then the arguments of `bkpy bench`
+ROWS: list[tuple[str, list[str]]] = [
+    ("append 100 B, 1000 in flight", ["--size", "100", "--outstanding", "1000"]),
+    ("append_batch 10 x 1000 of 100 B", ["--size", "100", "--outstanding", "10", "--api", "append_batch"]),
+    ("append 100 B, 100 in flight", ["--size", "100", "--outstanding", "100"]),
+    ("append 100 B, 1 in flight", ["--size", "100", "--outstanding", "1"]),
+    ("append 100 B, 1000 ledgers", ["--size", "100", "--outstanding", "1000", "--ledgers", "1000"]),
+    ("append 1 KB, 1000 in flight", ["--size", "1024", "--outstanding", "1000"]),
+    ("append 1 KB, 1000 ledgers", ["--size", "1024", "--outstanding", "1000", "--ledgers", "1000"]),
+    ("append 10 KB, 200 in flight", ["--size", "10240", "--outstanding", "200"]),
+    ("read 1 KB", ["--workload", "read", "--size", "1024", "--outstanding", "1"]),
+    ("read_blocks 1 KB", ["--workload", "read", "--size", "1024", "--outstanding", "1", "--api", "read_blocks"]),
+    ("read 10 KB", ["--workload", "read", "--size", "10240", "--outstanding", "1"]),
+]
+
+
+def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bkpy", "bench", "--ceiling", "--json", "--seconds", str(seconds), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"bench failed: {' '.join(command)}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="counted seconds of each row")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures to FILE")
+    options = parser.parse_args()
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("workload", "entries/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "bare MB/s", "share"):
+        table.add_column(column, justify="left" if column == "workload" else "right", no_wrap=True)
+    results = []
+    for name, arguments in ROWS:
+        print(f"{name} ...", file=sys.stderr)
+        result = measure(arguments, options.seconds)
+        results.append({"name": name, **result})
+        table.add_row(
+            name,
+            f"{result['entries_per_s']:,.0f}",
+            f"{result['mb_per_s']:,.1f}",
+            *(f"{result[key]:,.2f}" for key in ("p50_ms", "p99_ms", "p999_ms")),
+            f"{result['ceiling_mb_per_s']:,.1f}",
+            f"{result['ratio_to_ceiling']:.2f}",
+        )
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    console.print(table)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The ceiling: the same bytes through bare sockets and fdatasync, with no protocol at all.
+
+Appends: `copies` processes receive whatever is there into one buffer, write it to a file, fdatasync, and answer how
+many bytes are durable. The sender keeps the window full and counts what the ack quorum has. Reads: each process sends
+from memory what is asked for. No frames, no checksums, no entries, no metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import selectors
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+CHUNK_BYTES_MAX: Final = 256 << 10  # what a client writes at once
+RECEIVE_BYTES_MAX: Final = 8 << 20  # what one sync covers at most
+FILE_BYTES_MAX: Final = 64 << 20  # written over and over, as a journal with recycled files is
+_COUNT: Final = struct.Struct("<q")
+
+
+def appends(directory: str, window_bytes: int, copies: int, ack_quorum: int, seconds: float) -> float:
+    """MB/s of user data that `ack_quorum` of `copies` receivers made durable."""
+    with _receivers(_receive_and_sync, directory, copies) as sockets:
+        chunk = memoryview(bytes(min(window_bytes, CHUNK_BYTES_MAX)))
+        sent = [0] * copies
+        durable = [0] * copies
+        replies = [bytearray() for _ in range(copies)]
+        selector = selectors.DefaultSelector()
+        for i, sock in enumerate(sockets):
+            sock.setblocking(False)
+            selector.register(sock, selectors.EVENT_READ, i)
+
+        def done() -> int:
+            return sorted(durable)[-ack_quorum]
+
+        def send(i: int) -> None:
+            # The window is what the quorum hasn't acknowledged; a slow copy may lag by a few windows, not for ever.
+            limit = min(done() + window_bytes, durable[i] + 4 * window_bytes)
+            while sent[i] < limit:
+                try:
+                    sent[i] += sockets[i].send(chunk[: min(len(chunk), limit - sent[i])])
+                except BlockingIOError:
+                    selector.modify(sockets[i], selectors.EVENT_READ | selectors.EVENT_WRITE, i)
+                    return
+            selector.modify(sockets[i], selectors.EVENT_READ, i)
+
+        began = counted_from = time.perf_counter()
+        base = 0
+        warm = False
+        for i in range(copies):
+            send(i)
+        while (now := time.perf_counter()) - began < seconds * 1.25:
+            if not warm and now - began >= seconds * 0.25:
+                warm, counted_from, base = True, now, done()
+            for key, _ in selector.select(0.1):
+                _take_counts(sockets[key.data], replies[key.data], durable, key.data)
+            for i in range(copies):
+                send(i)
+        return (done() - base) / (time.perf_counter() - counted_from) / 1e6
+
+
+def _take_counts(sock: socket.socket, buffer: bytearray, durable: list[int], i: int) -> None:
+    try:
+        buffer += sock.recv(65536)
+    except BlockingIOError:
+        return
+    whole = len(buffer) // _COUNT.size * _COUNT.size
+    if whole:
+        durable[i] = _COUNT.unpack_from(buffer, whole - _COUNT.size)[0]
+        del buffer[:whole]
+
+
+def reads(directory: str, in_flight: int, copies: int, seconds: float) -> float:
+    """MB/s that one client receives from `copies` senders, in requests of 1 MiB."""
+    size = 1 << 20
+    with _receivers(_send_what_is_asked, directory, copies) as sockets:
+        buffer = bytearray(size)
+        selector = selectors.DefaultSelector()
+        pending = [0] * copies
+        for i, sock in enumerate(sockets):
+            selector.register(sock, selectors.EVENT_READ, i)
+            for _ in range(max(1, in_flight // copies)):
+                sock.sendall(_COUNT.pack(size))
+                pending[i] += size
+        began = time.perf_counter()
+        received = 0
+        while (now := time.perf_counter()) - began < seconds:
+            for key, _ in selector.select(0.1):
+                i = key.data
+                got = sockets[i].recv_into(buffer)
+                received += got
+                if (pending[i] - got) // size < pending[i] // size:
+                    sockets[i].sendall(_COUNT.pack(size))
+                    pending[i] += size
+                pending[i] -= got
+        return received / (now - began) / 1e6
+
+
+@contextlib.contextmanager
+def _receivers(target: Any, directory: str, copies: int) -> Iterator[list[socket.socket]]:
+    """`copies` processes running `target`, each with a connection to here; ended on exit."""
+    context = multiprocessing.get_context("spawn")
+    sockets: list[socket.socket] = []
+    processes = []
+    with tempfile.TemporaryDirectory(dir=directory, prefix="ceiling-") as scratch, contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.settimeout(30)
+        try:
+            for i in range(copies):
+                process = context.Process(
+                    target=target, args=(server.getsockname()[1], os.path.join(scratch, str(i))), daemon=True
+                )
+                process.start()
+                processes.append(process)
+                sock = stack.enter_context(server.accept()[0])
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sockets.append(sock)
+            yield sockets
+        finally:
+            for sock in sockets:
+                sock.close()
+            for process in processes:
+                process.join(10)
+                if process.is_alive():
+                    process.terminate()
+
+
+def _connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _receive_and_sync(port: int, path: str) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.posix_fallocate(fd, 0, FILE_BYTES_MAX)
+    buffer = bytearray(RECEIVE_BYTES_MAX)
+    view = memoryview(buffer)
+    total = offset = 0
+    with contextlib.suppress(ConnectionError), _connect(port) as sock:
+        while got := sock.recv_into(view):
+            # Whatever else has arrived meanwhile goes into the same sync.
+            with contextlib.suppress(BlockingIOError):
+                while got < len(view) and (more := sock.recv_into(view[got:], flags=socket.MSG_DONTWAIT)):
+                    got += more
+            if offset + got > FILE_BYTES_MAX:
+                offset = 0
+            offset += os.pwrite(fd, view[:got], offset)
+            os.fdatasync(fd)
+            total += got
+            sock.sendall(_COUNT.pack(total))
+
+
+def _send_what_is_asked(port: int, path: str) -> None:
+    source = memoryview(bytes(1 << 20))
+    with contextlib.suppress(ConnectionError), _connect(port) as sock:
+        while request := sock.recv(_COUNT.size * 64):
+            for k in range(0, len(request), _COUNT.size):
+                sock.sendall(source[: _COUNT.unpack_from(request, k)[0]])

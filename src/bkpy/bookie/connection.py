@@ -1,0 +1,380 @@
+"""One client's connection: frames in, requests to the storage, replies out.
+
+ADD and PRESENT are taken in the order in which they arrived. The fast path decides a whole ADD frame with two set
+operations; whatever it can't decide goes to a backlog that is worked off in order, and so does everything behind it.
+
+Invariants: nothing is answered before HELLO; an ADD is answered OK only from the storage's own callback, after the
+sync; what is pending for a connection is bounded, by not reading from the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.receive_buffer import ReceiveBuffer
+
+if TYPE_CHECKING:
+    from bkpy.bookie.server import BookieServer
+
+_OK_HEAD: Final = m.pack(int(Status.OK))
+_BACKLOG_FRAMES_MAX: Final = 64  # beyond this the socket is not read: the slow path must catch up first
+_AUTHORISED_MAX: Final = 100_000  # ledgers a connection may have presented; beyond it, clients present again
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Created by the server for each accepted socket."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._storage = server.storage
+        self._metrics = server.metrics
+        self._receive = ReceiveBuffer(server.settings.frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._greeted = False
+        self._authorised: set[int] = set()
+        self._presented: dict[int, bytes] = {}
+        self._backlog: deque[wire.Frame] = deque()
+        self._backlog_busy = False
+        self._out: list[wire.Bytes] = []
+        self._pauses: set[str] = set()
+        self.peer = "?"
+        self.in_flight = 0
+        self.idle_ticks = 0
+        self.received_bytes = 0
+        self._seen_bytes = 0
+
+    # --- the transport's calls --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one only by its methods
+        peer = self._transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._backlog.clear()
+        self._out.clear()
+        self._server.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receive.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
+        try:
+            for frame in self._receive.received(nbytes):
+                self._take(frame)
+                if self._transport is None:
+                    return
+        except BookKeeperError as e:
+            self._refuse(e)
+
+    def eof_received(self) -> bool:
+        return False  # closes; replies to a client that has stopped listening would be for nobody
+
+    def pause_writing(self) -> None:
+        # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
+        self.pause("writing")
+
+    def resume_writing(self) -> None:
+        self.resume("writing")
+
+    # --- flow control and closing -----------------------------------------------------------------------------------
+
+    def pause(self, reason: str) -> None:
+        """Stop reading from the socket until every reason has been taken back."""
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses.add(reason)
+
+    def resume(self, reason: str) -> None:
+        if reason in self._pauses:
+            self._pauses.discard(reason)
+            if not self._pauses and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def owes_progress(self) -> bool:
+        """Whether this client has to send something now; counts the ticks in which it didn't."""
+        owes = not self._pauses and (not self._greeted or self._receive.partial)
+        self.idle_ticks = self.idle_ticks + 1 if owes and self.received_bytes == self._seen_bytes else 0
+        self._seen_bytes = self.received_bytes
+        return owes
+
+    @property
+    def mid_frame(self) -> bool:
+        return self._receive.partial
+
+    @property
+    def greeted(self) -> bool:
+        return self._greeted
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request that was taken is still to be answered."""
+        return self.in_flight > 0 or self._backlog_busy
+
+    def _ended(self) -> None:
+        self.in_flight -= 1
+        if self._server.draining:
+            self._server.answered()
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _refuse(self, error: BookKeeperError) -> None:
+        """The peer broke the protocol: say why, once, and hang up."""
+        self._metrics.frame_refused()
+        self._server.log.warning("closing the connection from %s: %s", self.peer, error)
+        status = Status.TOO_LARGE if isinstance(error, FrameTooLargeError) else Status.BAD_REQUEST
+        self._reply(0, 0, m.pack([int(status), str(error)]))
+        self.close()
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def _reply(self, op: int, correlation_id: int, head: bytes, body: list[wire.Bytes] | tuple[()] = ()) -> None:
+        if self._transport is None:
+            return
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out += wire.encode(op | wire.REPLY, correlation_id, head, body)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(out)
+
+    def _fail(self, frame: wire.Frame, status: Status, message: str) -> None:
+        self._reply(frame.opcode, frame.correlation_id, m.pack([int(status), message]))
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: wire.Frame) -> None:
+        op = frame.opcode
+        if op == Op.ADD and self._greeted:
+            self._receive.retain()
+            if self._backlog_busy or not self._add_fast(frame):
+                self._defer(frame)
+        elif not self._greeted:
+            self._hello(frame)
+        elif op == Op.PRESENT:
+            self._receive.retain()
+            self._defer(frame)
+        elif op in (Op.READ, Op.READ_LAC, Op.WRITE_LAC):
+            self._receive.retain()
+            self._start(frame)
+        else:
+            raise ProtocolError(f"unknown opcode {op}")
+
+    def _hello(self, frame: wire.Frame) -> None:
+        if frame.opcode != Op.HELLO:
+            raise ProtocolError("the first frame of a connection must be HELLO")
+        hello = m.decode_hello(frame.head)
+        server = self._server
+        status, message = server.greet(hello)
+        limits = (server.settings.frame_bytes_max, server.settings.entry_bytes_max)
+        self._reply(Op.HELLO, frame.correlation_id, m.pack([int(status), message, server.bookie_id, *limits]))
+        if status == Status.OK:
+            self._greeted = True
+        else:
+            self.close()
+
+    def _add_fast(self, frame: wire.Frame) -> bool:
+        """Accept the frame as it is, if all its ledgers are known to be this connection's and none is fenced."""
+        columns = m.decode_add(frame.head, len(frame.body))
+        ids = set(columns.ledger_ids)
+        if columns.flags or not self._authorised.issuperset(ids) or not self._storage.fenced.isdisjoint(ids):
+            return False
+        self._accept(frame, columns, frame.head, frame.body, _OK_HEAD)
+        return True
+
+    def _accept(
+        self, frame: wire.Frame, columns: m.AddColumns, head: wire.Bytes, body: wire.Bytes, answer: bytes
+    ) -> None:
+        correlation_id = frame.correlation_id
+        done = self._metrics.add_started(columns, len(body))
+        self.in_flight += 1
+
+        def durable() -> None:
+            done()
+            self._reply(Op.ADD, correlation_id, answer)
+            self._ended()
+
+        self._storage.add(columns, head, body, durable)
+        if self._storage.full:
+            self.pause("memory")
+
+    # --- the slow path, in order ------------------------------------------------------------------------------------
+
+    def _defer(self, frame: wire.Frame) -> None:
+        self._backlog.append(frame)
+        if len(self._backlog) >= _BACKLOG_FRAMES_MAX:
+            self.pause("backlog")
+        if not self._backlog_busy:
+            self._backlog_busy = True
+            self._server.spawn(self._work_off(), f"backlog of {self.peer}", self)
+
+    async def _work_off(self) -> None:
+        try:
+            while self._backlog:
+                frame = self._backlog.popleft()
+                if frame.opcode == Op.PRESENT:
+                    await self._present(m.decode_present(frame.head))
+                else:
+                    await self._add_slow(frame)
+                if len(self._backlog) < _BACKLOG_FRAMES_MAX // 2:
+                    self.resume("backlog")
+        except BookKeeperError as e:
+            self._refuse(e)
+        finally:
+            self._backlog_busy = False
+            if self._server.draining:
+                self._server.answered()
+
+    async def _present(self, present: m.Present) -> None:
+        if len(self._presented) + len(present.keys) > _AUTHORISED_MAX:
+            # Forgetting is always safe: the next ADD is answered KEY_REQUIRED, and the client presents again.
+            self._presented.clear()
+            self._authorised.clear()
+        self._presented.update(zip(present.ledger_ids, present.keys, strict=True))
+        states = await self._storage.states(present.ledger_ids)
+        for ledger_id, key in zip(present.ledger_ids, present.keys, strict=True):
+            state = states[ledger_id]
+            if state is not None and state.key == key:
+                self._authorised.add(ledger_id)
+            else:
+                self._authorised.discard(ledger_id)
+
+    def _check_key(self, ledger_id: int, key: bytes | None, known: bytes | None) -> Status:
+        """Whether the key presented here opens the ledger, whose own key is `known` (None: never seen)."""
+        if ledger_id in self._authorised:
+            return Status.OK
+        if key is None:
+            return Status.KEY_REQUIRED
+        return Status.OK if known is None or known == key else Status.UNAUTHORIZED
+
+    async def _add_slow(self, frame: wire.Frame) -> None:
+        columns = m.decode_add(frame.head, len(frame.body))
+        recovery = bool(columns.flags & Flags.RECOVERY)
+        ids = set(columns.ledger_ids)
+        states = await self._storage.states(ids)
+        if self._server.draining:
+            self._reply(Op.ADD, frame.correlation_id, m.pack(int(Status.UNAVAILABLE)))
+            return
+        verdicts: dict[int, Status] = {}
+        for ledger_id in ids:
+            state = states[ledger_id]
+            key = self._presented.get(ledger_id)
+            status = self._check_key(ledger_id, key, None if state is None else state.key)
+            if status == Status.OK:
+                if state is None and key is not None:
+                    self._storage.create(ledger_id, key)
+                self._authorised.add(ledger_id)
+                if not recovery and ledger_id in self._storage.fenced:
+                    status = Status.FENCED
+            verdicts[ledger_id] = status
+        keep = [i for i, ledger_id in enumerate(columns.ledger_ids) if verdicts[ledger_id] == Status.OK]
+        if len(keep) == len(columns.ledger_ids):
+            self._accept(frame, columns, frame.head, frame.body, _OK_HEAD)
+            return
+        answer = m.pack([int(verdicts[ledger_id]) for ledger_id in columns.ledger_ids])
+        if keep:
+            accepted = m.select(columns, keep)
+            self._accept(frame, accepted, m.pack(list(accepted)), _gather(frame.body, columns.sizes, keep), answer)
+        else:
+            self._reply(Op.ADD, frame.correlation_id, answer)
+
+    # --- requests without an order ----------------------------------------------------------------------------------
+
+    def _start(self, frame: wire.Frame) -> None:
+        if self.in_flight >= self._server.settings.requests_in_flight_max:
+            self._fail(frame, Status.TOO_MANY_REQUESTS, f"more than {self.in_flight} requests in flight")
+            return
+        self.in_flight += 1
+        self._server.spawn(self._serve(frame), f"request of {self.peer}", self)
+
+    async def _serve(self, frame: wire.Frame) -> None:
+        done: Callable[[], None] = self._metrics.request_started(frame.opcode)
+        try:
+            if frame.opcode == Op.READ:
+                await self._read(frame, m.decode_read(frame.head))
+            elif frame.opcode == Op.READ_LAC:
+                await self._read_lac(frame, m.decode_read_lac(frame.head))
+            else:
+                await self._write_lac(frame, m.decode_write_lac(frame.head))
+        except BookKeeperError as e:
+            if isinstance(e, ProtocolError):
+                self._refuse(e)
+            else:
+                self._fail(frame, Status.UNKNOWN, str(e))
+        finally:
+            done()
+            self._ended()
+
+    async def _fence(self, ledger_id: int) -> Status:
+        """Fence for a recovering reader, which must have presented the key."""
+        state = (await self._storage.states((ledger_id,)))[ledger_id]
+        key = self._presented.get(ledger_id)
+        status = self._check_key(ledger_id, key, None if state is None else state.key)
+        if status == Status.OK and key is not None:
+            await self._storage.fence(ledger_id, key)
+        return status
+
+    async def _read(self, frame: wire.Frame, read: m.Read) -> None:
+        if read.flags & Flags.RECOVERY:
+            status = await self._fence(read.ledger_id)
+            if status != Status.OK:
+                self._fail(frame, status, f"fencing ledger {read.ledger_id} was refused")
+                return
+        limit = min(read.bytes_max, self._server.settings.read_bytes_max)
+        result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
+        self._metrics.read_done(sum(map(len, result.segments)))
+        head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
+        self._reply(Op.READ, frame.correlation_id, head, result.segments)
+
+    async def _read_lac(self, frame: wire.Frame, request: m.ReadLac) -> None:
+        if request.flags & Flags.RECOVERY:
+            status = await self._fence(request.ledger_id)
+            if status != Status.OK:
+                self._fail(frame, status, f"fencing ledger {request.ledger_id} was refused")
+                return
+        last = await self._storage.last_entry(request.ledger_id)
+        known = Status.UNKNOWN if last.limbo else Status.OK
+        status = known if last.known else Status.NO_SUCH_LEDGER
+        head = m.pack([int(status), len(last.entry), last.fenced])
+        self._reply(Op.READ_LAC, frame.correlation_id, head, [last.entry, last.explicit_lac])
+
+    async def _write_lac(self, frame: wire.Frame, request: m.WriteLac) -> None:
+        state = (await self._storage.states((request.ledger_id,)))[request.ledger_id]
+        status = self._check_key(
+            request.ledger_id, self._presented.get(request.ledger_id), None if state is None else state.key
+        )
+        if status == Status.OK and state is None:
+            status = Status.NO_SUCH_LEDGER
+        if status == Status.OK and request.ledger_id in self._storage.fenced:
+            status = Status.FENCED
+        if status == Status.OK:
+            await self._storage.set_explicit_lac(request.ledger_id, bytes(frame.body))
+        self._fail(frame, status, "")
+
+
+def _gather(body: memoryview, sizes: list[int], keep: list[int]) -> bytes:
+    """The bodies of the batches with these indexes."""
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + size)
+    return b"".join(body[offsets[i] : offsets[i + 1]] for i in keep)

@@ -1,0 +1,61 @@
+"""The process of one bookie: event loop, signals, logging, exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import sys
+
+import uvloop
+
+from bkpy.bookie.node import BookieNode
+from bkpy.config import BookieSettings
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.connect import connect_store
+from bkpy.runtime import real_runtime
+
+
+def run_bookie(settings: BookieSettings) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status is 0 after a clean stop, 1 if the bookie had to give up."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        force=True,  # the command line has set up its own, which is silent
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        _allow_files()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings))
+    except BookKeeperError as e:
+        print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _allow_files() -> None:
+    """As many open files as this user may have: connections and entry logs need them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def _serve(settings: BookieSettings) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    runtime = real_runtime()
+    store, root = await connect_store(settings.metadata_uri, runtime, session_timeout_s=settings.session_timeout_s)
+    try:
+        node = BookieNode(settings, store, root, runtime)
+        await node.start()
+        stop = asyncio.ensure_future(stopping.wait())
+        await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if node.failed.done():
+            node.failed.result()  # raises: nothing can be promised any more, so nothing is tidied up either
+        await node.stop()
+    finally:
+        await store.close()

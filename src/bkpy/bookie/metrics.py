@@ -1,0 +1,106 @@
+"""What a bookie counts, as Prometheus metrics: requests, bytes and latencies of each operation, and journal groups.
+
+Everything is counted once per frame, group or checkpoint, never per entry. Latencies are in seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from bkpy.protocol.messages import AddColumns, Op
+from bkpy.runtime import Clock
+
+if TYPE_CHECKING:
+    from bkpy.storage.ledger_storage import LedgerStorage
+
+log = logging.getLogger("bkpy.bookie")
+
+_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_FRAMES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BYTES: Final = tuple(1 << k for k in range(8, 25, 2))
+
+
+class BookieMetrics:
+    """One registry a bookie, so that several in one process don't mix. Also the storage's observer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"bkpy_bookie_{name}", text, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"bkpy_bookie_{name}", text, buckets=buckets, registry=registry)
+
+        self._add_entries = counter("add_entries", "Entries accepted for storing")
+        self._add_batches = counter("add_batches", "Batches accepted for storing")
+        self._add_bytes = counter("add_bytes", "Bytes of entry records accepted for storing")
+        self._read_bytes = counter("read_bytes", "Bytes of entry records sent to readers")
+        self._refused = counter("refused_frames", "Frames that broke the protocol; each closed its connection")
+        self._damage = counter("damage", "Stored bytes found damaged or unreadable")
+        latency = Histogram(
+            "bkpy_bookie_request_seconds",
+            "Time from the arrival of a request to its reply; the count is the number of requests",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._latency = {int(op): latency.labels(op.name.lower()) for op in Op if op not in (Op.HELLO, Op.PRESENT)}
+        self._group_frames = histogram("journal_group_frames", "Requests that one sync made durable", _FRAMES)
+        self._group_bytes = histogram("journal_group_bytes", "Bytes that one sync made durable", _BYTES)
+        self._sync_seconds = histogram("journal_sync_seconds", "Time of one write and sync of the journal", _SECONDS)
+        self._checkpoint_bytes = counter("checkpoint_bytes", "Bytes flushed from memory to the entry log")
+        self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
+        self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=registry)
+
+    def watch(self, storage: LedgerStorage, connections: Callable[[], int]) -> None:
+        """Gauges that are read when somebody asks."""
+        memory = Gauge("bkpy_bookie_memtable_bytes", "Bytes of entries held in memory", registry=self.registry)
+        memory.set_function(lambda: storage.memory_bytes)
+        self._connections.set_function(connections)
+
+    def render(self) -> bytes:
+        """The page in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def add_started(self, columns: AddColumns, body_bytes: int) -> Callable[[], None]:
+        """Count a frame of accepted batches; call the result when it is durable."""
+        self._add_entries.inc(sum(columns.counts))
+        self._add_batches.inc(len(columns.counts))
+        self._add_bytes.inc(body_bytes)
+        return self.request_started(Op.ADD)
+
+    def request_started(self, op: int) -> Callable[[], None]:
+        observe, now, began = self._latency[op].observe, self._now, self._now()
+        return lambda: observe(now() - began)
+
+    def read_done(self, sent_bytes: int) -> None:
+        self._read_bytes.inc(sent_bytes)
+
+    def frame_refused(self) -> None:
+        self._refused.inc()
+
+    # --- the storage's observer -------------------------------------------------------------------------------------
+
+    def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None:
+        self._group_frames.observe(frames)
+        self._group_bytes.observe(bytes_)
+        self._sync_seconds.observe(sync_seconds)
+
+    def checkpoint(self, bytes_: int, seconds: float) -> None:
+        self._checkpoint_bytes.inc(bytes_)
+        self._checkpoint_seconds.observe(seconds)
+
+    def replayed(self, frames: int, bytes_: int) -> None:
+        log.info("replayed %d frames, %d bytes of journal", frames, bytes_)
+
+    def damage(self, what: str, path: str) -> None:
+        self._damage.inc()
+        log.error("damage in %s: %s", path, what)

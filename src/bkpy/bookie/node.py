@@ -1,0 +1,175 @@
+"""The life of one bookie: identity, storage, server, metrics page and registration, started and stopped in that order.
+
+Invariants: clients are served only after replay has ended; the bookie is registered only while it serves; when the
+storage fails, nothing more is acknowledged and `failed` is set, for the process to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from typing import Final
+
+from aiohttp import web
+
+from bkpy.bookie.metrics import BookieMetrics
+from bkpy.bookie.server import BookieServer
+from bkpy.config import BookieSettings, split_address
+from bkpy.errors import BookKeeperError, ConfigError
+from bkpy.metadata.cluster import open_cluster
+from bkpy.metadata.cookies import read_cookie, write_cookie
+from bkpy.metadata.registration import BookieInfo, Registration
+from bkpy.metadata.store import MetadataStore
+from bkpy.runtime import Runtime
+from bkpy.storage.ledger_storage import LedgerStorage
+
+_DRAIN_TIMEOUT_S: Final = 10.0
+
+
+class BookieNode:
+    """One bookie on `store` (its cluster's metadata under `root`)."""
+
+    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime) -> None:
+        self.settings = settings
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.address = ""
+        self.metrics_port = -1
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._log = logging.getLogger("bkpy.bookie")
+        self._metrics = BookieMetrics(runtime.clock)
+        self._storage: LedgerStorage | None = None
+        self._server: BookieServer | None = None
+        self._registration: Registration | None = None
+        self._pages: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Replay, listen, register. Any error leaves nothing running."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        cluster = await open_cluster(self._store, self._root)
+        known = await read_cookie(self._store, self._root, settings.bookie_id)
+        self._storage = storage = await LedgerStorage.open(
+            settings,
+            self._runtime,
+            instance_id=cluster.instance_id,
+            expected_cookie=None if known is None else _identity(known[0]),
+            observer=self._metrics,
+        )
+        storage.failed.add_done_callback(self._storage_failed)
+        self._server = BookieServer(
+            settings, storage, self._runtime, instance_id=cluster.instance_id, metrics=self._metrics
+        )
+        port = await self._server.start()
+        host, _ = split_address(settings.listen)
+        self.address = settings.advertised_address or f"{'[' + host + ']' if ':' in host else host}:{port}"
+        # The cookie is the durable word of where the bookie is to be found: written before the first registration.
+        cookie = _cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
+        if known is None or known[0] != cookie:
+            await write_cookie(self._store, self._root, settings.bookie_id, cookie, None if known is None else known[1])
+        await self._serve_metrics()
+        info = BookieInfo(
+            bookie_id=settings.bookie_id,
+            address=self.address,
+            rack=settings.rack,
+            region=settings.region,
+            version=_version(),
+            free_bytes=self._runtime.files.space(settings.ledger_directories[0])[0],
+            metrics_port=max(self.metrics_port, 0),
+        )
+        self._registration = Registration(
+            self._store,
+            self._root,
+            info,
+            self._runtime,
+            identity=hashlib.sha256(storage.cookie).hexdigest(),
+            on_death=self._give_up,
+        )
+        await self._registration.register()
+        self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
+
+    async def stop(self) -> None:
+        """Stop accepting, answer what is in flight, checkpoint, deregister."""
+        if self._server is not None:
+            await self._server.drain(_DRAIN_TIMEOUT_S)
+        try:
+            if self._storage is not None:
+                await self._storage.close()
+        finally:
+            if self._registration is not None:
+                await self._registration.unregister()
+            if self._pages is not None:
+                await self._pages.cleanup()
+        self._log.info("bookie %s stopped", self.settings.bookie_id)
+
+    async def _abandon(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+        if self._pages is not None:
+            await self._pages.cleanup()
+        if self._storage is not None:
+            await self._storage.close()
+
+    def _storage_failed(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if error is not None:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """The storage or the registration can't go on: no more clients, and the process is told to end."""
+        if self._server is not None:
+            self._server.stop()
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def _serve_metrics(self) -> None:
+        if self.settings.metrics_port < 0:
+            return
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics_page)
+        self._pages = web.AppRunner(app, access_log=None)
+        await self._pages.setup()
+        site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)
+        try:
+            await site.start()
+        except OSError as e:
+            where = f"{self.settings.metrics_listen}:{self.settings.metrics_port}"
+            raise ConfigError(f"can't serve metrics at {where}: {e.strerror or e}") from e
+        self.metrics_port = self._pages.addresses[0][1]
+        self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _cookie(bookie_id: str, address: str, instance_id: str, identity: bytes) -> bytes:
+    value = {
+        "bookie_id": bookie_id,
+        "address": address,
+        "instance_id": instance_id,
+        "storage": json.loads(identity),
+    }
+    return json.dumps(value, indent=1, sort_keys=True).encode()
+
+
+def _identity(cookie: bytes) -> bytes:
+    """The storage's part of a cookie in the metadata store."""
+    try:
+        return json.dumps(json.loads(cookie)["storage"], sort_keys=True).encode()
+    except (ValueError, KeyError, TypeError) as e:
+        raise BookKeeperError(f"the bookie's cookie in the metadata store is unreadable: {e!r}") from e
+
+
+def _version() -> str:
+    from bkpy import __version__
+
+    return __version__

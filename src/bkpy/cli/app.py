@@ -1,0 +1,108 @@
+"""The tree of commands. A command's module is imported only when the command runs, so that help comes at once."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+
+import click
+
+# name -> (module:attribute, what `--help` of the group says of it)
+_TOP: Mapping[str, tuple[str, str]] = {
+    "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
+    "demo": ("bkpy.cli.demo:demo", "Store a year of flights, read them back, query them with Spark."),
+    "ledger": ("bkpy.cli.ledger:ledger", "Write, read and look at ledgers."),
+    "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node."),
+    "bookies": ("bkpy.cli.cluster:bookies", "Look at the cluster's bookies."),
+    "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
+    "cluster": ("bkpy.cli.cluster:cluster", "Initialise and look at a cluster."),
+    "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def __init__(self, lazy: Mapping[str, tuple[str, str]], **attributes: object) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._lazy and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], self._lazy, n=1)
+            ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+
+
+class RootGroup(LazyGroup):
+    """Ctrl-C and a closed output are ends of the program for which click has messages, or statuses, of its own."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The interpreter would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(OUTPUT_CLOSED)
+        return result
+
+
+INTERRUPTED = 128 + 2  # SIGINT
+OUTPUT_CLOSED = 128 + 13  # SIGPIPE
+
+_debug = False
+
+
+def debugging() -> bool:
+    """Whether an error is to be shown with all its circumstances."""
+    return _debug
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"bkpy {version('bkpy')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=RootGroup,
+    lazy=_TOP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Commands that use a cluster take its address as --connect URI or from the variable BKPY_CONNECT.",
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks and the libraries' own messages.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def bkpy(debug: bool) -> None:
+    """A replicated log store: append-only ledgers, durable on several machines."""
+    global _debug
+    _debug = debug
+    # An error is told once, in one line. The event loop would tell it again for every append that it failed.
+    logging.basicConfig(level=logging.DEBUG if debug else logging.CRITICAL)

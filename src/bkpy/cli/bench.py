@@ -1,0 +1,116 @@
+"""`bkpy bench`: appends or reads against a cluster, with the ceiling of bare sockets beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+
+from bkpy.cli.common import json_option, print_table, progress, run
+
+
+@click.command()
+@click.option("--workload", type=click.Choice(["append", "read"]), default="append", show_default=True)
+@click.option("--size", type=click.IntRange(1, 4 << 20), default=100, show_default=True, help="Bytes of an entry.")
+@click.option("--outstanding", type=click.IntRange(1), default=1000, show_default=True, help="Calls in flight.")
+@click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in turn.")
+@click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
+@click.option("--api", default=None, help="append, append_batch (of 1000), read or read_blocks.")
+@click.option("--ceiling", is_flag=True, help="Also run the same bytes through bare sockets and fdatasync.")
+@click.option("--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="Use this cluster instead of a new one.")
+@click.option("--dir", "directory", type=click.Path(), help="Where the cluster started for the run keeps its files.")
+@json_option
+def bench(
+    workload: str,
+    size: int,
+    outstanding: int,
+    ledgers: int,
+    ensemble: str,
+    seconds: float,
+    api: str | None,
+    ceiling: bool,
+    uri: str | None,
+    directory: str | None,
+    as_json: bool,
+) -> None:
+    """Measure appends or reads: rates, latencies, and the share of what bare sockets and fdatasync allow.
+
+    Starts a cluster of three bookies on this machine for the run, unless --connect names one.
+    """
+    from bkpy.bench.workloads import APPEND_APIS, READ_APIS, Options
+
+    apis = APPEND_APIS if workload == "append" else READ_APIS
+    api = api or apis[0]
+    if api not in apis:
+        raise click.UsageError(f"--api {api} doesn't go with --workload {workload}: one of {', '.join(apis)}")
+    options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
+    with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
+        result = run(_measure(options, uri, scratch))
+        if ceiling:
+            result["ceiling_mb_per_s"] = round(_ceiling(options, scratch), 2)
+            result["ratio_to_ceiling"] = round(result["mb_per_s"] / result["ceiling_mb_per_s"], 3)
+        else:
+            result["ceiling_mb_per_s"] = result["ratio_to_ceiling"] = None
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _show(result)
+
+
+def _sizes(text: str) -> tuple[int, int, int]:
+    try:
+        size, write_quorum, ack_quorum = (int(part) for part in text.split(","))
+    except ValueError:
+        raise click.UsageError(f"--ensemble {text!r} is not three numbers E,QW,QA") from None
+    return size, write_quorum, ack_quorum
+
+
+@contextlib.asynccontextmanager
+async def _cluster(uri: str | None, scratch: str, bookies: int) -> AsyncIterator[str]:
+    if uri is not None:
+        yield uri
+        return
+    from bkpy.local import LocalCluster
+
+    async with LocalCluster(scratch, bookies=bookies) as cluster:
+        yield cluster.connect_string
+
+
+async def _measure(options: Any, uri: str | None, scratch: str) -> dict[str, Any]:
+    import bkpy
+    from bkpy.bench import workloads
+
+    async with _cluster(uri, scratch, max(3, options.ensemble[0])) as address, bkpy.connect(address) as client:
+        with progress(unit="%") as bar:
+            task = bar.add_task(f"{options.workload} of {options.size} B", total=100)
+            return await workloads.run(client, options, lambda share: bar.update(task, completed=round(share * 100)))
+
+
+def _ceiling(options: Any, scratch: str) -> float:
+    from bkpy.bench import ceiling
+
+    seconds = min(options.seconds, 5.0)
+    if options.workload == "read":
+        return ceiling.reads(scratch, options.outstanding, options.ensemble[1], seconds)
+    window = options.size * options.outstanding * (1000 if options.api == "append_batch" else 1)
+    return ceiling.appends(scratch, max(1, window), options.ensemble[1], options.ensemble[2], seconds)
+
+
+def _show(result: dict[str, Any]) -> None:
+    names = {
+        "entries_per_s": "entries/s",
+        "mb_per_s": "MB/s",
+        "p50_ms": "p50 ms",
+        "p99_ms": "p99 ms",
+        "p999_ms": "p99.9 ms",
+        "ceiling_mb_per_s": "bare sockets and fdatasync, MB/s",
+        "ratio_to_ceiling": "share of that",
+    }
+    title = f"{result['workload']} ({result['api']}), {result['size']} B, {result['outstanding']} in flight"
+    rows = [(name, result[key]) for key, name in names.items() if result[key] is not None]
+    print_table(("measure", "value"), rows, title)

@@ -1,0 +1,55 @@
+"""`bkpy bookie run`: every setting of a bookie is also a flag, made from the settings themselves."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, get_args
+
+import click
+
+from bkpy.config import BookieSettings, load_bookie_settings
+
+
+@click.group()
+def bookie() -> None:
+    """Run a storage node."""
+
+
+def _setting_flags() -> list[click.Parameter]:
+    flags: list[click.Parameter] = []
+    for name, field in BookieSettings.model_fields.items():
+        is_list = "list" in str(field.annotation)
+        default = "" if field.is_required() or field.default in (None, "") else f"  [default: {field.default}]"
+        choices = [a for a in get_args(field.annotation) if isinstance(a, str)]
+        flags.append(
+            click.Option(
+                [f"--{name}"],
+                metavar="|".join(choices) or ("PATH[,PATH...]" if is_list else "VALUE"),
+                multiple=is_list,
+                help=f"{field.description}{default}",
+            )
+        )
+    return flags
+
+
+class _BookieRun(click.Command):
+    """The command with a flag for every setting. `--bookie-id` is taken for `--bookie_id`."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.params.extend(_setting_flags())
+        self.context_settings = {"token_normalize_func": lambda token: token.replace("-", "_")}
+
+
+@bookie.command("run", cls=_BookieRun)
+@click.option("--config", "path", metavar="FILE", help="A TOML file with settings of the same names as the flags.")
+def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
+    """Run a bookie until SIGTERM or Ctrl-C.
+
+    Settings come from the file, then from variables BKPY_<NAME>, then from flags; the later ones win.
+    """
+    given = {name: value for name, value in flags.items() if value}
+    settings = load_bookie_settings(path, os.environ, given)
+    from bkpy.bookie.main import run_bookie
+
+    return run_bookie(settings)

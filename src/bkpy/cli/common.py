@@ -1,0 +1,123 @@
+"""What commands share: the cluster's address, the event loop, tables and JSON, progress bars."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from bkpy.metadata.store import MetadataStore
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TABLE_WIDTH_MAX = 4096  # characters; what is piped into another program is never cut off or wrapped
+
+
+def _required_uri(ctx: click.Context, _: click.Parameter, uri: str | None) -> str:
+    if not uri:
+        ctx.fail("which cluster? Give --connect URI or set BKPY_CONNECT, for example to zk://127.0.0.1:2181/ledgers")
+    return uri
+
+
+connect_option = click.option(
+    "--connect",
+    "uri",
+    metavar="URI",
+    envvar="BKPY_CONNECT",
+    callback=_required_uri,
+    help="The cluster, as zk://HOST:PORT[,HOST:PORT...]/ROOT.  [env: BKPY_CONNECT]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)
+
+
+@contextlib.asynccontextmanager
+async def metadata(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
+    """A session with the cluster's metadata: (store, root)."""
+    from bkpy.metadata.connect import connect_store
+    from bkpy.runtime import real_runtime
+
+    store, root = await connect_store(uri, real_runtime(), session_timeout_s=10.0)
+    try:
+        yield store, root
+    finally:
+        await store.close()
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output, for people and programs."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A table on standard output; numbers to the right. A column's name is its heading."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _TABLE_WIDTH_MAX
+    console.print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return "-" if value is None else str(value)
+
+
+@contextlib.contextmanager
+def progress(*, unit: str = "entries") -> Iterator[Progress]:
+    """A progress display on standard error, which shows nothing when that isn't a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        yield bar
+
+
+def say(message: str) -> None:
+    """A line for people, on standard error."""
+    click.echo(message, err=True)
+
+
+def human_bytes(count: int) -> str:
+    """`count` bytes in the largest binary unit that leaves at least 1."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

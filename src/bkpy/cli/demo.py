@@ -1,0 +1,148 @@
+"""`bkpy demo`: runs the steps of `bkpy.demo` on a cluster of its own and shows what they found."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bkpy.cli.common import human_bytes, print_table, progress, run, say
+from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bkpy.demo import Month, Numbers
+    from bkpy.local import LocalCluster
+
+_MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
+
+
+@click.command()
+@click.option(
+    "--dir", "directory", default="demo-data", show_default=True, metavar="DIR", help="Where everything is put."
+)
+@click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C, to look around.")
+def demo(directory: str, keep: bool) -> int:
+    """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
+
+    Every result is compared with the source; the exit status is 0 only if all agree.
+    """
+    from bkpy import demo as steps
+    from bkpy.local import LocalCluster
+
+    started = time.monotonic()
+    lines = steps.load_flights()
+    base = _fresh(Path(directory).absolute())
+    cluster = LocalCluster(base / "cluster")
+    say("Starting ZooKeeper and three bookies ...")
+    run(cluster.start())
+    try:
+        months, stored = _store(cluster.connect_string, lines)
+        numbers_agree = _query(cluster.connect_string, lines, months, base / "flights.parquet")
+        click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
+        click.echo(f"Time      {time.monotonic() - started:.1f} s")
+        if keep:
+            _wait(cluster)
+    finally:
+        run(cluster.stop())
+    agree = stored and numbers_agree
+    click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
+    return 0 if agree else 1
+
+
+def _fresh(base: Path) -> Path:
+    """An empty directory for the demo: a new one, or an earlier demo's."""
+    if base.exists() and any(base.iterdir()):
+        if not (base / _MARK).exists():
+            raise ConfigError(f"{base} is not empty and not from an earlier demo; choose another with --dir")
+        shutil.rmtree(base)
+    base.mkdir(parents=True, exist_ok=True)
+    (base / _MARK).touch()
+    return base
+
+
+def _store(uri: str, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
+    """Write every month and read it back; what was written, and whether it is what was read."""
+    from bkpy import demo as steps
+
+    total = sum(map(len, lines.values()))
+    with progress() as bar:
+        writing, reading = bar.add_task("writing", total=total), bar.add_task("reading", total=total)
+        months, write_s = run(steps.write_months(uri, lines, lambda count: bar.advance(writing, count)))
+        found, read_s = run(steps.read_months(uri, months, lambda count: bar.advance(reading, count)))
+    same = {m.month: found[m.month] == m.sha256 == steps.digest(lines[m.month]) for m in months}
+    click.echo(f"\nLedgers (E={steps.ENSEMBLE_SIZE}, Qw={steps.WRITE_QUORUM}, Qa={steps.ACK_QUORUM})")
+    print_table(
+        ("month", "ledger", "entries", "size", "SHA-256", "read back"),
+        [
+            (
+                m.month,
+                m.ledger_id,
+                m.entries,
+                human_bytes(m.bytes),
+                m.sha256[:16],
+                "same" if same[m.month] else "DIFFERS",
+            )
+            for m in months
+        ],
+    )
+    size = sum(m.bytes for m in months)
+    for what, seconds in (("Wrote", write_s), ("Read ", read_s)):
+        rates = f"{total / seconds:,.0f} entries/s, {human_bytes(round(size / seconds))}/s"
+        click.echo(f"{what} {total:,} entries, {human_bytes(size)}, in {seconds:.2f} s: {rates}")
+    whole = sum(m.entries for m in months) == total and size == sum(
+        len(line) for all_ in lines.values() for line in all_
+    )
+    return months, whole and all(same.values())
+
+
+def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], parquet: Path) -> bool:
+    """Export the ledgers with Spark, query the files, and compare with the numbers from the lines."""
+    from bkpy import demo as steps
+    from bkpy.spark.session import local_session
+
+    with progress() as bar:
+        waiting = bar.add_task("Spark", total=None)
+        with local_session("bkpy demo") as spark:
+            export_s = steps.export_months(spark, uri, months, parquet)
+            bar.update(waiting, description="Spark queries")
+            ours, by_ledger = steps.query(spark, parquet)
+    theirs = steps.count([line for month in months for line in lines[month.month]])
+    total = sum(by_ledger.values())
+    size = sum(file.stat().st_size for file in parquet.glob("*.parquet"))
+    click.echo(
+        f"Exported {total:,} rows to Parquet, {human_bytes(size)}, in {export_s:.2f} s: {total / export_s:,.0f} rows/s"
+    )
+    return all((_compare(ours, theirs), by_ledger == {m.ledger_id: m.entries for m in months}))
+
+
+def _compare(spark: Numbers, csv: Numbers) -> bool:
+    """Print the numbers side by side; whether they are the same."""
+    click.echo("\nFlights and mean departure delay (minutes) by carrier")
+    carriers = sorted(spark.flights | csv.flights)
+    print_table(
+        ("carrier", "flights: Spark", "CSV", "delay: Spark", "CSV"),
+        [(c, spark.flights[c], csv.flights[c], spark.mean_delay(c), csv.mean_delay(c)) for c in carriers],
+    )
+    click.echo("\nFlights by origin")
+    origins = sorted(spark.origins | csv.origins)
+    print_table(("origin", "flights: Spark", "CSV"), [(o, spark.origins[o], csv.origins[o]) for o in origins])
+    click.echo()
+    return spark == csv  # the means are quotients of these whole numbers
+
+
+def _wait(cluster: LocalCluster) -> None:
+    say(f"The cluster is running:  export BKPY_CONNECT={cluster.connect_string}\nCtrl-C stops it.")
+
+    async def until_told() -> None:
+        told = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, told.set)
+        await told.wait()
+
+    run(until_told())

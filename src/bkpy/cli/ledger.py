@@ -1,0 +1,384 @@
+"""`bkpy ledger`: write, read and look at ledgers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import (
+    connect_option,
+    human_bytes,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+    run,
+    say,
+)
+
+if TYPE_CHECKING:
+    from bkpy.client.writer import LedgerWriter
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+_FORMATS = ("text", "hex", "json")
+_LEDGER = click.IntRange(min=0)
+_ENTRY = click.IntRange(min=0)
+
+
+def _password(ctx: click.Context, _: click.Parameter, path: str | None) -> bytes:
+    if path is None:
+        return b""
+    with open(path, "rb") as file:
+        return file.read().removesuffix(b"\n").removesuffix(b"\r")
+
+
+password_option = click.option(
+    "--password-file",
+    "password",
+    metavar="FILE",
+    callback=_password,
+    help="A file with the ledger's password; one line break at its end doesn't count.  [default: no password]",
+)
+
+
+def _quorums(ctx: click.Context, _: click.Parameter, text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter("expected three numbers: ensemble size, write quorum, ack quorum")
+    ensemble_size, write_quorum, ack_quorum = map(int, parts)
+    return ensemble_size, write_quorum, ack_quorum
+
+
+def _custom_metadata(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, bytes]:
+    for pair in pairs:
+        if not pair.partition("=")[1]:
+            raise click.BadParameter(f"expected KEY=VALUE, not {pair!r}")
+    return {key: value.encode() for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what kind of ledger is created."""
+    for option in (
+        click.option(
+            "--metadata",
+            "custom_metadata",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_custom_metadata,
+            help="Something to keep with the ledger; may be given several times.",
+        ),
+        click.option("--digest", type=click.Choice(["crc32c", "hmac-sha256"]), default="crc32c", show_default=True),
+        password_option,
+        click.option(
+            "--ensemble",
+            "quorums",
+            default="3,3,2",
+            show_default=True,
+            metavar="E,QW,QA",
+            callback=_quorums,
+            help="Bookies of the ledger, copies of each entry, and copies that must be durable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def ledger() -> None:
+    """Write, read and look at ledgers."""
+
+
+@ledger.command(short_help="Create an empty ledger.")
+@connect_option
+@creation_options
+@json_option
+def create(uri: str, as_json: bool, **creation: Any) -> None:
+    """Create an empty ledger, close it, and print its id.
+
+    A ledger has one writer for life, so entries come with the command that creates it: bkpy ledger write.
+    """
+    ledger_id = run(_create(uri, creation))
+    if as_json:
+        print_json({"ledger_id": ledger_id})
+    else:
+        click.echo(ledger_id)
+
+
+@ledger.command(short_help="Create a ledger and append lines to it.")
+@connect_option
+@click.argument("file", default="-", metavar="[FILE]")
+@creation_options
+@json_option
+def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
+    """Create a ledger and append the lines of FILE, or of standard input, each as one entry.
+
+    Prints the ledger's id before the first line, so that others can follow it, and closes the ledger at the end.
+    """
+    result = run(_write(uri, file, creation, announce=not as_json))
+    if as_json:
+        print_json(result)
+    else:
+        say(
+            f"{result['entries']} entries, {human_bytes(result['bytes'])} in {result['seconds']:.2f} s "
+            f"to ledger {result['ledger_id']}"
+        )
+
+
+@ledger.command(short_help="Print entries.")
+@connect_option
+@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
+@click.option("--last", type=_ENTRY, help="The last entry to print.  [default: the last that is acknowledged]")
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+@password_option
+def read(uri: str, ledger_id: int, first: int, last: int | None, form: str, as_json: bool, password: bytes) -> None:
+    """Print the entries of LEDGER, one a line. Never disturbs its writer."""
+    run(_read(uri, ledger_id, first, last, _formatter("json" if as_json else form), password))
+
+
+@ledger.command(short_help="Print entries as they come.")
+@connect_option
+@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+@password_option
+def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, password: bytes) -> None:
+    """Print the entries of LEDGER and go on as more are acknowledged, until the ledger is closed."""
+    run(_tail(uri, ledger_id, first, _formatter("json" if as_json else form), password))
+
+
+@ledger.command(short_help="Show a ledger's metadata.")
+@connect_option
+@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@json_option
+def show(uri: str, ledger_id: int, as_json: bool) -> None:
+    """Show the metadata of LEDGER."""
+    description = _describe(run(_metadata(uri, ledger_id)))
+    if as_json:
+        print_json(description)
+        return
+    fragments = description.pop("fragments")
+    custom = description.pop("custom_metadata")
+    rows = [(name.replace("_", " "), value) for name, value in description.items()]
+    print_table(
+        ("", ""), [(name, str(value)) for name, value in [*rows, *((f"custom {k}", v) for k, v in custom.items())]]
+    )
+    click.echo()
+    print_table(("first entry", "bookies"), [(f["first_entry"], ", ".join(f["bookies"])) for f in fragments])
+
+
+@ledger.command("list")
+@connect_option
+@click.option("--long", "-l", "long_", is_flag=True, help="With the state, size and ensemble of each.")
+@json_option
+def list_(uri: str, long_: bool, as_json: bool) -> None:
+    """List the ledgers by id."""
+    found = run(_list(uri, long_))
+    if as_json:
+        print_json([_describe(m) if m is not None else {"ledger_id": i} for i, m in found])
+    elif long_:
+        columns = ("ledger", "state", "last entry", "bytes", "E,Qw,Qa", "digest", "created", "fragments")
+        print_table(columns, [_row(m) for _, m in found if m is not None])
+    else:
+        click.echo("".join(f"{i}\n" for i, _ in found), nl=False)
+
+
+@ledger.command(short_help="Delete ledgers, for good.")
+@connect_option
+@click.argument("ledger_ids", type=_LEDGER, nargs=-1, required=True, metavar="LEDGER...")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
+    """Delete ledgers, for good. Asks first when standard input is a terminal."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete {', '.join(map(str, ledger_ids))}?", abort=True, err=True)
+    run(_delete(uri, ledger_ids))
+
+
+# --- what they do ---------------------------------------------------------------------------------------------------
+
+
+async def _create(uri: str, creation: dict[str, Any]) -> int:
+    import bkpy
+
+    async with bkpy.connect(uri) as client:
+        writer = await client.create_ledger(**_creation_arguments(creation))
+        await writer.close()
+        return writer.ledger_id
+
+
+def _creation_arguments(creation: dict[str, Any]) -> dict[str, Any]:
+    ensemble_size, write_quorum, ack_quorum = creation.pop("quorums")
+    return {**creation, "ensemble_size": ensemble_size, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
+
+
+async def _write(uri: str, file: str, creation: dict[str, Any], announce: bool) -> dict[str, Any]:
+    import time
+
+    import bkpy
+    from bkpy.cli.lines import lines_of
+    from bkpy.config import ClientSettings
+
+    entry_bytes_max = ClientSettings().entry_bytes_max
+    with _input(file) as (fd, size), progress(unit="bytes") as bar:
+        async with bkpy.connect(uri) as client:
+            started = time.monotonic()
+            writer = await client.create_ledger(**_creation_arguments(creation))
+            if announce:
+                click.echo(writer.ledger_id)
+                sys.stdout.flush()
+            task = bar.add_task(f"ledger {writer.ledger_id}", total=size)
+            try:
+                async for lines in lines_of(fd, entry_bytes_max):
+                    await _append(writer, lines)
+                    bar.advance(task, sum(map(len, lines)) + len(lines))
+                await writer.flush()
+            finally:
+                # Also after Ctrl-C: what was appended is kept, and readers learn that no more will come.
+                await writer.close()
+            return {
+                "ledger_id": writer.ledger_id,
+                "entries": writer.last_add_confirmed + 1,
+                "bytes": writer.length,
+                "seconds": time.monotonic() - started,
+            }
+
+
+async def _append(writer: LedgerWriter, lines: list[bytes]) -> None:
+    """Append the lines without waiting for each; waits while the writer's window is full."""
+    from bkpy.errors import WouldBlock
+
+    for line in lines:
+        try:
+            writer.append_nowait(line)
+        except WouldBlock:
+            await writer.append(line)
+
+
+@contextlib.contextmanager
+def _input(file: str) -> Iterator[tuple[int, int | None]]:
+    """(file descriptor, size in bytes if it is known) of the file, or of standard input for `-`."""
+    if file == "-":
+        yield sys.stdin.fileno(), None
+        return
+    with open(file, "rb", buffering=0) as opened:
+        yield opened.fileno(), os.fstat(opened.fileno()).st_size
+
+
+_Formatter = Callable[[int, int, bytes], bytes]
+
+
+def _formatter(form: str) -> _Formatter:
+    """From ledger id, entry id and payload to a line of output."""
+    if form == "text":
+        return lambda ledger_id, entry_id, data: data + b"\n"
+    if form == "hex":
+        return lambda ledger_id, entry_id, data: data.hex().encode() + b"\n"
+    return _json_line
+
+
+def _json_line(ledger_id: int, entry_id: int, data: bytes) -> bytes:
+    import base64
+    import json
+
+    line: dict[str, object] = {"ledger_id": ledger_id, "entry_id": entry_id, "length": len(data)}
+    try:
+        line["text"] = data.decode()
+    except UnicodeDecodeError:
+        line["base64"] = base64.b64encode(data).decode()
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+async def _read(uri: str, ledger_id: int, first: int, last: int | None, form: _Formatter, password: bytes) -> None:
+    import bkpy
+
+    out = sys.stdout.buffer
+    async with bkpy.connect(uri) as client:
+        reader = await client.open_ledger(ledger_id, password=password)
+        end = reader.last_add_confirmed if last is None else last
+        # On a terminal the entries themselves are the progress.
+        with progress() if not out.isatty() else contextlib.nullcontext() as bar:
+            task = None if bar is None else bar.add_task(f"ledger {ledger_id}", total=end - first + 1)
+            async for entry in reader.read(first, last):
+                out.write(form(ledger_id, entry.entry_id, entry.data))
+                if bar is not None and task is not None and entry.entry_id % 1000 == 999:
+                    bar.update(task, completed=entry.entry_id - first + 1)
+            if bar is not None and task is not None:
+                bar.update(task, completed=end - first + 1)
+        await reader.close()
+    out.flush()
+
+
+async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password: bytes) -> None:
+    import bkpy
+
+    out = sys.stdout.buffer
+    async with bkpy.connect(uri) as client:
+        reader = await client.open_ledger(ledger_id, password=password)
+        async for entry in reader.tail(first):
+            out.write(form(ledger_id, entry.entry_id, entry.data))
+            out.flush()
+        await reader.close()
+
+
+async def _metadata(uri: str, ledger_id: int) -> LedgerMetadata:
+    import bkpy
+
+    async with bkpy.connect(uri) as client:
+        return await client.ledger_metadata(ledger_id)
+
+
+async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]]:
+    import bkpy
+
+    async with bkpy.connect(uri) as client:
+        found: list[tuple[int, LedgerMetadata | None]] = []
+        async for ledger_id in client.list_ledgers():
+            if not long_:
+                found.append((ledger_id, None))
+                continue
+            with contextlib.suppress(bkpy.NoSuchLedgerError):  # deleted meanwhile
+                found.append((ledger_id, await client.ledger_metadata(ledger_id)))
+        return sorted(found, key=lambda item: item[0])
+
+
+async def _delete(uri: str, ledger_ids: tuple[int, ...]) -> None:
+    import bkpy
+
+    async with bkpy.connect(uri) as client:
+        for ledger_id in ledger_ids:
+            await client.delete_ledger(ledger_id)
+
+
+def _describe(ledger: LedgerMetadata) -> dict[str, Any]:
+    """The metadata for people and programs: all but the ledger key, which opens the ledger to whoever has it."""
+    closed = ledger.state.value == "CLOSED"
+    return {
+        "ledger_id": ledger.ledger_id,
+        "state": ledger.state.value,
+        "last_entry": ledger.last_entry if closed else None,
+        "length": ledger.length if closed else None,
+        "ensemble_size": ledger.ensemble_size,
+        "write_quorum": ledger.write_quorum,
+        "ack_quorum": ledger.ack_quorum,
+        "digest": ledger.digest,
+        "created": datetime.fromtimestamp(ledger.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "caller_ids": ledger.caller_ids,
+        "deferred_sync": ledger.deferred_sync,
+        "custom_metadata": {k: v.decode(errors="backslashreplace") for k, v in ledger.custom_metadata.items()},
+        "fragments": [{"first_entry": f.first_entry, "bookies": list(f.bookies)} for f in ledger.fragments],
+    }
+
+
+def _row(ledger: LedgerMetadata) -> tuple[object, ...]:
+    described = _describe(ledger)
+    quorums = f"{ledger.ensemble_size},{ledger.write_quorum},{ledger.ack_quorum}"
+    first, last = ("ledger_id", "state", "last_entry", "length"), ("digest", "created")
+    return (*(described[n] for n in first), quorums, *(described[n] for n in last), len(ledger.fragments))

@@ -1,0 +1,1 @@
+"""The client: connections to bookies, ledger writers and ledger readers."""

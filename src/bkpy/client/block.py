@@ -1,0 +1,84 @@
+"""A run of consecutive verified entries in one buffer: what scans work with instead of an object per entry."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a ledger."""
+
+    ledger_id: int
+    entry_id: int
+    data: bytes
+
+    @property
+    def length(self) -> int:
+        """Bytes of `data`."""
+        return len(self.data)
+
+
+class Block:
+    """Entries first_entry .. last_entry of a ledger, in order and without gaps, their digests verified.
+
+    `buffer` holds their records; payload i is `buffer[starts[i]:ends[i]]`. Iterating yields `Entry` objects; the other
+    methods make no object per entry that outlives the call.
+    """
+
+    __slots__ = ("buffer", "ends", "first_entry", "ledger_id", "starts")
+
+    def __init__(
+        self, ledger_id: int, first_entry: int, buffer: memoryview, starts: array[int], ends: array[int]
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry = first_entry
+        self.buffer = buffer
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def last_entry(self) -> int:
+        return self.first_entry + len(self.starts) - 1
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(self.ends) - sum(self.starts)
+
+    def __iter__(self) -> Iterator[Entry]:
+        ledger_id, buffer, entry_id = self.ledger_id, self.buffer, self.first_entry
+        for start, end in zip(self.starts, self.ends, strict=True):
+            yield Entry(ledger_id, entry_id, bytes(buffer[start:end]))
+            entry_id += 1
+
+    def payload(self, index: int) -> memoryview:
+        """The payload of entry first_entry + index, without a copy."""
+        return self.buffer[self.starts[index] : self.ends[index]]
+
+    def payloads(self) -> list[bytes]:
+        """All payloads, copied."""
+        buffer = self.buffer
+        return [bytes(buffer[start:end]) for start, end in zip(self.starts, self.ends, strict=True)]
+
+    def joined(self) -> tuple[array[int], bytes]:
+        """(offsets, values): the payloads end to end and the n + 1 offsets between them, as Arrow lays out binary."""
+        buffer = self.buffer
+        offsets = array("i", [0])
+        total = 0
+        for start, end in zip(self.starts, self.ends, strict=True):
+            total += end - start
+            offsets.append(total)
+        return offsets, b"".join([buffer[start:end] for start, end in zip(self.starts, self.ends, strict=True)])
+
+    def slice(self, first: int, last: int) -> Block:
+        """The part of this block that lies in first..last, without a copy."""
+        low, high = first - self.first_entry, last - self.first_entry + 1
+        if low <= 0 and high >= len(self.starts):
+            return self
+        low = max(low, 0)
+        return Block(self.ledger_id, self.first_entry + low, self.buffer, self.starts[low:high], self.ends[low:high])

@@ -1,0 +1,302 @@
+"""`connect` and the `Client`: one session with the metadata store and connections to the bookies it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import AsyncIterator, Generator, Mapping
+from typing import Any
+
+from bkpy.client.flights import Flights
+from bkpy.client.placement import Placement, RandomPlacement
+from bkpy.client.pool import BookiePool
+from bkpy.client.reader import LedgerReader
+from bkpy.client.writer import LedgerWriter
+from bkpy.config import ClientSettings, client_settings
+from bkpy.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    ConfigError,
+    NotEnoughBookiesError,
+    UnauthorizedError,
+)
+from bkpy.metadata.cluster import Cluster, open_cluster
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.registration import BookieDirectory, BookieInfo
+from bkpy.metadata.store import MetadataStore
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.quorum import check_sizes
+from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
+from bkpy.runtime import Runtime, real_runtime
+
+
+class Client:
+    """A client of one cluster. Made by `connect`; bound to the event loop that made it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: BookieDirectory,
+        *,
+        settings: ClientSettings,
+        runtime: Runtime,
+        placement: Placement | None = None,
+        owns_store: bool = False,
+    ) -> None:
+        from bkpy import __version__
+
+        self._cluster = cluster
+        self._directory = directory
+        self._settings = settings
+        self._runtime = runtime
+        self._placement = placement or RandomPlacement(runtime.rng)
+        self._owns_store = owns_store
+        self._pool = BookiePool(
+            directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{__version__}"
+        )
+        self._flights = Flights(
+            self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
+        )
+        self._writers: set[LedgerWriter] = set()
+        self._closed = False
+
+    @classmethod
+    async def on_store(
+        cls,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        settings: ClientSettings,
+        *,
+        placement: Placement | None = None,
+        owns_store: bool = False,
+    ) -> Client:
+        """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
+        cluster = await open_cluster(store, root)
+        directory = BookieDirectory(store, root, runtime)
+        await directory.start()
+        return cls(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
+
+    @property
+    def instance_id(self) -> str:
+        """The cluster's own id, which no other cluster has."""
+        return self._cluster.instance_id
+
+    @property
+    def layout(self) -> str:
+        """The name of the layout in which the cluster keeps ledger metadata."""
+        return self._cluster.layout_name
+
+    @property
+    def bookies(self) -> Mapping[str, BookieInfo]:
+        """The bookies that are registered now and take entries, by id."""
+        return self._directory.bookies
+
+    @property
+    def read_only_bookies(self) -> Mapping[str, BookieInfo]:
+        """The bookies that are registered now and take no entries, by id."""
+        return self._directory.read_only
+
+    # --- ledgers ----------------------------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: str = "crc32c",
+        custom_metadata: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer.
+
+        Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
+        it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. Raises `ConfigError` for
+        sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`, `MetadataUnavailableError`.
+        """
+        self._check_open()
+        check_sizes(ensemble_size, write_quorum, ack_quorum)
+        if digest not in DIGESTS:
+            raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
+        custom = _custom(custom_metadata)
+        key = ledger_key(password)
+        bookies = await self._ensemble(ensemble_size)
+        created_ms = int(self._runtime.clock.time() * 1000)
+        token = self._runtime.rng.randbytes(16).hex()
+        metadata, version = await self._cluster.catalog.create(
+            lambda ledger_id: LedgerMetadata(
+                ledger_id=ledger_id,
+                state=LedgerState.OPEN,
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest=digest,
+                ledger_key=key,
+                fragments=(Fragment(0, bookies),),
+                created_ms=created_ms,
+                owner_token=token,
+                custom_metadata=custom,
+            )
+        )
+        self._check_open()
+        self._pool.add_key(metadata.ledger_id, key)
+        writer = LedgerWriter(
+            metadata,
+            version,
+            codec=RecordCodec(metadata.ledger_id, digest, digest_key(password)),
+            catalog=self._cluster.catalog,
+            pool=self._pool,
+            flights=self._flights,
+            settings=self._settings,
+            runtime=self._runtime,
+            on_closed=self._writers.discard,
+        )
+        self._writers.add(writer)
+        return writer
+
+    async def _ensemble(self, size: int) -> tuple[str, ...]:
+        """Bookies that are registered and could be connected to; others are taken while there are any."""
+        avoid: set[str] = set()
+        while True:
+            if len(self._directory.bookies) < size:
+                await self._directory.refresh()  # the watch may be a moment behind
+            chosen = self._placement.choose(self._directory.bookies, size, avoid)
+            reached = await asyncio.gather(
+                *(self._pool.peer(bookie_id).connect() for bookie_id in chosen), return_exceptions=True
+            )
+            failed = {bookie_id for bookie_id, result in zip(chosen, reached, strict=True) if result is not None}
+            if not failed:
+                return chosen
+            for result in reached:
+                if result is not None and not isinstance(result, BookieUnavailableError):
+                    raise result
+            if failed <= avoid:
+                raise NotEnoughBookiesError(
+                    f"the ensemble needs {size} bookies, and these are registered but can't be reached: "
+                    f"{', '.join(sorted(failed))}"
+                )
+            avoid |= failed
+
+    async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
+        """Open a ledger for reading up to last add confirmed. Never disturbs its writer.
+
+        Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, `BookieUnavailableError` if the ledger is
+        open and too few of its bookies can tell how far it may be read.
+        """
+        self._check_open()
+        metadata, _ = await self._cluster.catalog.read(ledger_id)
+        if metadata.ledger_key != ledger_key(password):
+            raise UnauthorizedError("the password is not the ledger's", ledger_id=ledger_id)
+        reader = LedgerReader(
+            metadata,
+            codec=RecordCodec(ledger_id, metadata.digest, digest_key(password)),
+            catalog=self._cluster.catalog,
+            pool=self._pool,
+            settings=self._settings,
+            runtime=self._runtime,
+        )
+        if not reader.closed:
+            await reader.read_last_add_confirmed()
+        return reader
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store keeps about a ledger. Raises `NoSuchLedgerError`."""
+        self._check_open()
+        metadata, _ = await self._cluster.catalog.read(ledger_id)
+        return metadata
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        self._check_open()
+        await self._cluster.catalog.delete(ledger_id)
+
+    async def list_ledgers(self) -> AsyncIterator[int]:
+        """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
+        self._check_open()
+        async for ledger_id in self._cluster.catalog.ids():
+            yield ledger_id
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+
+    async def close(self) -> None:
+        """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery."""
+        if self._closed:
+            return
+        self._closed = True
+        for writer in list(self._writers):
+            writer.abandon()
+        self._flights.close()
+        await self._pool.close()
+        await self._directory.close()
+        if self._owns_store:
+            await self._cluster.store.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Connecting:
+    """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
+
+    def __init__(self, uri: str, settings: ClientSettings, ssl: tls.SSLContext | None, placement: Placement | None):
+        self._uri = uri
+        self._settings = settings
+        self._ssl = ssl
+        self._placement = placement
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        runtime = real_runtime()
+        store, root = await connect_store(
+            self._uri,
+            runtime,
+            session_timeout_s=self._settings.session_timeout_s,
+            connect_timeout_s=self._settings.metadata_timeout_s,
+            ssl=self._ssl,
+        )
+        try:
+            return await Client.on_store(
+                store, root, runtime, self._settings, placement=self._placement, owns_store=True
+            )
+        except BaseException:
+            await store.close()
+            raise
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+
+def connect(
+    uri: str, *, ssl: tls.SSLContext | None = None, placement: Placement | None = None, **settings: Any
+) -> _Connecting:
+    """Connect to the cluster at `uri`, "zk://host:port[,host:port...]/root".
+
+    `settings` are those of `ClientSettings` by name. `ssl` secures the connection to ZooKeeper. Raises `ConfigError`
+    for a bad URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if
+    no server could be reached within `metadata_timeout_s`.
+    """
+    return _Connecting(uri, client_settings(**settings), ssl, placement)
+
+
+def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
+    custom = dict(given or {})
+    for name, value in custom.items():
+        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
+            raise ConfigError(f"custom metadata maps text to bytes; {name!r} does not")
+    return {name: bytes(value) for name, value in custom.items()}

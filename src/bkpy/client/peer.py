@@ -1,0 +1,379 @@
+"""One bookie as a client sees it: a connection that is made when it is needed, and made again after it was lost.
+
+    IDLE --first use--> CONNECTING --greeted--> UP --lost--> DOWN --retry--> CONNECTING (nothing waits) ...
+
+While a bookie is tried for the first time, what is sent waits for it. Once it has failed, everything fails at once
+until it is back: appends have other replicas, and waiting for a hung bookie again and again would stop them.
+
+Invariants: every request ends, by its reply, by an error, or by the timeout of the oldest one; what waits for a bookie
+is bounded by whoever sends (see `outstanding_bytes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, cast
+
+from bkpy.config import ClientSettings, split_address
+from bkpy.errors import BookieUnavailableError, BookKeeperError, ProtocolError
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.receive_buffer import ReceiveBuffer
+from bkpy.runtime import Runtime
+
+_RETRY_MIN_S: Final = 0.05
+_RETRY_MAX_S: Final = 1.0
+_FRAME_BYTES_MAX: Final = (
+    64 << 20
+)  # of a reply: a read of many entries, or of one that is larger than the client's limit
+
+log = logging.getLogger("bkpy.client")
+
+
+class Add(Protocol):
+    """An ADD frame on its way to several bookies. `index` is the bookie's place among them."""
+
+    buffers: list[wire.Bytes]
+    correlation_id: int
+    body_bytes: int
+    ledger_ids: set[int]
+
+    def replied(self, index: int, head: memoryview) -> None: ...
+
+    def failed(self, index: int, error: BookKeeperError) -> None: ...
+
+
+class _State(enum.Enum):
+    IDLE = enum.auto()
+    CONNECTING = enum.auto()
+    UP = enum.auto()
+    DOWN = enum.auto()
+    CLOSED = enum.auto()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One TCP connection of a peer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.transport: asyncio.Transport | None = None
+        self.receive = ReceiveBuffer(_FRAME_BYTES_MAX)
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Flow control is by `outstanding_bytes`; the transport must take whatever it is given.
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one only by its methods
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.receive.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self.receive.received(nbytes):
+                self.peer.received(self, frame)
+        except BookKeeperError as e:
+            self.abort(e)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(exc)
+        self.peer.connection_lost(self, exc)
+
+    def abort(self, error: Exception) -> None:
+        log.warning("closing the connection to bookie %s: %s", self.peer.bookie_id, error)
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Peer:
+    """A bookie by id. `address` tells where it is now, or raises; it is asked again before each connect."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        address: Callable[[str], Awaitable[str]],
+        settings: ClientSettings,
+        runtime: Runtime,
+        *,
+        instance_id: str,
+        software: str,
+        key_of: Callable[[int], bytes],
+        next_id: Callable[[], int],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self.outstanding_bytes = 0  # of ADD frames that haven't been answered
+        self._address = address
+        self._settings = settings
+        self._runtime = runtime
+        self._instance_id = instance_id
+        self._software = software
+        self._key_of = key_of
+        self._next_id = next_id
+        self._state = _State.IDLE
+        self._error: BookKeeperError | None = None
+        self._connection: _Connection | None = None
+        self._greeting: asyncio.Future[m.HelloReply] | None = None
+        self._presented: set[int] = set()
+        self._adds: dict[int, tuple[Add, int, float]] = {}
+        self._calls: dict[int, asyncio.Future[wire.Frame]] = {}
+        self._waiting: list[tuple[Add, int]] = []
+        self._connected: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._state is _State.UP
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def add(self, add: Add, index: int) -> None:
+        """Send an ADD frame; `add.replied` or `add.failed` follows, never during this call."""
+        self.outstanding_bytes += add.body_bytes
+        if self._state is _State.UP:
+            self._write_add(add, index)
+        elif self._state in (_State.IDLE, _State.CONNECTING):
+            self._waiting.append((add, index))
+            self._start()
+        else:
+            error = self._unavailable()
+            asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
+
+    def add_again(self, add: Add, index: int) -> None:
+        """The bookie has forgotten a ledger's key (it may): present it and send once more."""
+        self._presented -= add.ledger_ids
+        self.add(add, index)
+
+    def _write_add(self, add: Add, index: int) -> None:
+        transport = self._transport()
+        self._adds[add.correlation_id] = (add, index, self._runtime.clock.monotonic())
+        self._present(add.ledger_ids)
+        transport.writelines(add.buffers)
+        if self._watch is None:
+            self._watch_oldest()
+
+    def _present(self, ledger_ids: set[int]) -> None:
+        if self._presented >= ledger_ids:
+            return
+        missing = sorted(ledger_ids - self._presented)
+        self._presented.update(missing)
+        head = m.pack([missing, [self._key_of(i) for i in missing]])
+        self._write(wire.encode(Op.PRESENT, self._next_id(), head))
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger won't be written any more by this client."""
+        self._presented.discard(ledger_id)
+
+    def _write(self, buffers: list[wire.Bytes]) -> None:
+        self._transport().writelines(buffers)
+
+    def _transport(self) -> asyncio.Transport:
+        assert self._connection is not None
+        assert self._connection.transport is not None
+        return self._connection.transport
+
+    async def call(
+        self, op: Op, head: bytes, body: tuple[wire.Bytes, ...] = (), *, present: int | None = None, timeout_s: float
+    ) -> wire.Frame:
+        """Send a request and return its reply. `present`: a ledger whose key has to be presented before.
+
+        The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.connect()
+                if present is not None:
+                    self._present({present})
+                correlation_id = self._next_id()
+                future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
+                self._calls[correlation_id] = future
+                try:
+                    self._write(wire.encode(op, correlation_id, head, body))
+                    return await future
+                finally:
+                    self._calls.pop(correlation_id, None)
+        except TimeoutError:
+            raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
+
+    async def connect(self) -> None:
+        """Return once connected; `BookieUnavailableError` if the bookie is down."""
+        if self._state is _State.UP:
+            return
+        if self._state in (_State.DOWN, _State.CLOSED):
+            raise self._unavailable()
+        connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connected.append(connected)
+        self._start()
+        await connected
+
+    def _unavailable(self) -> BookKeeperError:
+        if isinstance(self._error, BookieUnavailableError) or self._error is None:
+            message = "the client is closed" if self._error is None else self._error.message
+            return BookieUnavailableError(message, bookie=self.bookie_id)
+        return self._error
+
+    # --- connecting -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._state is _State.IDLE:
+            self._state = _State.CONNECTING
+            self._task = self._runtime.spawn(
+                self._keep_connected(), name=f"connection to {self.bookie_id}", on_death=self._died
+            )
+
+    def _died(self, error: BaseException) -> None:
+        log.error("the connection to bookie %s failed", self.bookie_id, exc_info=error)
+        self._drop(self._connection)
+        self._went_down(BookieUnavailableError(f"the connection failed: {error!r}", bookie=self.bookie_id))
+
+    async def _keep_connected(self) -> None:
+        delay = _RETRY_MIN_S
+        while self._state is not _State.CLOSED:
+            try:
+                connection = await self._connect_once()
+            except BookKeeperError as e:
+                self._went_down(e)
+                await asyncio.sleep(delay * (1 + self._runtime.rng.random()) / 2)
+                delay = min(delay * 2, _RETRY_MAX_S)
+                continue
+            delay = _RETRY_MIN_S
+            self._came_up(connection)
+            await connection.lost
+            await asyncio.sleep(_RETRY_MIN_S)  # a bookie that greets and hangs up at once is not asked in a tight loop
+
+    async def _connect_once(self) -> _Connection:
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                host, port = split_address(await self._address(self.bookie_id))
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(lambda: _Connection(self), host, port)
+                self._greeting = loop.create_future()
+                self._connection = connection
+                hello = m.pack([self._software, self._instance_id, self.bookie_id])
+                self._write(wire.encode(Op.HELLO, self._next_id(), hello))
+                reply = await self._greeting
+        except TimeoutError:
+            self._drop(connection)
+            raise BookieUnavailableError(
+                f"no answer within {self._settings.connect_timeout_s:g} s", bookie=self.bookie_id
+            ) from None
+        except (OSError, ValueError) as e:
+            self._drop(connection)
+            raise BookieUnavailableError(f"can't connect: {e}", bookie=self.bookie_id) from None
+        except BookKeeperError:
+            self._drop(connection)
+            raise
+        if reply.status != Status.OK:
+            self._drop(connection)
+            raise BookieUnavailableError(f"refused the connection: {reply.message}", bookie=self.bookie_id)
+        return connection
+
+    def _drop(self, connection: _Connection | None) -> None:
+        self._connection = None
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+
+    def _came_up(self, connection: _Connection) -> None:
+        if connection.lost.done():
+            return
+        self._state = _State.UP
+        self._error = None
+        self._presented.clear()
+        for connected in self._connected:
+            if not connected.done():
+                connected.set_result(None)
+        self._connected.clear()
+        waiting, self._waiting = self._waiting, []
+        for add, index in waiting:
+            self._write_add(add, index)
+
+    def connection_lost(self, connection: _Connection, error: Exception | None) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._went_down(BookieUnavailableError(f"the connection was lost: {error or 'closed'}", bookie=self.bookie_id))
+
+    def _went_down(self, error: BookKeeperError) -> None:
+        """Fail everything that is pending: whether it was carried out is not known."""
+        if self._state is not _State.CLOSED:
+            self._state = _State.DOWN
+            self._error = error
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(error)
+            self._greeting.exception()  # retrieved: nobody may be waiting for it any more
+        adds, self._adds = self._adds, {}
+        waiting, self._waiting = self._waiting, []
+        calls, self._calls = self._calls, {}
+        connected, self._connected = self._connected, []
+        futures: list[asyncio.Future[Any]] = [*calls.values(), *connected]
+        for future in futures:
+            if not future.done():
+                future.set_exception(BookieUnavailableError(error.message, bookie=self.bookie_id))
+        for add, index, _ in adds.values():
+            self._add_failed(add, index, error)
+        for add, index in waiting:
+            self._add_failed(add, index, error)
+
+    def _add_failed(self, add: Add, index: int, error: BookKeeperError) -> None:
+        self.outstanding_bytes -= add.body_bytes
+        add.failed(index, error)
+
+    def _watch_oldest(self) -> None:
+        """Give the connection up when the oldest append has waited too long: a hung bookie is a failed one."""
+        loop = asyncio.get_running_loop()
+        if not self._adds:
+            self._watch = None
+            return
+        timeout = self._settings.add_timeout_s
+        age = self._runtime.clock.monotonic() - next(iter(self._adds.values()))[2]
+        if age < timeout:
+            self._watch = loop.call_later(timeout - age + 0.001, self._watch_oldest)
+            return
+        self._watch = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.abort(BookieUnavailableError(f"an append wasn't answered within {timeout:g} s"))
+            self._went_down(
+                BookieUnavailableError(f"an append wasn't answered within {timeout:g} s", bookie=self.bookie_id)
+            )
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def received(self, connection: _Connection, frame: wire.Frame) -> None:
+        if frame.opcode == Op.ADD | wire.REPLY:
+            sent = self._adds.pop(frame.correlation_id, None)
+            if sent is not None:
+                add, index, _ = sent
+                self.outstanding_bytes -= add.body_bytes
+                add.replied(index, frame.head)
+            return
+        if frame.opcode == Op.HELLO | wire.REPLY and self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(m.decode_hello_reply(frame.head))
+            return
+        if frame.opcode == wire.REPLY:  # about the connection as a whole
+            error = m.decode_error(frame.head)
+            raise ProtocolError(f"the bookie refused the connection: {error.message}", bookie=self.bookie_id)
+        future = self._calls.get(frame.correlation_id)
+        if future is not None and not future.done():
+            connection.receive.retain()
+            future.set_result(frame)
+
+    async def close(self) -> None:
+        """Drop the connection; whatever is pending fails."""
+        self._state = _State.CLOSED
+        self._error = None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.transport is not None:
+            connection.transport.close()
+        self._went_down(BookieUnavailableError("the client is closed", bookie=self.bookie_id))

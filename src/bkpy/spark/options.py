@@ -1,0 +1,202 @@
+"""The options of the data source, checked: an unknown one is refused by name, a bad value with what it should be.
+
+Spark hands over names without regard to case, so they are compared that way and shown as they are documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from bkpy.config import GIB, KIB, MIB
+from bkpy.errors import ConfigError
+from bkpy.metadata.uri import parse_uri
+from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
+
+CLOSED: Final = "closed"  # in place of ledger ids: all that are closed
+
+# In the order of the table. `log` and `position` are null for ledgers that belong to no log.
+COLUMNS: Final = ("log", "ledger_id", "entry_id", "payload", "length", "position")
+
+LEDGERS_MAX: Final = 1_000_000  # named in one read: the metadata of each is read before the first row
+PARTITIONS_MAX: Final = 100_000  # Spark's driver keeps a record of each
+PREFETCH_DEPTH_MAX: Final = 64  # times fetchBytes is what a task may hold in memory
+TIMEOUT_S_MAX: Final = 3600.0
+
+_LEDGERS = re.compile(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What is read and how. `ledgers` is None for all that are closed; offsets are by ledger, ends exclusive."""
+
+    metadata_uri: str
+    ledgers: tuple[int, ...] | None
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    columns: tuple[str, ...] = COLUMNS
+    partitions_min: int = 1
+    partition_bytes_max: int = 64 * MIB  # a fraction of a second's work at full speed, so a lost task costs little
+    fetch_bytes: int = MIB
+    prefetch_depth: int = 8  # measured: hides several milliseconds of latency; more gains nothing
+    timeout_s: float = 10.0
+    password_file: str | None = None
+
+    def client_settings(self) -> dict[str, Any]:
+        """The settings of the clients that plan and read, as `bkpy.connect` takes them."""
+        return {
+            "read_bytes": self.fetch_bytes,
+            "prefetch_depth": self.prefetch_depth,
+            "read_timeout_s": self.timeout_s,
+            "metadata_timeout_s": self.timeout_s,
+        }
+
+    def password(self) -> bytes:
+        """The ledgers' password. It is read wherever it is needed, so that it never travels with Spark's tasks."""
+        return read_password(self.password_file)
+
+
+def read_password(path: str | None) -> bytes:
+    """What the file says, without one line break at its end; empty for no file. `ConfigError` if it can't be read."""
+    if path is None:
+        return b""
+    try:
+        return Path(path).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as e:
+        raise ConfigError(f"the password file can't be read: {e.strerror}", path=path) from e
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options that Spark was given; `ConfigError` naming the one at fault."""
+    names = {name.lower(): name for name in _PARSERS}
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            nearest = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.0)[0]
+            raise ConfigError(f"unknown option {key}; the nearest valid one is {names[nearest]}")
+        attribute, parse = _PARSERS[name]
+        try:
+            values[attribute] = parse(text)
+        except ValueError as e:
+            raise ConfigError(f"option {name} = {text!r}: {e}") from e
+    for name in ("metadataServiceUri", "ledgers"):
+        if _PARSERS[name][0] not in values:
+            raise ConfigError(f"option {name} is missing")
+    options = SourceOptions(**values)
+    _check_offsets(options)
+    return options
+
+
+def parse_ledgers(text: str) -> tuple[int, ...] | None:
+    """Ids, ascending, of "7,9-12"; None for "closed". `ValueError` for anything else."""
+    if text.strip().lower() == CLOSED:
+        return None
+    ids: set[int] = set()
+    for part in text.split(","):
+        found = _LEDGERS.fullmatch(part)
+        if found is None:
+            raise ValueError(f'expected ledger ids such as 7,9-12, or "{CLOSED}"; {part.strip()!r} is none')
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ValueError(f"the range {part.strip()} ends before it begins")
+        if last > LEDGER_ID_MAX:
+            raise ValueError(f"a ledger id is at most {LEDGER_ID_MAX}")
+        if last - first >= LEDGERS_MAX or len(ids) + (last - first) >= LEDGERS_MAX:
+            raise ValueError(f'at most {LEDGERS_MAX} ledgers can be named; "{CLOSED}" reads all there are')
+        ids.update(range(first, last + 1))
+    return tuple(sorted(ids))
+
+
+def format_ledgers(ids: Iterable[int]) -> str:
+    """The shortest text that `parse_ledgers` makes these ids of."""
+    runs = [
+        [ledger_id for _, ledger_id in run]
+        for _, run in groupby(enumerate(sorted(set(ids))), key=lambda pair: pair[1] - pair[0])
+    ]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def column_named(name: str) -> str:
+    """The source's own spelling of a column's name; `ConfigError` with the nearest one if there is none."""
+    if name.lower() not in COLUMNS:
+        nearest = difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"there is no column {name!r}; the nearest one is {nearest}")
+    return name.lower()
+
+
+def _check_offsets(options: SourceOptions) -> None:
+    for ledger_id, start in options.starts.items():
+        end = options.ends.get(ledger_id, start)
+        if end < start:
+            raise ConfigError(f"the range to read ends at entry {end}, before its start {start}", ledger_id=ledger_id)
+
+
+def _uri(text: str) -> str:
+    return str(parse_uri(text))
+
+
+def _offsets(text: str) -> dict[int, int]:
+    try:
+        pairs = json.loads(text)
+    except ValueError:
+        pairs = None
+    if not isinstance(pairs, dict):
+        raise ValueError('expected JSON such as {"7": 100}')
+    offsets = {}
+    for ledger, entry in pairs.items():
+        if not ledger.isascii() or not ledger.isdigit():
+            raise ValueError(f"{ledger!r} is no ledger id")
+        if type(entry) is not int or not 0 <= entry <= LEDGER_ID_MAX:  # True is an int to isinstance
+            raise ValueError(f"{entry!r} is no entry id")
+        offsets[int(ledger)] = entry
+    return offsets
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    columns = tuple(column_named(part.strip()) for part in text.split(","))
+    if len(set(columns)) < len(columns):
+        raise ValueError("a column is named twice")
+    return columns
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= TIMEOUT_S_MAX:
+        raise ValueError(f"expected seconds, more than 0 and at most {TIMEOUT_S_MAX:g}")
+    return seconds
+
+
+# option: (field, what makes a value of its text or raises ValueError)
+_PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "metadataServiceUri": ("metadata_uri", _uri),
+    "ledgers": ("ledgers", parse_ledgers),
+    "startingOffsets": ("starts", _offsets),
+    "endingOffsets": ("ends", _offsets),
+    "columns": ("columns", _columns),
+    "minPartitions": ("partitions_min", _whole(1, PARTITIONS_MAX)),
+    "maxBytesPerPartition": ("partition_bytes_max", _whole(1, 1024 * GIB)),
+    "fetchBytes": ("fetch_bytes", _whole(4 * KIB, 32 * MIB)),
+    "prefetchDepth": ("prefetch_depth", _whole(1, PREFETCH_DEPTH_MAX)),
+    "timeoutSeconds": ("timeout_s", _seconds),
+    "passwordFile": ("password_file", str),
+}

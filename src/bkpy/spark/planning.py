@@ -1,0 +1,136 @@
+"""From the metadata of closed ledgers to ranges of entries, each within one fragment and of a bounded size.
+
+Invariants: the ranges of a plan are disjoint and cover exactly what was asked for; no ledger that may still grow is
+ever part of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import bkpy
+from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
+from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES, ledger_key
+from bkpy.spark.options import CLOSED, SourceOptions
+
+_METADATA_IN_FLIGHT: Final = 100  # reads of metadata at once: hides the latency and stays a small load for ZooKeeper
+
+
+@dataclass(frozen=True)
+class EntryRange:
+    """Entries first..last of a ledger, about `bytes` long with what is stored around them."""
+
+    ledger_id: int
+    first: int
+    last: int
+    bytes: int
+
+    @property
+    def entries(self) -> int:
+        return self.last - self.first + 1
+
+
+def load_ledgers(options: SourceOptions) -> list[LedgerMetadata]:
+    """The metadata of the ledgers to read, by id. Blocks, on an event loop of its own.
+
+    Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed, `UnauthorizedError` for one with another
+    password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are left out.
+    """
+    return asyncio.run(_load(options))
+
+
+async def _load(options: SourceOptions) -> list[LedgerMetadata]:
+    key = ledger_key(options.password())
+    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+        if options.ledgers is not None:
+            ids = list(options.ledgers)
+        else:
+            ids = sorted([ledger_id async for ledger_id in client.list_ledgers()])
+        found: list[LedgerMetadata] = []
+        for i in range(0, len(ids), _METADATA_IN_FLIGHT):
+            found += await _read(client, ids[i : i + _METADATA_IN_FLIGHT], named=options.ledgers is not None)
+    for metadata in found:
+        if metadata.ledger_key != key:
+            raise UnauthorizedError("the password is not the ledger's", ledger_id=metadata.ledger_id)
+    return found
+
+
+async def _read(client: bkpy.Client, ids: Sequence[int], *, named: bool) -> list[LedgerMetadata]:
+    """The metadata of those that are closed. One that isn't, or doesn't exist, is an error if it was named."""
+    results = await asyncio.gather(*map(client.ledger_metadata, ids), return_exceptions=True)
+    closed = []
+    for result in results:
+        if isinstance(result, NoSuchLedgerError) and not named:
+            continue  # deleted since it was listed
+        if isinstance(result, BaseException):
+            raise result
+        if result.state is LedgerState.CLOSED:
+            closed.append(result)
+        elif named:
+            raise ConfigError(
+                f'the ledger is {result.state.value}; only closed ones can be read ("{CLOSED}" leaves others out)',
+                ledger_id=result.ledger_id,
+            )
+    return closed
+
+
+def plan(ledgers: Sequence[LedgerMetadata], options: SourceOptions) -> list[EntryRange]:
+    """The ranges to read, by ledger and entry: each at most `partition_bytes_max` by the ledger's average entry.
+
+    There are at least `partitions_min` of them as far as there are entries. Raises `ConfigError` for offsets of a
+    ledger that isn't read and `NoSuchEntryError` for offsets past a ledger's end.
+    """
+    ids = {metadata.ledger_id for metadata in ledgers}
+    for name, offsets in (("startingOffsets", options.starts), ("endingOffsets", options.ends)):
+        if others := sorted(set(offsets) - ids):
+            raise ConfigError(f"option {name} names a ledger that isn't read", ledger_id=others[0])
+    wholes = [whole for metadata in ledgers for whole in _fragments(metadata, options)]
+    pieces = _pieces(wholes, options.partition_bytes_max, options.partitions_min)
+    return [part for whole, count in zip(wholes, pieces, strict=True) for part in _cut(whole, count)]
+
+
+def _fragments(metadata: LedgerMetadata, options: SourceOptions) -> Iterator[EntryRange]:
+    """What is to be read of each fragment of a ledger."""
+    count, ledger_id = metadata.last_entry + 1, metadata.ledger_id
+    start, end = options.starts.get(ledger_id, 0), options.ends.get(ledger_id, count)
+    for offset in (start, end):
+        if offset > count:
+            raise NoSuchEntryError(f"the offset {offset} is past the ledger's {count} entries", ledger_id=ledger_id)
+    if count == 0:
+        return
+    overhead = HEADER_BYTES + (MAC_BYTES if metadata.digest == "hmac-sha256" else 0)
+    entry_bytes = metadata.length / count + overhead
+    firsts = [*(fragment.first_entry for fragment in metadata.fragments), count]
+    for fragment_first, fragment_end in pairwise(firsts):
+        first, last = max(start, fragment_first), min(end, fragment_end) - 1
+        if first <= last:
+            yield EntryRange(ledger_id, first, last, round((last - first + 1) * entry_bytes))
+
+
+def _pieces(wholes: Sequence[EntryRange], bytes_max: int, count_min: int) -> list[int]:
+    """Into how many pieces each is cut: as few as the size allows, then more of whatever has the largest ones."""
+    pieces = [min(whole.entries, -(-whole.bytes // bytes_max)) for whole in wholes]
+    largest = [
+        (-whole.bytes / n, i) for i, (whole, n) in enumerate(zip(wholes, pieces, strict=True)) if n < whole.entries
+    ]
+    heapq.heapify(largest)
+    missing = count_min - sum(pieces)
+    while missing > 0 and largest:
+        _, i = heapq.heappop(largest)
+        pieces[i] += 1
+        missing -= 1
+        if pieces[i] < wholes[i].entries:
+            heapq.heappush(largest, (-wholes[i].bytes / pieces[i], i))
+    return pieces
+
+
+def _cut(whole: EntryRange, count: int) -> Iterator[EntryRange]:
+    """`count` ranges of as equal a number of entries as can be."""
+    for low, high in pairwise(whole.first + whole.entries * i // count for i in range(count + 1)):
+        yield EntryRange(whole.ledger_id, low, high - 1, whole.bytes * (high - low) // whole.entries)

@@ -1,0 +1,93 @@
+"""The reader behind the data source: plans on the driver, reads on the workers, straight from the bookies.
+
+Invariants: nothing that is pickled holds a connection, a loop or a password; a partition yields each of its entries
+once and in order, or raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bkpy.spark.options import SourceOptions
+from bkpy.spark.schema import resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bkpy.client.block import Block
+    from bkpy.spark.planning import EntryRange
+
+
+class LedgerSourceReader(DataSourceReader):
+    """Reads closed ledgers. Spark pickles it with each task."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], schema: StructType) -> LedgerSourceReader:
+        """The reader for these options and the schema that Spark settled. Raises `ConfigError`."""
+        return cls(resolve(given, schema), schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """What each task reads, an `EntryRange`. Raises what `load_ledgers` and `plan` raise."""
+        from bkpy.spark.planning import load_ledgers, plan
+
+        return [InputPartition(part) for part in plan(load_ledgers(self._options), self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one partition. Raises what reading raises, `DigestMismatchError` for damaged entries."""
+        part: EntryRange | None = partition.value
+        if part is None:  # Spark makes a partition of nothing when a plan is empty
+            return
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from bkpy.spark.batches import batches
+
+        columns = [field.name.lower() for field in self._schema.fields]
+        # The time zone is what Spark itself compares with; no column here depends on it.
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        expected = part.first
+        for block in _stepwise(_blocks(self._options, part)):
+            assert block.first_entry == expected
+            expected = block.last_entry + 1
+            yield from batches(block, columns, schema)
+        assert expected == part.last + 1
+
+
+async def _blocks(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
+    """The entries of a range, over connections that live as long as the iteration."""
+    import bkpy
+
+    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+        reader = await client.open_ledger(part.ledger_id, password=options.password())
+        found = cast("AsyncGenerator[Block, None]", reader.read_blocks(part.first, part.last))
+        async with aclosing(found) as blocks:  # before the client is closed, also when the iteration is given up
+            async for block in blocks:
+                yield block
+
+
+def _stepwise(blocks: AsyncGenerator[Block, None]) -> Iterator[Block]:
+    """An asynchronous iteration as a plain one, on a loop of its own that runs while a block is waited for.
+
+    What was asked for ahead arrives meanwhile in the sockets' buffers. The loop is stepped directly, because
+    `asyncio.run` and `Runner.run` do much more at each call than a step does.
+    """
+
+    async def step() -> Block | None:
+        return await anext(blocks, None)
+
+    with asyncio.Runner() as runner:  # at its end, whatever is left on the loop is cancelled and closed
+        loop = runner.get_loop()
+        try:
+            while (block := loop.run_until_complete(step())) is not None:
+                yield block
+        finally:
+            loop.run_until_complete(blocks.aclose())

@@ -1,0 +1,248 @@
+"""Writes a sealed memtable generation out: blocks into the entry log, rows into the index, in one checkpoint.
+
+Invariants: nothing is in the index before its blocks are synced; keys, fences and marks are in the same transaction;
+a batch that overlaps what is stored, or another batch, takes an id over only with a record whose checksum is right.
+Everything here blocks and runs on the shard's flush worker, in short steps so that the event loop gets the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
+from bkpy.runtime import Bytes, OrderedStore
+from bkpy.storage.entry_log import RUN_BYTES_MIN, LogWriter, Place
+from bkpy.storage.ids import SPAN_MAX, Ids
+from bkpy.storage.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
+from bkpy.storage.journal_format import Mark
+from bkpy.storage.memtable import Batch, Generation, index_frames
+from bkpy.storage.state import LedgerState
+from bkpy.storage.stretch import verifies
+
+STEP_BATCHES: Final = 1000  # about a millisecond of the interpreter: how long the event loop may have to wait
+BLOCK_EFFORT: Final = 50
+LEDGER_EFFORT: Final = 20
+INDEXED_PER_EFFORT: Final = 4  # putting a batch into its ledger's list costs a fraction of writing it
+
+_first = itemgetter(0)
+
+
+class Piece(NamedTuple):
+    """What will be a block. A weak one has no data: ids that came with records that can't be told."""
+
+    ids: Ids
+    runs: list[tuple[int, int]]
+    data: list[Bytes]
+    weak: bool
+
+
+def _ids(stretches: Sequence[tuple[int, int]]) -> Ids:
+    """The set that ascending (first, count) stretches make, at most SPAN_MAX wide."""
+    base = stretches[0][0]
+    if len(stretches) == 1:
+        return Ids(base, stretches[0][1])
+    bits = 0
+    for first, count in stretches:
+        bits |= ((1 << count) - 1) << (first - base)
+    return Ids.from_bits(base, bits)
+
+
+def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_bytes: int) -> Iterator[Piece]:
+    """The pieces of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
+    ordered = sorted(batches, key=_first)
+    last = last_entry
+    for first, count, stride, _, _, _ in ordered:
+        if first <= last or (stride != 1 and count > 1) or count > SPAN_MAX:
+            return _merged(ledger_id, batches, last_entry, block_bytes)
+        last = first + count - 1
+    # Beyond all that is stored, and one after the other: joined as they are, without looking into them.
+    return _joined(((b[0], b[1], b[3][b[4] : b[5]]) for b in ordered), block_bytes)
+
+
+def _joined(parts: Iterable[tuple[int, int, Bytes]], block_bytes: int) -> Iterator[Piece]:
+    """Pieces of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order.
+
+    The hottest loop of a flush: every batch passes through it, while the event loop waits for the interpreter.
+    """
+    data: list[Bytes] = []
+    runs: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []  # (first id, count) without gaps, all but the one that goes on
+    used = rank = run_at = begin = base = following = 0
+    for first, count, part in parts:
+        size = len(part)
+        if data and (used + size > block_bytes or first + count - base > SPAN_MAX):
+            spans.append((begin, following - begin))
+            yield Piece(_ids(spans), runs, data, False)
+            data, runs, spans = [], [], []
+        if not data:
+            used = rank = run_at = 0
+            runs.append((0, 0))
+            begin = base = first
+        elif first != following:
+            spans.append((begin, following - begin))
+            begin = first
+        if used - run_at >= RUN_BYTES_MIN:
+            run_at = used
+            runs.append((rank, used))
+        data.append(part)
+        used += size
+        rank += count
+        following = first + count
+    if data:
+        spans.append((begin, following - begin))
+        yield Piece(_ids(spans), runs, data, False)
+
+
+def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_bytes: int) -> Iterator[Piece]:
+    """Batches that are striped or overlap something: walked, later copies counting only if their checksum is right."""
+    codec = RecordCodec(ledger_id)
+    records: dict[int, Bytes] = {}
+    doubtful: set[int] = set()
+    for first, count, stride, body, start, end in batches:
+        view = memoryview(body)[start:end]
+        claimed = range(first, first + count * stride, stride)
+        try:
+            headers = list(walk(view))
+        except CorruptDataError:
+            headers = []
+        if [header.entry_id for header in headers] != list(claimed):
+            doubtful.update(claimed)
+            continue
+        for header in headers:
+            entry_id = header.entry_id
+            overlaps = entry_id in records or entry_id <= last_entry
+            if overlaps and not verifies(codec, view, header):
+                doubtful.add(entry_id)
+            else:
+                records[entry_id] = view[header.offset : header.end]
+    yield from _joined(((entry_id, 1, records[entry_id]) for entry_id in sorted(records)), block_bytes)
+    yield from _weak(sorted(doubtful.difference(records)))
+
+
+def _weak(entry_ids: Sequence[int]) -> Iterator[Piece]:
+    start = 0
+    for i in range(1, len(entry_ids) + 1):
+        if i == len(entry_ids) or entry_ids[i] - entry_ids[start] >= SPAN_MAX:
+            bits = 0
+            for entry_id in entry_ids[start:i]:
+                bits |= 1 << (entry_id - entry_ids[start])
+            yield Piece(Ids.from_bits(entry_ids[start], bits), [(0, 0)], [], True)
+            start = i
+
+
+def last_add_confirmed(batch: Batch) -> int:
+    """The last add confirmed that the batch's first record carries: that of all its records."""
+    _, _, _, body, start, end = batch
+    if end - start < HEADER_BYTES:
+        return -1
+    return int.from_bytes(body[start + 16 : start + 24], "little", signed=True)
+
+
+class Flushed(NamedTuple):
+    """What a checkpoint changed: the new rows of its ledgers, and the shard's."""
+
+    shard: ShardRow
+    rows: dict[int, LedgerRow]
+
+
+class Flush:
+    """One checkpoint of one shard. Call `step` until it returns False, then `commit`."""
+
+    def __init__(
+        self,
+        store: OrderedStore,
+        shard: ShardRow,
+        generation: Generation,
+        states: Mapping[int, LedgerState],
+        *,
+        open_log: Callable[[int], LogWriter],
+        log: LogWriter | None,
+        log_bytes_max: int,
+        block_bytes: int,
+        unlisted_logs: Mapping[int, LogRow],
+    ) -> None:
+        self._store = store
+        self._generation = generation
+        self._states = states  # of the ledgers whose states the generation must write
+        self._open_log = open_log
+        self.log = log  # the one being filled, when the flush has ended
+        self._log_bytes_max = log_bytes_max
+        self._block_bytes = block_bytes
+        self._changes = Changes(shard)
+        self._rows: dict[int, LedgerRow] = {}
+        self._wrote = False
+        self._steps = self._run()
+        for log_id, row in unlisted_logs.items():
+            self._changes.log(log_id, row)
+
+    def step(self) -> bool:
+        """Do a little; False when all blocks are written."""
+        return next(self._steps, False)
+
+    def _run(self) -> Iterator[bool]:
+        by_ledger: defaultdict[int, list[Batch]] = defaultdict(list)
+        frames = self._generation.frames
+        work = 0
+        for frame in frames:
+            work += 10 + index_frames((frame,), by_ledger) // INDEXED_PER_EFFORT
+            if work >= STEP_BATCHES:
+                work = 0
+                yield True
+        for ledger_id in sorted(by_ledger.keys() | self._states.keys()):
+            for effort in self._ledger(ledger_id, by_ledger.pop(ledger_id, [])):
+                work += effort
+                if work >= STEP_BATCHES:
+                    work = 0
+                    yield True
+
+    def _ledger(self, ledger_id: int, batches: Sequence[Batch]) -> Iterator[int]:
+        """Write one ledger's blocks and gather its rows, yielding how much was done (1 is about a batch)."""
+        with self._store.read() as txn:
+            row = get_ledger(txn, ledger_id)
+        state = self._states.get(ledger_id)
+        if state is not None:
+            old = row or LedgerRow(state.key, state.fenced, state.limbo)
+            row = old._replace(key=state.key, fenced=state.fenced, limbo=state.limbo, explicit_lac=state.explicit_lac)
+        assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
+        strong: list[BlockRow] = []
+        weak: list[BlockRow] = []
+        for piece in pieces(ledger_id, batches, row.last_entry, self._block_bytes):
+            place = self._append(ledger_id, piece)
+            (weak if piece.weak else strong).append(BlockRow(piece.ids, place))
+            yield BLOCK_EFFORT + len(piece.data)
+        if batches:
+            row = row._replace(lac=max(row.lac, last_add_confirmed(batches[-1])))
+        with self._store.read() as txn:
+            self._rows[ledger_id] = self._changes.ledger(txn, ledger_id, row, strong, weak)
+        yield LEDGER_EFFORT
+
+    def _append(self, ledger_id: int, piece: Piece) -> Place:
+        if self.log is not None and self.log.size >= self._log_bytes_max:
+            self.finish_log()
+        if self.log is None:
+            log_id = self._changes.shard.next_log_id
+            self._changes.shard = self._changes.shard._replace(next_log_id=log_id + 1)
+            self.log = self._open_log(log_id)
+        self._wrote = True
+        return self.log.append(ledger_id, piece.ids, piece.runs, piece.data)
+
+    def finish_log(self) -> None:
+        """Close the log that is being filled; its row goes into this checkpoint's transaction."""
+        if self.log is not None:
+            blocks = self.log.finish()
+            self._changes.log(self.log.log_id, LogRow(self.log.size, blocks, True))
+            self.log = None
+
+    def commit(self, marks: tuple[Mark, ...], close_log: bool) -> Flushed:
+        """Sync the log, then commit the rows and the marks."""
+        if close_log:
+            self.finish_log()
+        elif self.log is not None and self._wrote:
+            self.log.sync()
+        self._changes.shard = self._changes.shard._replace(marks=marks)
+        self._changes.commit(self._store)
+        return Flushed(self._changes.shard, self._rows)

@@ -1,0 +1,493 @@
+"""The storage engine as the bookie's server sees it: ledgers' states, adds, fences, reads and checkpoints.
+
+Invariants: nothing is acknowledged before its journal's sync (S1), nor anything at all after a write or sync failed
+(S2); a fence is effective before anybody waits for it, and durable before anybody is answered (S16); a negative is
+given only for what this bookie can't have acknowledged. All methods run on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgpack
+
+from bkpy.config import BookieSettings
+from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.protocol.messages import AddColumns, select
+from bkpy.protocol.records import HEADER_BYTES
+from bkpy.runtime import Bytes, Runtime
+from bkpy.storage.index import LedgerRow
+from bkpy.storage.journal import Journal
+from bkpy.storage.journal_format import Mark, RecordKind
+from bkpy.storage.observer import NO_OBSERVER, StorageObserver
+from bkpy.storage.shard import Shard
+from bkpy.storage.state import LedgerState, StateCache
+
+MIB: Final = 1 << 20
+
+
+class ReadResult(NamedTuple):
+    """What this bookie knows of a range of a ledger.
+
+    `segments` are entry records in ascending id order, none outside the range. An id up to `examined_to` that is
+    neither in them nor in `unknown` was never acknowledged here. A range in `unknown` may cover ids that are in the
+    segments; those are known all the same. `lac` is the highest last add confirmed that entries here carry.
+    """
+
+    segments: list[Bytes]
+    examined_to: int
+    unknown: list[tuple[int, int]]
+    lac: int
+
+
+class LastEntry(NamedTuple):
+    """The end of a ledger on this bookie. `limbo`: there may have been more, so this is no promise."""
+
+    entry: Bytes  # the record of the highest entry, empty if there is none
+    explicit_lac: bytes
+    fenced: bool
+    known: bool  # False: this bookie never acknowledged anything of the ledger
+    limbo: bool
+
+
+class LedgerStorage:
+    """One bookie's storage. Made by `open`; ended by `close`.
+
+    `fenced`: ledgers whose normal adds must be refused, authoritative for every ledger that `states` was asked about.
+    `failed`: gets the exception when a write or sync failed; the process must stop.
+    `full`: both generations of a memtable are used up; stop reading sockets until an `on_space` callback.
+    """
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        runtime: Runtime,
+        observer: StorageObserver,
+        shards: list[Shard],
+        release: Callable[[], None],
+    ) -> None:
+        self.fenced: set[int] = set()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
+        self.full = False
+        self.on_space: list[Callable[[], None]] = []
+        self.cookie = b""
+        self.shards = shards
+        self.journals: list[Journal] = []
+        self.periodic: asyncio.Task[None] | None = None
+        self.positions: list[Mark] = []  # how far each journal was replayed, until there are journals
+        self._settings = settings
+        self._runtime = runtime
+        self._observer = observer
+        self._release = release  # of the directories' locks
+        self._states = StateCache()
+        self._homes: dict[int, int] = {}  # shards of ledgers that are older than the present number of shards
+        self._loading = asyncio.Lock()
+        self._fencing: dict[int, asyncio.Future[None]] = {}
+        self._relieving: set[int] = set()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        settings: BookieSettings,
+        runtime: Runtime,
+        *,
+        instance_id: str,
+        expected_cookie: bytes | None,
+        observer: StorageObserver = NO_OBSERVER,
+    ) -> LedgerStorage:
+        """Check identity, replay the journals, and be ready.
+
+        `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is
+        new to the cluster, whose directories must be new too. `IdentityError` and `CorruptDataError` say what to do.
+        """
+        from bkpy.storage.startup import open_storage  # it builds this class
+
+        return await open_storage(settings, runtime, instance_id, expected_cookie, observer)
+
+    # --- states -------------------------------------------------------------------------------------------------------
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether data was lost here, so that ledgers never seen are not denied but unknown.
+
+        New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
+        """
+        return any(shard.row.unknown_in_limbo for shard in self.shards)
+
+    async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+        """The ledgers' states, None for one that was never seen. `CorruptDataError` if a row is damaged.
+
+        Whoever decides something by a state does so before the next await.
+        """
+        cached = self._states.get
+        missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
+        if missing:
+            # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
+            async with self._loading:
+                self._states.trim()
+                await self._load([ledger_id for ledger_id in missing if cached(ledger_id) is None])
+                return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
+        return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
+
+    async def _load(self, ledger_ids: Collection[int]) -> None:
+        # A ledger is in the shard of its id, unless it is older than the number of shards: then in any.
+        missing = set(ledger_ids)
+        for turn in range(len(self.shards)):
+            by_shard: dict[int, list[int]] = {}
+            for ledger_id in sorted(missing):
+                by_shard.setdefault((ledger_id + turn) % len(self.shards), []).append(ledger_id)
+            for number, wanted in by_shard.items():
+                rows = await self.shards[number].load(wanted)
+                missing.difference_update(rows)
+                for ledger_id, row in rows.items():
+                    if self._states.get(ledger_id) is None:  # it may have been created meanwhile
+                        self.adopt(ledger_id, row, number)
+            if not missing:
+                return
+
+    def load_now(self, ledger_id: int) -> LedgerState | None:
+        """The ledger's state. Blocks: for the replay at start."""
+        for turn in range(len(self.shards)):
+            if (state := self._states.get(ledger_id)) is not None:
+                return state
+            number = (ledger_id + turn) % len(self.shards)
+            for row in self.shards[number].load_now((ledger_id,)).values():
+                return self.adopt(ledger_id, row, number)
+        return None
+
+    def adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerState:
+        """Put a ledger that an index knows into the cache."""
+        if number != ledger_id % len(self.shards):
+            self._homes[ledger_id] = number
+        if row.fenced:
+            self.fenced.add(ledger_id)
+        state = LedgerState(
+            ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number
+        )
+        self._states.put(state)
+        return state
+
+    def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
+        """Put a ledger that was never seen into the cache; the caller journals it."""
+        limbo = self.untrusted
+        state = LedgerState(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
+        if limbo:
+            self.fenced.add(ledger_id)
+        self._states.put(state)
+        self.touch(state)
+        return state
+
+    def touch(self, state: LedgerState) -> None:
+        """The state changed and must be in the next checkpoint."""
+        self.shards[state.shard].touch(state)
+
+    def distrust_everything(self) -> None:
+        """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
+        for shard in self.shards:
+            shard.put_all_in_limbo()
+        for state in self._states.all():
+            state.limbo = state.fenced = True
+            self.fenced.add(state.ledger_id)
+            self.touch(state)
+
+    def create(self, ledger_id: int, key: bytes) -> LedgerState:
+        """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
+        state = self._states.get(ledger_id)
+        if state is None:
+            state = self.introduce(ledger_id, key)
+            kind = RecordKind.FENCE if state.fenced else RecordKind.KEY
+            self._journal(ledger_id).record(kind, ledger_id, key)
+        return state
+
+    def _journal(self, ledger_id: int) -> Journal:
+        return self.journals[ledger_id % len(self.journals)]
+
+    def shard_of(self, ledger_id: int) -> int:
+        """The number of the shard that holds the ledger, whose state was loaded once."""
+        return self._homes.get(ledger_id, ledger_id % len(self.shards))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def add(self, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
+        """Store accepted batches of known ledgers; `on_durable` is called once they are synced, or never.
+
+        `head` is `columns` as a msgpack value. The buffers are kept, not copied, and must not change any more.
+        """
+        if len(self.shards) == 1 and len(self.journals) == 1:
+            self.store(self.shards[0], columns, body)
+            self.journals[0].add(head, body, on_durable)
+            return
+        for number, part in split(columns, head, body, self.shard_of).items():
+            self.store(self.shards[number], part.columns, part.body)
+        count = len(self.journals)
+        parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
+        callback = on_durable if len(parts) == 1 else _after(len(parts), on_durable)
+        for number, part in parts.items():
+            self.journals[number].add(part.head, part.body, callback)
+
+    def store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
+        """Put batches into the shard's memtable, and flush it in the background when it is full."""
+        generation = shard.active
+        generation.add(columns, body)
+        if generation.bytes >= self._generation_bytes_max and self.journals:
+            if shard.sealed is not None:
+                self.full = True
+            if shard.number not in self._relieving:
+                self._relieving.add(shard.number)
+                self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
+
+    @property
+    def _generation_bytes_max(self) -> int:
+        return self._settings.memtable_bytes_max // len(self.shards)
+
+    async def fence(self, ledger_id: int, key: bytes) -> None:
+        """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        pending = self._fencing.get(ledger_id)
+        if pending is None:
+            if state is not None and state.fenced:
+                return
+            if state is None:
+                state = self.introduce(ledger_id, key)
+            state.fenced = True
+            self.fenced.add(ledger_id)
+            self.touch(state)
+            pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
+            self._journal(ledger_id).record(
+                RecordKind.FENCE, ledger_id, state.key or key, lambda: self._fencing.pop(ledger_id).set_result(None)
+            )
+        await self._durable(pending)
+
+    async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
+        """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        assert state is not None, f"ledger {ledger_id} is not known"
+        if not take_explicit_lac(state, record):
+            return
+        self.touch(state)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._journal(ledger_id).record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: _resolve(done))
+        await self._durable(done)
+
+    async def _durable(self, future: asyncio.Future[None]) -> None:
+        """Wait for a journal's callback; `StorageFailedError` if it will never come."""
+        await asyncio.wait({future, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            self._check()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
+        """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        if state is None:
+            return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
+        found = await self.shards[state.shard].read(state, first, last, bytes_max)
+        return ReadResult([*found.segments], found.examined_to, found.unknown, found.lac)
+
+    async def last_entry(self, ledger_id: int) -> LastEntry:
+        """The highest entry of the ledger here, and its explicit last add confirmed."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        if state is None:
+            return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
+        shard = self.shards[state.shard]
+        highest = shard.highest(state)
+        if highest < 0:
+            return LastEntry(b"", state.explicit_lac, state.fenced, True, state.limbo)
+        found = await shard.read(state, highest, highest, 1)
+        entry = b"".join(found.segments)
+        return LastEntry(entry, state.explicit_lac, state.fenced, True, state.limbo or not entry)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held by the memtables, an estimate of what is around the entries included."""
+        return sum(shard.memory_bytes for shard in self.shards)
+
+    async def checkpoint(self) -> None:
+        """Write out all that is in memory, move the marks, let journal files go. `StorageFailedError` if it can't."""
+        for shard in self.shards:
+            await self.checkpoint_shard(shard)
+
+    async def checkpoint_shard(self, shard: Shard, *, close_log: bool = False) -> None:
+        """The same for one shard. Goes on if the caller is cancelled: a generation is never left half flushed."""
+        task = self._runtime.spawn(
+            self._checkpoint(shard, close_log), name=f"checkpoint of {shard.directory}", on_death=self.fail
+        )
+        await asyncio.shield(task)
+
+    async def _checkpoint(self, shard: Shard, close_log: bool) -> None:
+        async with shard.checkpointing:
+            self._check()
+            marks = self._marks(shard)  # before the seal's next await: they belong together (S8)
+            if shard.active.empty and marks == shard.row.marks and not close_log:
+                return
+            generation = shard.seal()
+            states = {i: state for i in generation.dirty if (state := self._states.get(i)) is not None}
+            assert len(states) == len(generation.dirty), "a state with changes was evicted"
+            self._look_for_space()
+            try:
+                rows = await shard.flush(states, marks, close_log=close_log)
+            except Exception as e:
+                self.fail(e)
+                raise
+            self._written(states, rows)
+            self._look_for_space()
+        for number, journal in enumerate(self.journals):
+            await journal.retain(min(s.row.marks[number].file_id for s in self.shards))
+
+    def _marks(self, shard: Shard) -> tuple[Mark, ...]:
+        ends = [journal.position for journal in self.journals] or self.positions
+        return tuple(max(pair, key=lambda mark: mark.sequence) for pair in zip(ends, shard.row.marks, strict=True))
+
+    def _written(self, states: Mapping[int, LedgerState], rows: Mapping[int, LedgerRow]) -> None:
+        for ledger_id, row in rows.items():
+            state = self._states.get(ledger_id)
+            if state is not None:
+                state.last_entry, state.lac = row.last_entry, row.lac
+                if row.limbo and not state.limbo:
+                    state.limbo = True
+                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[state.shard].directory)
+        for state in states.values():
+            state.pins -= 1
+
+    async def _relieve(self, shard: Shard) -> None:
+        try:
+            while shard.active.bytes >= self._generation_bytes_max and not self.failed.done():
+                await self._checkpoint(shard, False)
+        finally:
+            self._relieving.discard(shard.number)
+
+    def _look_for_space(self) -> None:
+        limit = self._generation_bytes_max
+        full = any(shard.sealed is not None and shard.active.bytes >= limit for shard in self.shards)
+        if self.full and not full:
+            self.full = False
+            for callback in list(self.on_space):
+                callback()
+
+    async def checkpoint_forever(self) -> None:
+        """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
+        while True:
+            await asyncio.sleep(self._settings.checkpoint_interval_s)
+            if self._closed or self.failed.done():
+                return
+            await self.checkpoint()
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """Acknowledge nothing any more, and tell whoever runs this process."""
+        if self.failed.done():
+            return
+        if not isinstance(error, BookKeeperError):
+            failure = StorageFailedError(f"the storage failed and takes nothing any more: {error}")
+            failure.__cause__ = error
+            error = failure
+        self.failed.set_exception(error)
+        for journal in self.journals:
+            journal.fail(error)
+
+    def _check(self) -> None:
+        if self.failed.done():
+            raise StorageFailedError(f"the storage has failed: {self.failed.exception()}")
+
+    async def close(self) -> None:
+        """Checkpoint, end the journals in order, and release the directories. After a failure only the last."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for journal in self.journals:
+                await journal.drain()
+            if not self.failed.done():
+                for shard in self.shards:
+                    await self.checkpoint_shard(shard, close_log=True)
+                for journal in self.journals:
+                    await journal.stop()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Close files and locks, whatever is pending. Blocks until running writes have ended."""
+        self._closed = True
+        if self.periodic is not None:
+            self.periodic.cancel()
+        for journal in self.journals:
+            journal.release()
+        for shard in self.shards:
+            shard.close()
+        self._release()
+
+    def check_invariants(self) -> None:
+        for shard in self.shards:
+            shard.check_invariants()
+            for generation in (shard.active, shard.sealed):
+                for ledger_id in generation.dirty if generation is not None else ():
+                    state = self._states.get(ledger_id)
+                    assert state is not None, f"ledger {ledger_id} has changes, but was evicted"
+                    assert state.pins > 0
+                    assert state.fenced <= (ledger_id in self.fenced)
+                    assert state.shard == self.shard_of(ledger_id) == shard.number
+        for mark, journal in zip(self._marks(self.shards[0]), self.journals, strict=True):
+            assert mark.sequence <= journal.position.sequence
+
+
+class _Part(NamedTuple):
+    columns: AddColumns
+    head: Bytes
+    body: Bytes
+
+
+def split(columns: AddColumns, head: Bytes, body: Bytes, owner: Callable[[int], int]) -> dict[int, _Part]:
+    """The batches by the owners of their ledgers; the frame as it is if there is only one."""
+    owners = list(map(owner, columns.ledger_ids))
+    if len(set(owners)) == 1:
+        return {owners[0]: _Part(columns, head, body)}
+    view = memoryview(body)
+    pieces: list[memoryview] = []
+    start = 0
+    for size in columns.sizes:
+        pieces.append(view[start : start + size])
+        start += size
+    parts: dict[int, _Part] = {}
+    for number in sorted(set(owners)):
+        keep: Sequence[int] = [i for i, its in enumerate(owners) if its == number]
+        chosen = select(columns, keep)
+        parts[number] = _Part(chosen, msgpack.packb(list(chosen)), b"".join([pieces[i] for i in keep]))
+    return parts
+
+
+def _after(count: int, callback: Callable[[], None]) -> Callable[[], None]:
+    """A function that calls `callback` when it is called for the `count`-th time."""
+    left = count
+
+    def one() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            callback()
+
+    return one
+
+
+def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
+    """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
+    if _lac(record) <= _lac(state.explicit_lac):
+        return False
+    state.explicit_lac = record
+    return True
+
+
+def _lac(record: bytes) -> int:
+    return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,36 @@
+"""What the storage engine reports about itself while it runs; the bookie makes metrics and log lines of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class StorageObserver(Protocol):
+    """Called on the event loop. Must not raise, and must be quick."""
+
+    def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None:
+        """One group commit: requests in it, bytes written, seconds of write and sync together."""
+
+    def checkpoint(self, bytes_: int, seconds: float) -> None:
+        """One shard's checkpoint: bytes of memtable written out, seconds from seal to commit."""
+
+    def replayed(self, frames: int, bytes_: int) -> None:
+        """At start: commit frames and bytes that were read from a journal."""
+
+    def damage(self, what: str, path: str) -> None:
+        """Stored bytes were found damaged, or could not be read; `what` says which and what was done about it."""
+
+
+class NoObserver:
+    """Hears nothing."""
+
+    def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None: ...
+
+    def checkpoint(self, bytes_: int, seconds: float) -> None: ...
+
+    def replayed(self, frames: int, bytes_: int) -> None: ...
+
+    def damage(self, what: str, path: str) -> None: ...
+
+
+NO_OBSERVER = NoObserver()

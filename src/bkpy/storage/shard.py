@@ -1,0 +1,356 @@
+"""One ledger directory: its memtable, entry logs and index, and reads over all three.
+
+Invariants: a read references both memtable generations before it opens an index snapshot (S6); a generation is dropped
+only after the commit of its checkpoint (S5); a negative is given only by a ledger whose rows were verified since the
+start; at most one checkpoint runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from bkpy.errors import CorruptDataError
+from bkpy.runtime import OrderedStore, Runtime
+from bkpy.storage.entry_log import Block, LogReader, LogWriter, Place, decode_block, log_id_of, log_name
+from bkpy.storage.flush import Flush, last_add_confirmed
+from bkpy.storage.index import (
+    BlockRow,
+    LedgerRow,
+    LogRow,
+    ShardRow,
+    blocks_fit,
+    find_blocks,
+    get_ledger,
+    log_key,
+    put_all_in_limbo,
+)
+from bkpy.storage.journal_format import Mark
+from bkpy.storage.memtable import Generation, LedgerView
+from bkpy.storage.observer import StorageObserver
+from bkpy.storage.state import LedgerState
+from bkpy.storage.stretch import Assembled, Stretch, assemble, of_batch, of_block
+
+BLOCK_CACHE_BYTES_MAX: Final = 16 << 20  # blocks read last: scans go on inside them, tailing readers share them
+_SEALED_AGE: Final = 0
+_ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
+
+
+class Limits(NamedTuple):
+    """The sizes that a shard works with, in bytes."""
+
+    log_bytes_max: int
+    block_bytes: int
+
+
+class RangeRead(NamedTuple):
+    """What a shard knows of a range; see `ledger_storage.ReadResult`."""
+
+    segments: list[memoryview]
+    examined_to: int
+    unknown: list[tuple[int, int]]
+    lac: int
+
+
+class _Found(NamedTuple):
+    """What the index snapshot says of a range."""
+
+    row: LedgerRow | None
+    blocks: list[BlockRow]
+    complete_to: int
+    damaged: bool
+
+
+class Shard:
+    """A ledger directory in use. All methods are called on the event loop, except where they say that they block."""
+
+    def __init__(
+        self,
+        number: int,
+        directory: str,
+        store: OrderedStore,
+        row: ShardRow,
+        runtime: Runtime,
+        limits: Limits,
+        observer: StorageObserver,
+    ) -> None:
+        self.number = number
+        self.directory = directory
+        self.row = row
+        self.active = Generation()
+        self.sealed: Generation | None = None
+        self.checkpointing = asyncio.Lock()
+        self._store = store
+        self._runtime = runtime
+        self._limits = limits
+        self._observer = observer
+        self._log: LogWriter | None = None
+        self._reader = LogReader(runtime.files, directory)
+        self._flush_worker = runtime.files.worker(f"flush-{number}")
+        self._read_worker = runtime.files.worker(f"read-{number}")
+        self._cache: OrderedDict[Place, Block] = OrderedDict()
+        self._cache_bytes = 0
+        self._unlisted_logs = self._list_logs()
+
+    def _list_logs(self) -> dict[int, LogRow]:
+        """Logs that an unclean stop left without a row. Blocks; also raises the next log's id above all there are."""
+        unlisted: dict[int, LogRow] = {}
+        with self._store.read() as txn:
+            for name in self._runtime.files.listdir(self.directory):
+                log_id = log_id_of(name)
+                if log_id is None:
+                    continue
+                self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
+                if txn.get(log_key(log_id)) is None:
+                    file = self._runtime.files.open(f"{self.directory}/{log_name(log_id)}", read_only=True)
+                    unlisted[log_id] = LogRow(file.size(), 0, False)
+                    file.close()
+        return unlisted
+
+    # --- states -------------------------------------------------------------------------------------------------------
+
+    def load_now(self, ledger_ids: Collection[int]) -> dict[int, LedgerRow]:
+        """The rows of those ledgers that have one. Blocks."""
+        rows: dict[int, LedgerRow] = {}
+        with self._store.read() as txn:
+            for ledger_id in ledger_ids:
+                row = get_ledger(txn, ledger_id)
+                if row is not None:
+                    rows[ledger_id] = row
+        return rows
+
+    async def load(self, ledger_ids: Collection[int]) -> dict[int, LedgerRow]:
+        """The rows of those ledgers that have one."""
+        return await self._read_worker.run(self.load_now, ledger_ids)
+
+    def put_all_in_limbo(self) -> None:
+        """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
+        self.row = put_all_in_limbo(self._store, self.row)
+
+    def touch(self, state: LedgerState) -> None:
+        """The state changed: the next checkpoint writes it, and until then it stays in the cache."""
+        if state.ledger_id not in self.active.dirty:
+            self.active.dirty.add(state.ledger_id)
+            state.pins += 1
+
+    # --- checkpoint ---------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.active.bytes + (self.sealed.bytes if self.sealed is not None else 0)
+
+    def seal(self) -> Generation:
+        """Begin a new generation; the old one is to be flushed."""
+        assert self.sealed is None
+        self.sealed = self.active
+        self.active = Generation()
+        return self.sealed
+
+    async def flush(
+        self, states: Mapping[int, LedgerState], marks: tuple[Mark, ...], *, close_log: bool
+    ) -> dict[int, LedgerRow]:
+        """Write the sealed generation and the marks, then drop it; the new rows of its ledgers."""
+        generation = self.sealed
+        assert generation is not None
+        began = self._runtime.clock.monotonic()
+        flush = Flush(
+            self._store,
+            self.row,
+            generation,
+            states,
+            open_log=self._open_log,
+            log=self._log,
+            log_bytes_max=self._limits.log_bytes_max,
+            block_bytes=self._limits.block_bytes,
+            unlisted_logs=self._unlisted_logs,
+        )
+        try:
+            while await self._flush_worker.run(flush.step):
+                pass
+            flushed = await self._flush_worker.run(flush.commit, marks, close_log)
+        finally:
+            self._log = flush.log
+        self.row = flushed.shard
+        self._unlisted_logs = {}
+        self.sealed = None
+        self._flush_worker.run(generation.clear)  # nobody reads it any more; off the loop, for it takes its time
+        self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
+        return flushed.rows
+
+    def _open_log(self, log_id: int) -> LogWriter:
+        return LogWriter(self._runtime.files, self.directory, log_id, self.row.uuid)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, state: LedgerState, first: int, last: int, bytes_max: int) -> RangeRead:
+        """Entries first..last of the ledger, as many as fit `bytes_max`, at least one."""
+        known_to = state.last_entry
+        memory, complete_to, memory_last, lac = self._memory(state.ledger_id, first, last, bytes_max)
+        lac = max(lac, state.lac)
+        if first > max(known_to, memory_last):
+            return RangeRead([], last, [(first, last)] if state.limbo else [], lac)
+        if first > known_to or any(s.live.first <= first <= s.live.last for s in memory):
+            done = assemble(memory, state.ledger_id, first, complete_to, bytes_max, stop_at_gap=first <= known_to)
+            if done.segments or done.unknown or first > known_to:
+                return self._result(state, first, done, lac)
+        return await self._read_index(state, first, complete_to, bytes_max, memory, lac)
+
+    async def _read_index(
+        self,
+        state: LedgerState,
+        first: int,
+        last: int,
+        bytes_max: int,
+        memory: Sequence[Stretch],
+        lac: int,
+    ) -> RangeRead:
+        state.pins += 1  # what is found out about it must reach the state in the cache
+        try:
+            return await self._read_pinned(state, first, last, bytes_max, memory, lac)
+        finally:
+            state.pins -= 1
+
+    async def _read_pinned(
+        self, state: LedgerState, first: int, last: int, bytes_max: int, memory: Sequence[Stretch], lac: int
+    ) -> RangeRead:
+        ledger_id = state.ledger_id
+        found, blocks = await self._look_up(ledger_id, first, last, bytes_max)
+        row = found.row
+        if row is None or found.damaged:
+            self.distrust(state, "its index row is gone" if row is None else "a row of its blocks is damaged")
+        stretches = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]
+        done = assemble(stretches, ledger_id, first, found.complete_to, bytes_max)
+        if done.gap and not state.limbo and not state.verified:
+            state.verified = await self._verify(ledger_id)
+            if not state.verified:
+                self.distrust(state, "the rows of its blocks are not those that were stored")
+        return self._result(state, first, done, max(lac, row.lac if row is not None else -1))
+
+    def _result(self, state: LedgerState, first: int, done: Assembled, lac: int) -> RangeRead:
+        unknown = done.unknown
+        if state.limbo and done.gap:
+            unknown = [(first, done.examined_to)]  # covers ids that are in the segments too; those are known
+        return RangeRead(done.segments, done.examined_to, unknown, lac)
+
+    def distrust(self, state: LedgerState, why: str) -> None:
+        """Put the ledger into limbo: from now on it denies nothing."""
+        if not state.limbo:
+            state.limbo = True
+            self.touch(state)
+            self._observer.damage(f"ledger {state.ledger_id} is in limbo: {why}", self.directory)
+
+    def _memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> tuple[list[Stretch], int, int, int]:
+        """(stretches, id up to which they are complete, highest id, last add confirmed) in both generations."""
+        stretches: list[Stretch] = []
+        complete_to, highest, lac = last, -1, -1
+        for generation, age in ((self.sealed, _SEALED_AGE), (self.active, _ACTIVE_AGE)):
+            view = generation.view(ledger_id) if generation is not None else None
+            if view is None:
+                continue
+            found, limit = view.find(first, last, bytes_max)
+            stretches += [of_batch(batch, age + arrival) for arrival, batch in found]
+            complete_to = min(complete_to, limit)
+            highest, lac = max(highest, view.last), max(lac, last_add_confirmed(view.newest))
+        return stretches, complete_to, highest, lac
+
+    def highest(self, state: LedgerState) -> int:
+        """The highest id of the ledger here, -1 if it has none."""
+        views: list[LedgerView | None] = [self.active.view(state.ledger_id)]
+        if self.sealed is not None:
+            views.append(self.sealed.view(state.ledger_id))
+        return max(state.last_entry, *(view.last for view in views if view is not None), -1)
+
+    async def _look_up(
+        self, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> tuple[_Found, list[Block | None]]:
+        found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
+        blocks = await self._blocks(ledger_id, found.blocks)
+        if isinstance(blocks, FileNotFoundError):  # the log was compacted away since; the index knows where to
+            found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
+            blocks = await self._blocks(ledger_id, found.blocks)
+            if isinstance(blocks, FileNotFoundError):
+                self._observer.damage(f"an entry log that ledger {ledger_id} needs is gone: {blocks}", self.directory)
+                blocks = [None] * len(found.blocks)
+        return found, blocks
+
+    def _find(self, ledger_id: int, first: int, last: int, bytes_max: int) -> _Found:
+        with self._store.read() as txn:
+            row = get_ledger(txn, ledger_id)
+            if row is None:
+                return _Found(None, [], last, False)
+            return _Found(row, *find_blocks(txn, ledger_id, row.span_max, first, last, bytes_max))
+
+    async def _verify(self, ledger_id: int) -> bool:
+        return await self._read_worker.run(self._verify_now, ledger_id)
+
+    def _verify_now(self, ledger_id: int) -> bool:
+        with self._store.read() as txn:
+            row = get_ledger(txn, ledger_id)
+            return row is not None and blocks_fit(txn, ledger_id, row)
+
+    async def _blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> list[Block | None] | FileNotFoundError:
+        """The rows' blocks, None for one that can't be read, or the error if a log isn't there."""
+        loaded: dict[Place, Block | Exception] = {}
+        for row in rows:
+            if (cached := self._cached(row.place)) is not None:
+                loaded[row.place] = cached
+        missing = [row.place for row in rows if row.place not in loaded]
+        if missing:
+            loaded |= await self._read_worker.run(self._read_blocks, ledger_id, missing)
+        blocks: list[Block | None] = []
+        for row in rows:
+            block = loaded[row.place]
+            if isinstance(block, FileNotFoundError):
+                return block
+            if isinstance(block, Exception):
+                path = f"{self.directory}/{log_name(row.place.log_id)}"
+                self._observer.damage(
+                    f"the block at offset {row.place.offset} of ledger {ledger_id} can't be read: {block}", path
+                )
+                blocks.append(None)
+            else:
+                self._remember(row.place, block)
+                blocks.append(block)
+        return blocks
+
+    def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, Block | Exception]:
+        blocks: dict[Place, Block | Exception] = {}
+        for place in places:
+            try:
+                blocks[place] = decode_block(self._reader.read(place), ledger_id)
+            except (OSError, CorruptDataError) as e:  # that block is unknown; the others are still good
+                blocks[place] = e
+        return blocks
+
+    def _cached(self, place: Place) -> Block | None:
+        block = self._cache.get(place)
+        if block is not None:
+            self._cache.move_to_end(place)
+        return block
+
+    def _remember(self, place: Place, block: Block) -> None:
+        if place not in self._cache:
+            self._cache[place] = block
+            self._cache_bytes += place.length
+            while self._cache_bytes > BLOCK_CACHE_BYTES_MAX and len(self._cache) > 1:
+                self._cache_bytes -= self._cache.popitem(last=False)[0].length
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the threads and close the files; what was not checkpointed stays in the journal. Blocks."""
+        self._flush_worker.close()
+        self._read_worker.close()
+        self._reader.close()
+        if self._log is not None:
+            self._log.close()
+        self._store.close()
+
+    def check_invariants(self) -> None:
+        self.active.check_invariants()
+        if self.sealed is not None:
+            self.sealed.check_invariants()
+        assert self._cache_bytes == sum(place.length for place in self._cache)
+        assert self._log is None or self._log.log_id < self.row.next_log_id

@@ -1,0 +1,170 @@
+"""Bad bytes on the bookie's port: an error or a close within a second, and no harm to anybody else."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+import bkpy
+from bkpy.local import LocalCluster
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.receive_buffer import ReceiveBuffer
+
+SECOND = 1.0
+
+
+def frame(op: int, head: object, body: bytes = b"", correlation_id: int = 7) -> bytes:
+    return b"".join(wire.encode(op, correlation_id, m.pack(head), [body]))
+
+
+HELLO = frame(Op.HELLO, ["test", "", ""])
+
+
+def with_length(data: bytes, length: int) -> bytes:
+    return data[:8] + length.to_bytes(4, "little") + data[12:]
+
+
+def with_wrong_checksum(data: bytes) -> bytes:
+    return data[:20] + bytes([data[20] ^ 1]) + data[21:]
+
+
+def raw_head(op: int, head: bytes) -> bytes:
+    return b"".join(wire.encode(op, 7, head))
+
+
+# What is sent, each on a connection of its own.
+BAD: dict[str, Callable[[], bytes]] = {
+    "random bytes": lambda: os.urandom(1000),
+    "random bytes after a handshake": lambda: HELLO + os.urandom(1000),
+    "an http request": lambda: b"GET / HTTP/1.1\r\n\r\n",
+    "a length of 2^31": lambda: with_length(HELLO, 1 << 31),
+    "a length of 2^31 after a handshake": lambda: HELLO + with_length(frame(Op.READ, [0, 1, 0, 0, 1]), 1 << 31),
+    "half a frame": lambda: HELLO[: len(HELLO) // 2],
+    "a wrong checksum": lambda: with_wrong_checksum(HELLO),
+    "a wrong checksum after a handshake": lambda: HELLO + with_wrong_checksum(frame(Op.READ, [0, 1, 0, 0, 1])),
+    "an unknown opcode": lambda: HELLO + frame(99, []),
+    "a reply's opcode": lambda: HELLO + frame(Op.READ | wire.REPLY, []),
+    "no handshake": lambda: frame(Op.READ, [0, 1, 0, 0, 1]),
+    "two handshakes": lambda: HELLO + HELLO,
+    "a newer version": lambda: b"bk\x09" + HELLO[3:],
+    "a head that is no msgpack": lambda: HELLO + raw_head(Op.READ, b"\xc1\xc1"),
+    "a head that is cut off": lambda: HELLO + raw_head(Op.READ, msgpack.packb([0, 1, 0, 0, 1])[:-1]),
+    "a head that is nested deeply": lambda: HELLO + raw_head(Op.READ, b"\x91" * 5000 + b"\x90"),
+    "text where numbers belong": lambda: HELLO + frame(Op.READ, ["0", "1", "0", "0", "1"]),
+    "a map where an array belongs": lambda: HELLO + frame(Op.READ, {"ledger": 1}),
+    "numbers where columns belong": lambda: HELLO + frame(Op.ADD, [0, 1, 1, 1, 1, 1], b"x" * 32),
+    "columns that differ in length": lambda: HELLO + frame(Op.ADD, [0, [1], [0, 1], [1], 1, [32]], b"x" * 32),
+    "sizes that are not the body's": lambda: HELLO + frame(Op.ADD, [0, [1], [0], [1], 1, [64]], b"x" * 32),
+    "an entry id below zero": lambda: HELLO + frame(Op.READ, [0, 1, -1, 0, 1]),
+    "a range that is upside down": lambda: HELLO + frame(Op.READ, [0, 1, 5, 4, 1]),
+    "a ledger id of 64 bits": lambda: HELLO + frame(Op.READ, [0, 2**64 - 1, 0, 0, 1]),
+    "a key that is too short": lambda: HELLO + frame(Op.PRESENT, [[1], [b"short"]]),
+}
+
+
+async def answer(address: str, data: bytes) -> bytes:
+    """Everything the bookie answers until it hangs up, which it must within a second."""
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        async with asyncio.timeout(SECOND):
+            return await reader.read()
+    except ConnectionError:
+        return b""  # hung up before everything was sent
+    finally:
+        writer.close()
+
+
+def statuses(data: bytes) -> list[int]:
+    """The statuses of the error frames in `data`."""
+    buffer = ReceiveBuffer(1 << 20)
+    found = []
+    while data:
+        room = buffer.get_buffer()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        found += [m.decode_error(f.head).status for f in buffer.received(count) if f.opcode == wire.REPLY]
+    return found
+
+
+@pytest.fixture
+async def victim(cluster: LocalCluster):
+    """A writer that must not notice anything."""
+    async with bkpy.connect(cluster.connect_string) as client:
+        writer = await client.create_ledger(ack_quorum=3)  # no bookie may fail
+        await writer.append(b"before")
+        yield writer
+        assert await writer.append(b"after") == writer.last_add_confirmed
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [e.data async for e in reader.read()][-1] == b"after"
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_bytes_are_answered_or_the_connection_is_closed(
+    cluster: LocalCluster, victim: bkpy.LedgerWriter, name: str
+) -> None:
+    told = statuses(await answer(cluster.bookies[0].address, BAD[name]()))
+    assert set(told) <= {Status.BAD_REQUEST, Status.TOO_LARGE}
+    assert len(told) <= 1
+    if "length" in name and "columns" not in name:
+        assert told == [Status.TOO_LARGE]
+
+
+async def test_half_a_frame_and_then_the_end(cluster: LocalCluster, victim: bkpy.LedgerWriter) -> None:
+    host, port = cluster.bookies[0].address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(HELLO + frame(Op.ADD, [0, [1], [0], [1], 1, [32]], b"x" * 32)[:40])
+    writer.write_eof()
+    async with asyncio.timeout(SECOND):
+        assert len(await reader.read()) > 0  # the handshake was answered, nothing else
+    writer.close()
+
+
+async def test_an_add_without_a_key_is_refused_and_the_connection_goes_on(
+    cluster: LocalCluster, victim: bkpy.LedgerWriter
+) -> None:
+    """A stranger can neither write to somebody's ledger nor make one up by writing."""
+    host, port = cluster.bookies[0].address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = b"\0" * 32
+    columns = [0, [victim.ledger_id, 2**50], [7, 0], [1, 1], 1, [32, 32]]
+    writer.write(
+        HELLO
+        + frame(Op.PRESENT, [[victim.ledger_id], [b"k" * 32]])
+        + frame(Op.ADD, columns, body * 2, 8)
+        + frame(Op.READ, [0, 2**50, 0, 0, 100], correlation_id=9)
+    )
+    buffer = ReceiveBuffer(1 << 20)
+    replies: dict[int, object] = {}
+    async with asyncio.timeout(5):
+        while len(replies) < 3:
+            data = await reader.read(65536)
+            assert data
+            buffer.get_buffer()[: len(data)] = data
+            replies.update({f.correlation_id: msgpack.unpackb(f.head) for f in buffer.received(len(data))})
+    assert replies[8] == [Status.UNAUTHORIZED, Status.KEY_REQUIRED]
+    assert replies[9] == [Status.OK, 0, [], -1]
+    writer.close()
+
+
+async def test_thousands_of_idle_connections_do_no_harm(cluster: LocalCluster, victim: bkpy.LedgerWriter) -> None:
+    host, port = cluster.bookies[0].address.rsplit(":", 1)
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(1500)]
+    try:
+        assert await victim.append(b"meanwhile") == victim.last_add_confirmed
+        async with asyncio.timeout(30):  # none of them has said a word: all are closed in the end
+            for reader, _ in opened:
+                try:
+                    assert await reader.read() == b""
+                except ConnectionError:
+                    continue
+    finally:
+        for _, writer in opened:
+            writer.close()

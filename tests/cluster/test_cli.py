@@ -1,0 +1,339 @@
+"""The `bkpy` command as its users meet it: another process, its output, its exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkpy.local import LocalCluster
+from bkpy.local_process import free_port
+from bkpy.local_zookeeper import ZooKeeperServer
+
+PATIENCE_S = 100.0
+COMMAND = [sys.executable, "-m", "bkpy"]
+
+
+def environment(uri: str | None) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
+    return clean if uri is None else {**clean, "BKPY_CONNECT": uri}
+
+
+def bkpy(
+    *arguments: object, uri: str | None = None, stdin: bytes = b"", status: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command to its end; its status must be the expected one, and errors are one line without a traceback."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=PATIENCE_S, env=environment(uri)
+    )
+    assert done.returncode == status, done.stderr.decode()
+    if status:
+        assert done.stderr.count(b"\n") == 1, done.stderr.decode()
+        assert done.stderr.startswith(b"bkpy: ")
+        assert b"Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def uri(cluster: LocalCluster) -> str:
+    return cluster.connect_string
+
+
+def write(uri: str, lines: bytes, *options: str) -> int:
+    return int(bkpy("ledger", "write", *options, uri=uri, stdin=lines).stdout)
+
+
+def as_json(*arguments: object, uri: str) -> Any:
+    return json.loads(bkpy(*arguments, "--json", uri=uri).stdout)
+
+
+# --- without a cluster ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", [[], ["ledger"], ["bookie"], ["bookies"], ["cluster"], ["local"], ["bookie", "run"]])
+def test_help(group: list[str]) -> None:
+    shown = bkpy(*group, "--help")
+    assert shown.stdout.startswith(b"Usage: bkpy")
+    assert shown.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ledgr"], ["'ledgr'", "'ledger'"]),
+        (["ledger", "lst"], ["'lst'"]),
+        (["ledger", "list"], ["--connect", "BKPY_CONNECT"]),
+        (["ledger", "read", "x", "--connect", "zk://h:1/l"], ["LEDGER", "'x'"]),
+        (["ledger", "write", "--ensemble", "3,2", "--connect", "zk://h:1/l"], ["--ensemble", "three numbers"]),
+        (["ledger", "create", "--metadata", "x", "--connect", "zk://h:1/l"], ["--metadata", "KEY=VALUE", "'x'"]),
+        (["bookie", "run", "--journal_directory", "x"], ["--journal_directory", "--journal_directories"]),
+        (["cluster", "init", "--layout", "round", "--connect", "zk://h:1/l"], ["--layout", "hierarchical"]),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_one_line(arguments: list[str], words: list[str]) -> None:
+    message = bkpy(*arguments, status=2).stderr.decode()
+    assert all(word in message for word in words), message
+    assert "--help" in message
+
+
+def test_bookie_run_names_a_bad_setting_and_its_place(tmp_path: Path) -> None:
+    config = tmp_path / "bookie.toml"
+    config.write_text('lissten = "127.0.0.1:3181"\n')
+    message = bkpy("bookie", "run", "--config", config, status=1).stderr.decode()
+    assert f"file {config}: unknown setting lissten; the nearest valid one is listen" in message
+    assert "metadata_uri is missing" in bkpy("bookie", "run", status=1).stderr.decode()
+    assert "flag: block_bytes must be" in bkpy("bookie", "run", "--block-bytes", "x", status=1).stderr.decode()
+
+
+def test_no_zookeeper_is_one_line_in_bounded_time() -> None:
+    port = free_port()
+    message = bkpy("ledger", "list", "--connect", f"zk://127.0.0.1:{port}/ledgers", status=1).stderr.decode()
+    assert f"127.0.0.1:{port}" in message
+    assert b"metadata URI" in bkpy("ledger", "list", "--connect", "http://x", status=1).stderr
+
+
+def test_debug_shows_where() -> None:
+    done = subprocess.run([*COMMAND, "--debug", "ledger", "list", "--connect", "x"], capture_output=True)
+    assert done.returncode == 1
+    assert b"Traceback" in done.stderr
+
+
+# --- ledgers --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back_byte_for_byte(uri: str, tmp_path: Path) -> None:
+    lines = b"first\n\n  third \r\n" + bytes(set(range(256)) - {10}) + b"\nno line break at the end"
+    ledger_id = write(uri, lines)
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == lines + b"\n"
+    assert bkpy("ledger", "read", ledger_id, "--first", 2, "--last", 2, uri=uri).stdout == b"  third \r\n"
+    hexadecimal = bkpy("ledger", "read", ledger_id, "--format", "hex", uri=uri).stdout.splitlines()
+    assert b"\n".join(bytes.fromhex(line.decode()) for line in hexadecimal) == lines
+    objects = [json.loads(line) for line in bkpy("ledger", "read", ledger_id, "--json", uri=uri).stdout.splitlines()]
+    assert [o["entry_id"] for o in objects] == [0, 1, 2, 3, 4]
+    assert [o["length"] for o in objects] == [len(line) for line in lines.split(b"\n")]
+    assert objects[0] == {"ledger_id": ledger_id, "entry_id": 0, "length": 5, "text": "first"}
+    assert "base64" in objects[3]
+    file = tmp_path / "lines"
+    file.write_bytes(lines)
+    from_file = as_json("ledger", "write", file, uri=uri)
+    assert (from_file["entries"], from_file["bytes"]) == (5, len(lines) - 4)
+    assert bkpy("ledger", "read", from_file["ledger_id"], uri=uri).stdout == lines + b"\n"
+
+
+def test_many_lines(uri: str) -> None:
+    lines = b"".join(b"line %d of many\n" % i for i in range(50_000))
+    ledger_id = write(uri, lines, "--ensemble", "3,2,2")
+    done = bkpy("ledger", "read", ledger_id, uri=uri)
+    assert done.stdout == lines
+    assert done.stderr == b""  # no progress bar where there is no terminal
+
+
+def test_an_empty_input_makes_an_empty_ledger(uri: str) -> None:
+    ledger_id = write(uri, b"")
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b""
+    shown = as_json("ledger", "show", ledger_id, uri=uri)
+    assert (shown["state"], shown["last_entry"], shown["length"]) == ("CLOSED", -1, 0)
+
+
+def test_show_list_and_delete(uri: str) -> None:
+    ledger_id = as_json("ledger", "create", "--ensemble", "2,2,1", "--metadata", "app=orders", uri=uri)["ledger_id"]
+    shown = as_json("ledger", "show", ledger_id, uri=uri)
+    assert shown["custom_metadata"] == {"app": "orders"}
+    assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (2, 2, 1)
+    assert len(shown["fragments"][0]["bookies"]) == 2
+    assert "key" not in json.dumps(shown)  # who has a ledger's key can read and write it
+    table = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode()
+    assert "custom app" in table
+    assert "orders" in table
+
+    other = write(uri, b"x\n")
+    assert {ledger_id, other} <= set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
+    assert {"ledger_id": other} in as_json("ledger", "list", uri=uri)
+    assert shown in as_json("ledger", "list", "--long", uri=uri)
+    long = bkpy("ledger", "list", "-l", uri=uri).stdout.decode().splitlines()
+    assert "2,2,1" in next(line for line in long if line.split()[0] == str(ledger_id))
+
+    assert bkpy("ledger", "delete", ledger_id, other, uri=uri).stdout == b""
+    assert not {ledger_id, other} & set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
+    for command in ("show", "read", "tail", "delete"):
+        assert str(ledger_id) in bkpy("ledger", command, ledger_id, uri=uri, status=1).stderr.decode()
+
+
+def test_passwords_come_from_a_file(uri: str, tmp_path: Path) -> None:
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("s3cret\n")
+    wrong.write_text("wrong\n")
+    ledger_id = write(uri, b"x\n", "--password-file", str(secret), "--digest", "hmac-sha256")
+    assert bkpy("ledger", "read", ledger_id, "--password-file", secret, uri=uri).stdout == b"x\n"
+    for options in ([], ["--password-file", wrong]):
+        message = bkpy("ledger", "read", ledger_id, *options, uri=uri, status=1).stderr.decode()
+        assert f"ledger {ledger_id}" in message
+    message = bkpy("ledger", "read", ledger_id, "--password-file", tmp_path / "none", uri=uri, status=1).stderr.decode()
+    assert "No such file" in message
+
+
+def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
+    assert "ledger 123456" in bkpy("ledger", "read", 123456, uri=uri, status=1).stderr.decode()
+    message = bkpy("ledger", "write", "--ensemble", "5,5,3", uri=uri, stdin=b"x\n", status=1).stderr.decode()
+    assert "5" in message
+    assert "bookies" in message
+    message = bkpy("ledger", "write", "--ensemble", "1,2,2", uri=uri, stdin=b"x\n", status=1).stderr.decode()
+    assert "1, 2, 2" in message
+    assert (
+        "line 2 is longer"
+        in subprocess.run(
+            [*COMMAND, "ledger", "write"],
+            input=b"x\n" + bytes(5 << 20),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            env=environment(uri),
+        ).stderr.decode()
+    )
+    ledger_id = write(uri, b"a\nb\n")
+    message = bkpy("ledger", "read", ledger_id, "--first", 5, uri=uri, status=1).stderr.decode()
+    assert f"ledger {ledger_id}" in message
+    assert "No such file" in bkpy("ledger", "write", "/nonexistent", uri=uri, status=1).stderr.decode()
+
+
+def start(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(uri), **pipes
+    )
+
+
+def test_a_tail_follows_a_writer_to_the_end(uri: str) -> None:
+    with start("ledger", "write", uri=uri, stdin=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        ledger_id = int(writer.stdout.readline())
+        with start("ledger", "tail", ledger_id, uri=uri) as tail:
+            assert tail.stdout is not None
+            writer.stdin.write(b"one\ntwo\n")
+            writer.stdin.flush()
+            assert tail.stdout.readline() == b"one\n"
+            assert tail.stdout.readline() == b"two\n"
+            writer.stdin.write(b"three\n")
+            writer.stdin.close()
+            assert tail.stdout.read() == b"three\n"
+            assert tail.wait(PATIENCE_S) == 0
+        assert writer.wait(PATIENCE_S) == 0
+
+
+def test_ctrl_c_ends_a_tail_quietly(uri: str) -> None:
+    with start("ledger", "write", uri=uri, stdin=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdin is not None
+        ledger_id = int(writer.stdout.readline())
+        writer.stdin.write(b"one\ntwo\n")
+        writer.stdin.flush()
+        with start("ledger", "tail", ledger_id, uri=uri) as tail:
+            assert tail.stdout is not None
+            assert tail.stderr is not None
+            assert tail.stdout.readline() == b"one\n"
+            tail.send_signal(signal.SIGINT)
+            assert tail.wait(PATIENCE_S) == 130
+            assert tail.stderr.read() == b""
+        writer.send_signal(signal.SIGINT)
+        assert writer.wait(PATIENCE_S) == 130
+    # A writer that is interrupted closes its ledger behind what it has appended.
+    assert as_json("ledger", "show", ledger_id, uri=uri)["last_entry"] == 1
+
+
+def test_a_reader_that_goes_away_is_no_error_message(uri: str) -> None:
+    ledger_id = write(uri, b"a line that is long enough to fill the pipe\n" * 20_000)
+    with start("ledger", "read", ledger_id, uri=uri) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        reading.stdout.readline()
+        reading.stdout.close()
+        assert reading.wait(PATIENCE_S) == 141
+        assert reading.stderr.read() == b""
+
+
+# --- clusters -------------------------------------------------------------------------------------------------------
+
+
+def test_bookies_and_cluster(uri: str, cluster: LocalCluster) -> None:
+    listed = as_json("bookies", "list", uri=uri)
+    assert [(b["bookie_id"], b["address"], b["read_only"]) for b in listed] == [
+        (b.id, b.address, False) for b in cluster.bookies
+    ]
+    table = bkpy("bookies", "list", uri=uri).stdout.decode()
+    assert all(bookie.address in table for bookie in cluster.bookies)
+    shown = as_json("cluster", "show", uri=uri)
+    assert (shown["layout"], shown["bookies_writable"], shown["root"]) == ("long-hierarchical", 3, "/ledgers")
+    assert shown["instance_id"] in bkpy("cluster", "show", uri=uri).stdout.decode()
+
+
+def test_cluster_init(zookeeper: ZooKeeperServer) -> None:
+    uri = f"zk://{zookeeper.connect_string}/cli/init"
+    assert "cluster init" in bkpy("ledger", "list", uri=uri, status=1).stderr.decode()
+    made = as_json("cluster", "init", "--layout", "flat", uri=uri)
+    assert made["layout"] == "flat"
+    assert as_json("cluster", "show", uri=uri) == made
+    assert "already" in bkpy("cluster", "init", uri=uri, status=1).stderr.decode()
+    assert as_json("bookies", "list", uri=uri) == []
+    assert bkpy("ledger", "list", uri=uri).stdout == b""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "local"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path, number: signal.Signals) -> None:
+    ledger_id = -1
+    for turn in range(2):
+        with start("local", "--dir", directory, uri=None) as local:
+            try:
+                assert local.stdout is not None
+                uri = local.stdout.readline().decode().strip()
+                assert uri.startswith("zk://127.0.0.1:"), local.stderr.read() if local.stderr else ""
+                if turn == 0:
+                    ledger_id = write(uri, b"kept\n")
+                assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
+                pids = running_below(local.pid)
+                assert len(pids) == 4
+            finally:
+                local.send_signal(number)
+            assert local.wait(PATIENCE_S) == 0
+            assert local.stderr is not None
+            assert b"Traceback" not in local.stderr.read()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Path) -> None:
+    with start("local", "--dir", directory, uri=None) as local:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (pids := running_below(local.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        local.send_signal(signal.SIGINT)
+        assert local.wait(PATIENCE_S) in (0, 130)  # 0 if it was quicker than we are
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_local_says_what_is_in_the_way(directory: Path) -> None:
+    async def occupied() -> None:
+        async with LocalCluster(directory, bookies=0):
+            done = await asyncio.to_thread(bkpy, "local", "--dir", directory, status=1)
+            assert f"another process runs a cluster in {directory}" in done.stderr.decode()
+
+    asyncio.run(occupied())
+
+
+def running_below(pid: int) -> list[int]:
+    """The children of a process, whichever of its threads started them."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children += map(int, (task / "children").read_text().split())
+    return children

@@ -1,0 +1,242 @@
+"""The local cluster, on real processes: its life, its failures, and every acknowledged entry after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bkpy
+from bkpy.errors import BookieUnavailableError, ConfigError, NotEnoughBookiesError
+from bkpy.local import LocalCluster
+from bkpy.local_process import accepts_connections, poll, port_is_free
+
+PATIENCE_S = 60.0
+
+
+async def write(cluster: LocalCluster, payloads: list[bytes]) -> int:
+    async with bkpy.connect(cluster.connect_string) as client, await client.create_ledger() as writer:
+        await writer.append_batch(payloads)
+        return writer.ledger_id
+
+
+async def read(cluster: LocalCluster, ledger_id: int) -> list[bytes]:
+    async with bkpy.connect(cluster.connect_string) as client:
+        reader = await client.open_ledger(ledger_id)
+        return [entry.data async for entry in reader.read()]
+
+
+async def registered(cluster: LocalCluster) -> set[str]:
+    async with bkpy.connect(cluster.connect_string) as client:
+        return set(client.bookies)
+
+
+async def test_what_a_cluster_shows_of_itself(cluster: LocalCluster) -> None:
+    assert cluster.connect_string == f"zk://{cluster.zookeeper.address}/ledgers"
+    assert [bookie.id for bookie in cluster.bookies] == ["bookie-1", "bookie-2", "bookie-3"]
+    for part in (*cluster.bookies, cluster.zookeeper):
+        assert part.pid is not None
+        host, _, port = part.address.partition(":")
+        assert await accepts_connections(host, int(port))
+        assert part.directory.is_dir()
+        assert part.log_path.is_file()
+    assert await registered(cluster) == {bookie.id for bookie in cluster.bookies}
+
+
+async def test_a_killed_bookie_comes_back_at_its_address_with_its_data(cluster: LocalCluster) -> None:
+    ledger_id = await write(cluster, [b"a", b"b", b"c"])
+    bookie = cluster.bookies[0]
+    address, pid = bookie.address, bookie.pid
+    await bookie.kill()
+    assert bookie.pid is None
+    assert bookie.exit_status == -signal.SIGKILL
+    await bookie.start()
+    assert bookie.address == address
+    assert bookie.pid not in (None, pid)
+    assert bookie.id in await registered(cluster)
+    for other in cluster.bookies[1:]:
+        await other.kill()  # so that the reader has nobody else to ask
+    try:
+        assert await read(cluster, ledger_id) == [b"a", b"b", b"c"]
+    finally:
+        await cluster.start()
+    assert await registered(cluster) == {bookie.id for bookie in cluster.bookies}
+
+
+async def test_a_stopped_bookie_exits_cleanly_and_is_no_longer_registered(cluster: LocalCluster) -> None:
+    bookie = cluster.bookies[1]
+    await bookie.stop()
+    assert bookie.exit_status == 0
+    assert bookie.id not in await registered(cluster)
+    await bookie.start()
+    await bookie.start()  # no effect
+    assert bookie.id in await registered(cluster)
+
+
+async def test_a_suspended_bookie_keeps_its_process_and_goes_on(cluster: LocalCluster) -> None:
+    bookie = cluster.bookies[2]
+    pid = bookie.pid
+    async with (
+        bkpy.connect(cluster.connect_string, add_timeout_s=60.0) as client,
+        await client.create_ledger() as writer,
+    ):
+        assert await writer.append(b"with all three") == 0
+        bookie.suspend()
+        try:
+            assert await writer.append(b"two of three are an ack quorum") == 1
+        finally:
+            bookie.resume()
+        assert await writer.append(b"and go on") == 2
+    assert bookie.pid == pid
+
+
+async def test_zookeeper_has_the_same_methods(cluster: LocalCluster) -> None:
+    server = cluster.zookeeper
+    ledger_id = await write(cluster, [b"before"])
+    address = server.address
+    await server.kill()
+    await server.start()
+    assert server.address == address
+    assert await read(cluster, ledger_id) == [b"before"]
+    server.suspend()
+    server.resume()
+    await server.stop()
+    assert server.pid is None
+    await server.start()
+
+    async def all_back() -> bool:
+        return await registered(cluster) == {bookie.id for bookie in cluster.bookies}
+
+    assert await poll(all_back, PATIENCE_S)
+
+
+async def test_a_bookie_that_can_not_start_shows_its_log(cluster: LocalCluster) -> None:
+    bookie = cluster.bookies[0]
+    await bookie.stop()
+    host, _, port = bookie.address.partition(":")
+    squatter = await asyncio.start_server(lambda reader, writer: writer.close(), host, int(port))
+    try:
+        with pytest.raises(BookieUnavailableError, match="last lines of its log") as caught:
+            await bookie.start()
+        assert bookie.id in str(caught.value)
+        assert "in use" in str(caught.value)
+        assert bookie.pid is None
+    finally:
+        squatter.close()
+        await squatter.wait_closed()
+    await bookie.start()
+
+
+async def test_it_grows_and_finds_everything_when_it_is_started_again(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, bookies=1) as first:
+        with pytest.raises(NotEnoughBookiesError):
+            await write(first, [b"needs three"])
+        await first.add_bookie()
+        added = await first.add_bookie()
+        assert (added.id, added.pid is not None) == ("bookie-3", True)
+        ledger_id = await write(first, [b"x", b""])
+        addresses = {bookie.id: bookie.address for bookie in first.bookies}
+        connect_string = first.connect_string
+    assert all(part.pid is None for part in (*first.bookies, first.zookeeper))
+    async with LocalCluster(tmp_path, bookies=1) as second:
+        assert {bookie.id: bookie.address for bookie in second.bookies} == addresses
+        assert second.connect_string == connect_string
+        assert await read(second, ledger_id) == [b"x", b""]
+
+
+async def test_ports_that_were_taken_meanwhile_are_chosen_anew(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, bookies=3)
+    async with cluster:
+        ledger_id = await write(cluster, [b"x"])
+        old = cluster.bookies[0].port
+    squatter = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", old)
+    try:
+        async with LocalCluster(tmp_path) as again:
+            assert again.bookies[0].port != old
+            assert again.bookies[1].port == cluster.bookies[1].port
+            assert await read(again, ledger_id) == [b"x"]
+    finally:
+        squatter.close()
+
+
+async def test_settings_reach_the_bookies_and_mistakes_are_refused(tmp_path: Path) -> None:
+    config = {"journal_max_size_mb": 3, "ledger_directories": ["one", "two"]}
+    async with LocalCluster(tmp_path, bookies=1, config=config) as cluster:
+        directory = cluster.bookies[0].directory
+        assert "journal_max_size_mb = 3\n" in (directory / "bookie.toml").read_text()
+        assert (directory / "one").is_dir()
+        assert (directory / "two").is_dir()
+    with pytest.raises(ConfigError, match="config: unknown setting jornal_directories; the nearest"):
+        LocalCluster(tmp_path, config={"jornal_directories": ["x"]})
+    with pytest.raises(ConfigError, match="listen is chosen by the cluster"):
+        LocalCluster(tmp_path, config={"listen": "127.0.0.1:1"})
+    with pytest.raises(BookieUnavailableError, match="journal_max_size_mb"):
+        await LocalCluster(tmp_path, config={"journal_max_size_mb": -1}).start()
+    async with LocalCluster(tmp_path, bookies=1):  # the failed start has left nothing running
+        pass
+
+
+async def test_one_directory_is_used_by_one_cluster(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, bookies=0):
+        with pytest.raises(ConfigError, match="another process runs a cluster in"):
+            await LocalCluster(tmp_path, bookies=0).start()
+
+
+async def test_a_cancelled_start_leaves_nothing_running(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    starting = asyncio.ensure_future(cluster.start())
+
+    async def has_bookie() -> bool:
+        return any(bookie.pid is not None for bookie in cluster.bookies)
+
+    assert await poll(has_bookie, PATIENCE_S)
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    assert all(part.pid is None for part in (*cluster.bookies, cluster.zookeeper))
+
+
+PARENT = """\
+import asyncio, sys
+from bkpy.local import LocalCluster
+
+async def main():
+    async with LocalCluster(sys.argv[1], bookies=1) as cluster:
+        print(*(part.pid for part in (*cluster.bookies, cluster.zookeeper)), flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def test_the_children_die_with_their_parent_and_the_directory_is_free(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+    finally:
+        parent.kill()
+        parent.communicate()
+
+    async def start_again() -> None:
+        async with LocalCluster(tmp_path, bookies=1) as cluster:
+            assert cluster.bookies[0].pid not in pids
+
+    asyncio.run(start_again())
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_nothing_listens_after_the_end(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, bookies=1) as cluster:
+        ports = [cluster.zookeeper.port, cluster.bookies[0].port]
+        assert not any(port_is_free(port) for port in ports)
+    assert all(port_is_free(port) for port in ports)

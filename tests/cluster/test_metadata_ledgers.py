@@ -1,0 +1,384 @@
+"""The catalogue of ledgers, the cluster's root and the cookies, on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from bkpy.errors import (
+    ConfigError,
+    CorruptDataError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchClusterError,
+    NoSuchLedgerError,
+)
+from bkpy.local_zookeeper import ZooKeeperServer
+from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.cookies import delete_cookie, list_cookies, read_cookie, write_cookie
+from bkpy.metadata.layout import LAYOUTS
+from bkpy.metadata.resolve import create_certainly, ensure_path
+from bkpy.metadata.store import BadVersion, Create, MetadataStore, NodeExists, NoNode
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
+from bkpy.runtime import real_runtime
+from cluster.metadata_harness import Harness, harness, store
+
+__all__ = ["harness", "store"]  # fixtures
+
+ALL_LAYOUTS = pytest.mark.parametrize("layout", sorted(LAYOUTS))
+Build = Callable[[int], LedgerMetadata]
+
+
+def builder(token: str = "token") -> Build:
+    def build(ledger_id: int) -> LedgerMetadata:
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState.OPEN,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            digest="crc32c",
+            ledger_key=bytes(32),
+            fragments=(Fragment(0, ("b1", "b2", "b3")),),
+            created_ms=1_700_000_000_000,
+            owner_token=token,
+        )
+
+    return build
+
+
+async def listed(cluster: Cluster) -> list[int]:
+    return [ledger_id async for ledger_id in cluster.catalog.ids()]
+
+
+# --- the cluster --------------------------------------------------------------------------------------------
+
+
+@ALL_LAYOUTS
+async def test_a_cluster_is_made_once_and_found_again(harness: Harness, store: MetadataStore, layout: str) -> None:
+    root = f"{harness.root}/deep/cluster"
+    with pytest.raises(NoSuchClusterError, match="bkpy cluster init"):
+        await open_cluster(store, root)
+    made = await init_cluster(store, root, layout)
+    found = await open_cluster(await harness.open(), root)
+    assert found.instance_id == made.instance_id
+    assert found.layout_name == made.layout_name == layout
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", made.instance_id)
+    with pytest.raises(ConfigError, match=f"already under {root}"):
+        await init_cluster(store, root, layout)
+    assert (await open_cluster(store, root)).instance_id == made.instance_id
+
+
+async def test_of_many_who_make_the_cluster_at_once_one_succeeds(harness: Harness, store: MetadataStore) -> None:
+    others = [store, await harness.open()]
+    results = await asyncio.gather(*(init_cluster(one, harness.root) for one in others * 3), return_exceptions=True)
+    made = [result for result in results if isinstance(result, Cluster)]
+    assert len(made) == 1
+    assert sum(isinstance(result, ConfigError) for result in results) == 5
+    assert (await open_cluster(store, harness.root)).instance_id == made[0].instance_id
+
+
+@pytest.mark.parametrize("lost", ["lose_request", "lose_reply"])
+async def test_making_a_cluster_survives_a_lost_connection(harness: Harness, store: MetadataStore, lost: str) -> None:
+    getattr(harness, lost)(store)
+    made = await init_cluster(store, harness.root)
+    assert (await open_cluster(store, harness.root)).instance_id == made.instance_id
+
+
+async def test_an_unknown_layout_is_refused(harness: Harness, store: MetadataStore) -> None:
+    with pytest.raises(ConfigError, match="flat, hierarchical, long-hierarchical"):
+        await init_cluster(store, harness.root, "square")
+    assert await store.children(harness.root) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "error"),
+    [
+        (b'{"version": 2, "layout": "flat"}', UnsupportedVersionError),
+        (b"flat", CorruptDataError),
+        (b'{"layout": "flat"}', CorruptDataError),
+        (b"[]", CorruptDataError),
+        (b'{"version": 1, "layout": "square"}', ConfigError),
+    ],
+)
+async def test_a_layout_that_cannot_be_read_is_an_error(
+    harness: Harness, store: MetadataStore, stored: bytes, error: type[Exception]
+) -> None:
+    await init_cluster(store, harness.root)
+    await store.put(f"{harness.root}/LAYOUT", stored, 0)
+    with pytest.raises(error):
+        await open_cluster(store, harness.root)
+
+
+# --- ledgers ------------------------------------------------------------------------------------------------
+
+
+@ALL_LAYOUTS
+async def test_a_ledgers_life(harness: Harness, store: MetadataStore, layout: str) -> None:
+    catalog = (await init_cluster(store, harness.root, layout)).catalog
+    made, version = await catalog.create(builder())
+    ledger_id = made.ledger_id
+    assert await catalog.read(ledger_id) == (made, version)
+    closed = made.closed(9, 100)
+    assert await catalog.write(closed, version) == version + 1
+    assert await catalog.read(ledger_id) == (closed, version + 1)
+    with pytest.raises(MetadataConflictError, match=f"ledger {ledger_id}"):
+        await catalog.write(made, version)
+    await catalog.delete(ledger_id)
+    for call in (catalog.read(ledger_id), catalog.write(made, 1), catalog.delete(ledger_id)):
+        with pytest.raises(NoSuchLedgerError, match=f"ledger {ledger_id}"):
+            await call
+
+
+@ALL_LAYOUTS
+async def test_concurrent_creates_give_distinct_ledgers_and_leave_no_id_nodes(
+    harness: Harness, store: MetadataStore, layout: str
+) -> None:
+    await init_cluster(store, harness.root, layout)
+    clusters = [await open_cluster(one, harness.root) for one in (store, await harness.open(), await harness.open())]
+    made = await asyncio.gather(*(cluster.catalog.create(builder()) for cluster in clusters for _ in range(40)))
+    ids = sorted(metadata.ledger_id for metadata, _ in made)
+    assert len(set(ids)) == 120
+    assert await listed(clusters[0]) == ids
+    for node in LAYOUTS[layout].id_nodes:
+        names = await store.children(f"{harness.root}/{node}")
+        assert [name for name in names if not name.startswith("HOB-")] == []
+
+
+@pytest.mark.parametrize("lost", ["lose_request", "lose_reply"])
+@pytest.mark.parametrize("writes_before", [0, 1])
+@ALL_LAYOUTS
+async def test_a_create_whose_connection_is_lost_makes_exactly_one_ledger(
+    harness: Harness, store: MetadataStore, layout: str, writes_before: int, lost: str
+) -> None:
+    cluster = await init_cluster(store, harness.root, layout)
+    await cluster.catalog.create(builder("first"))  # so that no partition is missing
+
+    def build(ledger_id: int) -> LedgerMetadata:
+        if writes_before == 1:  # the id is there, next the ledger is written
+            getattr(harness, lost)(store)
+        return builder("second")(ledger_id)
+
+    if writes_before == 0:
+        getattr(harness, lost)(store)
+    made, version = await cluster.catalog.create(build)
+    assert await cluster.catalog.read(made.ledger_id) == (made, version)
+    assert len(await listed(cluster)) == 2
+
+
+@pytest.mark.parametrize("lost", ["lose_request", "lose_reply"])
+async def test_a_write_and_a_delete_whose_connection_is_lost_are_found_out(
+    harness: Harness, store: MetadataStore, lost: str
+) -> None:
+    cluster = await init_cluster(store, harness.root)
+    made, version = await cluster.catalog.create(builder())
+    getattr(harness, lost)(store)
+    version = await cluster.catalog.write(made.in_recovery(), version)
+    assert await cluster.catalog.read(made.ledger_id) == (made.in_recovery(), version)
+    assert version == 1
+    getattr(harness, lost)(store)
+    await cluster.catalog.delete(made.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await cluster.catalog.delete(made.ledger_id)
+
+
+async def test_a_lost_write_that_somebody_overtook_is_a_conflict(harness: Harness, store: MetadataStore) -> None:
+    cluster = await init_cluster(store, harness.root)
+    other = await open_cluster(await harness.open(), harness.root)
+    made, version = await cluster.catalog.create(builder())
+    harness.lose_request(store)
+    # The other one's write comes between the lost write and its second attempt, or before both: a conflict anyhow.
+    results = await asyncio.gather(
+        cluster.catalog.write(made.closed(1, 10), version),
+        other.catalog.write(made.in_recovery(), version),
+        return_exceptions=True,
+    )
+    stored, _ = await other.catalog.read(made.ledger_id)
+    won = [result for result in results if result == version + 1]
+    assert len(won) == 1
+    assert sum(isinstance(result, MetadataConflictError) for result in results) == 1
+    assert stored == (made.closed(1, 10) if results[0] == version + 1 else made.in_recovery())
+
+
+async def test_a_session_lost_between_id_and_ledger_costs_only_the_id(harness: Harness, store: MetadataStore) -> None:
+    cluster = await init_cluster(store, harness.root)
+    first, _ = await cluster.catalog.create(builder())
+    ids: list[int] = []
+
+    def build(ledger_id: int) -> LedgerMetadata:
+        ids.append(ledger_id)
+        return builder()(ledger_id)
+
+    new_id = cluster.catalog._new_ids.next
+
+    async def new_id_and_expiry() -> tuple[int, str]:
+        found = await new_id()
+        if not ids:
+            await harness.expire(store)
+        return found
+
+    cluster.catalog._new_ids.next = new_id_and_expiry  # type: ignore[method-assign]
+    made, _ = await cluster.catalog.create(build)
+    assert ids == [first.ledger_id + 1, first.ledger_id + 2]
+    assert await listed(cluster) == [first.ledger_id, made.ledger_id] == [first.ledger_id, ids[1]]
+
+
+async def test_an_id_that_was_taken_by_hand_is_skipped(harness: Harness, store: MetadataStore) -> None:
+    cluster = await init_cluster(store, harness.root)
+    first, _ = await cluster.catalog.create(builder())
+    taken = first.ledger_id + 1
+    await store.create(cluster.catalog.path_of(taken), builder("by hand")(taken).encode())
+    made, _ = await cluster.catalog.create(builder("mine"))
+    assert made.ledger_id == taken + 1
+    assert (await cluster.catalog.read(taken))[0].owner_token == "by hand"
+
+
+async def test_a_builder_that_fails_leaves_nothing_behind(harness: Harness, store: MetadataStore) -> None:
+    cluster = await init_cluster(store, harness.root, "hierarchical")
+
+    def build(ledger_id: int) -> LedgerMetadata:
+        raise LookupError("no bookies")
+
+    with pytest.raises(LookupError):
+        await cluster.catalog.create(build)
+    with pytest.raises(ConfigError, match="ledger 77"):
+        await cluster.catalog.create(lambda ledger_id: builder()(77))
+    assert await store.children(f"{harness.root}/idgen") == []
+    assert await listed(cluster) == []
+
+
+async def test_ids_go_on_past_31_bits(harness: Harness, store: MetadataStore) -> None:
+    cluster = await init_cluster(store, harness.root)
+    small, _ = await cluster.catalog.create(builder())
+    await store.create(f"{harness.root}/idgen-long/HOB-0000000001", b"")
+    later = await open_cluster(await harness.open(), harness.root)
+    large, version = await later.catalog.create(builder())
+    assert large.ledger_id == 2**31
+    assert await cluster.catalog.read(2**31) == (large, version)
+    assert await store.exists(f"{harness.root}/000/0000/0021/4748/L3648")
+    huge = builder()(2**63 - 1)
+    await ensure_path(store, f"{harness.root}/922/3372/0368/5477")
+    await create_certainly(store, Create(cluster.catalog.path_of(huge.ledger_id), huge.encode()))
+    assert await listed(cluster) == [small.ledger_id, 2**31, 2**63 - 1]
+    # The one that has not heard of the new counter goes on with the old one, and no id comes twice.
+    assert (await cluster.catalog.create(builder()))[0].ledger_id == small.ledger_id + 1
+
+
+async def test_listing_while_ledgers_come_and_go(harness: Harness, store: MetadataStore) -> None:
+    cluster = await init_cluster(store, harness.root, "hierarchical")
+    other = await open_cluster(await harness.open(), harness.root)
+    partitions = [0, 10_000, 20_000, 30_000]
+    for first in partitions:
+        await ensure_path(store, cluster.catalog.path_of(first).rsplit("/", 1)[0])
+    stays = [first + index for first in partitions for index in range(50, 70)]
+    goes = [first + index for first in partitions for index in range(100, 120)]
+    value = builder()(0).encode()
+    await asyncio.gather(*(store.create(cluster.catalog.path_of(ledger_id), value) for ledger_id in stays + goes))
+    stop = asyncio.Event()
+
+    async def churn() -> int:
+        created = 0
+        for ledger_id in goes:
+            await other.catalog.delete(ledger_id)
+        while not stop.is_set():
+            await other.catalog.create(builder())
+            created += 1
+        return created
+
+    churning = asyncio.create_task(churn())
+    for _ in range(10):
+        ids = await listed(cluster)
+        assert ids == sorted(set(ids))
+        assert set(stays) <= set(ids)
+    stop.set()
+    created = await churning
+    assert len(await listed(cluster)) == len(stays) + created
+
+
+@ALL_LAYOUTS
+async def test_nodes_that_are_no_ledgers_are_not_listed(harness: Harness, store: MetadataStore, layout: str) -> None:
+    cluster = await init_cluster(store, harness.root, layout)
+    for name in ("logs", "underreplication", "L12", "00x", "0000"):
+        await ensure_path(store, f"{harness.root}/{name}")
+    assert await listed(cluster) == []
+
+
+async def test_a_store_that_stays_away_is_an_error_that_knows_nothing_was_made(
+    harness: Harness, store: MetadataStore
+) -> None:
+    cluster = await init_cluster(store, harness.root)
+    impatient = await harness.open(call_timeout_s=0.2)
+    away = await open_cluster(impatient, harness.root)
+    await harness.suspend(impatient)
+    with pytest.raises(MetadataUnavailableError) as failed:
+        await away.catalog.create(builder())
+    assert not failed.value.outcome_unknown
+    assert await listed(cluster) == []
+
+
+# --- cookies ------------------------------------------------------------------------------------------------
+
+
+def cookie(bookie_id: str = "b1", **more: str) -> bytes:
+    fields = {"bookie_id": bookie_id, "address": "127.0.0.1:3181", "instance_id": "i"} | more
+    return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize("lost", [None, "lose_request", "lose_reply"])
+async def test_a_cookies_life(harness: Harness, store: MetadataStore, lost: str | None) -> None:
+    root = harness.root
+
+    def trouble() -> None:
+        if lost is not None:
+            getattr(harness, lost)(store)
+
+    await init_cluster(store, root)
+    assert await read_cookie(store, root, "b1") is None
+    trouble()
+    assert await write_cookie(store, root, "b1", cookie(), None) == 0
+    assert await read_cookie(store, root, "b1") == (cookie(), 0)
+    with pytest.raises(NodeExists):
+        await write_cookie(store, root, "b1", cookie(), None)
+    trouble()
+    assert await write_cookie(store, root, "b1", cookie(rack="r"), 0) == 1
+    with pytest.raises(BadVersion):
+        await write_cookie(store, root, "b1", cookie(), 0)
+    assert await list_cookies(store, root) == ["b1"]
+    with pytest.raises(BadVersion):
+        await delete_cookie(store, root, "b1", 0)
+    trouble()
+    await delete_cookie(store, root, "b1", 1)
+    with pytest.raises(NoNode):
+        await delete_cookie(store, root, "b1")
+    assert await list_cookies(store, root) == []
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{", b'{"bookie_id": "b1"}', cookie("other"), b'{"bookie_id": 1, "address": "a"}']
+)
+async def test_a_value_that_is_no_cookie_is_refused(harness: Harness, store: MetadataStore, value: bytes) -> None:
+    await init_cluster(store, harness.root)
+    with pytest.raises(ConfigError):
+        await write_cookie(store, harness.root, "b1", value, None)
+    assert await list_cookies(store, harness.root) == []
+
+
+@pytest.mark.parametrize("bookie_id", ["", "readonly", "a/b", "a b", ".hidden", "x" * 256])
+async def test_an_id_that_cannot_name_a_node_is_refused(harness: Harness, store: MetadataStore, bookie_id: str) -> None:
+    with pytest.raises(ConfigError, match="bookie id"):
+        await read_cookie(store, harness.root, bookie_id)
+
+
+async def test_connecting_by_uri(zookeeper: ZooKeeperServer) -> None:
+    runtime = real_runtime()
+    store, root = await connect_store(f"zk://{zookeeper.connect_string}/some/where", runtime)
+    assert root == "/some/where"
+    assert await store.exists("/")
+    await store.close()
+    with pytest.raises(ConfigError):
+        await connect_store("http://127.0.0.1", runtime)

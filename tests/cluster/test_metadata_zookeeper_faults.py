@@ -1,0 +1,570 @@
+"""The ZooKeeper session under connection faults, on a real server behind a proxy that makes them.
+
+The tests are named after the defects D1 to D10 of docs/decisions/002-own-zookeeper-session.md. Where a fault must be
+noticed *soon*, the session timeout is made so long that noticing it late would miss the test's deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
+from bkpy.local_zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from bkpy.metadata.store import Create, SessionState
+from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.runtime import Runtime, real_runtime
+from cluster.metadata_harness import DEADLINE_S, eventually
+from cluster.zookeeper_proxy import (
+    AUTH,
+    CREATE,
+    DELETE,
+    GET_DATA,
+    HANDSHAKE,
+    MULTI,
+    SET_DATA,
+    SET_WATCHES,
+    Fault,
+    ZooKeeperProxy,
+)
+
+LONG_SESSION_S = 60.0  # twice the deadline of any wait
+TLS = Path(__file__).parent / "tls"
+
+ENDS = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.END_BEFORE_REPLY, Fault.END_MID_REPLY]
+
+OpenStore = Callable[..., Awaitable[ZooKeeperStore]]
+
+
+@pytest.fixture
+async def proxy(zookeeper: ZooKeeperServer) -> AsyncIterator[ZooKeeperProxy]:
+    proxy = ZooKeeperProxy(zookeeper.port)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[OpenStore]:
+    """Opens stores through proxies or servers, and closes them at the end."""
+    stores: list[ZooKeeperStore] = []
+
+    async def open_(
+        *through: ZooKeeperProxy | ZooKeeperServer,
+        session_timeout_s: float = LONG_SESSION_S,
+        auth: Sequence[tuple[str, bytes]] = (),
+    ) -> ZooKeeperStore:
+        hosts = [("127.0.0.1", one.port) for one in through]
+        store = ZooKeeperStore(hosts, in_order(), session_timeout_s=session_timeout_s, auth=auth)
+        stores.append(store)
+        await store.start(DEADLINE_S)
+        return store
+
+    yield open_
+    for store in stores:
+        await store.close()
+
+
+class _InOrder:
+    """Randomness that leaves the order of the servers as it is."""
+
+    def __init__(self) -> None:
+        self._rng = real_runtime().rng
+
+    def sample(self, population: Sequence[object], k: int) -> list[object]:
+        return list(population)[:k]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._rng, name)
+
+
+def in_order() -> Runtime:
+    return dataclasses.replace(real_runtime(), rng=_InOrder())
+
+
+async def connected(store: ZooKeeperStore) -> None:
+    await eventually(lambda: store.state is SessionState.CONNECTED, "connected")
+
+
+async def new_node(store: ZooKeeperStore, data: bytes = b"") -> str:
+    return await store.create("/fault-", data, sequential=True)
+
+
+# --- D1 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ENDS)
+async def test_d1_the_end_of_a_connection_fails_its_writes_and_reconnects_at_once(
+    proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
+) -> None:
+    store = await open_store(proxy)
+    node = await new_node(store)
+    session = store.session_id
+    proxy.on(fault, SET_DATA)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(MetadataUnavailableError) as lost:
+            await store.put(node, b"x", 0)
+        assert lost.value.outcome_unknown
+        await store.get(node)
+    assert store.session_id == session
+    assert proxy.accepted == 2
+
+
+async def test_d1_all_calls_in_flight_end_when_the_server_is_killed(tmp_path: Path, open_store: OpenStore) -> None:
+    async with ZooKeeperServer(tmp_path) as server:
+        proxy = ZooKeeperProxy(server.port)
+        await proxy.start()
+        store = await open_store(proxy)
+        node = await store.create("/a", b"", ephemeral=True)
+        session = store.session_id
+        server.suspend()  # so that the calls are in flight when it dies
+        writes = [asyncio.create_task(store.put(node, b"x", 0)) for _ in range(20)]
+        read = asyncio.create_task(store.get(node))
+        await eventually(lambda: proxy.requests[SET_DATA] == 20, "the writes are on their way")
+        await server.kill()
+        async with asyncio.timeout(DEADLINE_S):
+            for error in await asyncio.gather(*writes, return_exceptions=True):
+                assert isinstance(error, MetadataUnavailableError)
+                assert error.outcome_unknown
+        await eventually(lambda: store.state is SessionState.SUSPENDED, "suspended")
+        await server.start()
+        value, version = await read  # a read is simply made again
+        assert (value, version) in [(b"", 0), (b"x", 1)]
+        assert store.session_id == session
+        await proxy.stop()
+
+
+# --- D2 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ENDS)
+async def test_d2_a_drop_while_watches_are_set_again_is_survived(
+    proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
+) -> None:
+    store = await open_store(proxy)
+    node = await new_node(store)
+    watch = store.watch(node)
+    await anext(watch)
+    dropped = [proxy.on(fault, SET_WATCHES) for _ in range(3)]
+    await proxy.reset()
+    for event in dropped:
+        async with asyncio.timeout(DEADLINE_S):
+            await event.wait()
+    await connected(store)
+    assert proxy.requests[SET_WATCHES] == 4
+    await store.put(node, b"x", 0)
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(watch)
+
+
+async def test_d2_a_server_that_never_answers_while_watches_are_set_again_is_given_up(
+    proxy: ZooKeeperProxy, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy, session_timeout_s=4.0)
+    node = await new_node(store)
+    watch = store.watch(node)
+    await anext(watch)
+    stalled = proxy.on(Fault.STALL_MID_REPLY, SET_WATCHES)
+    await proxy.reset()
+    async with asyncio.timeout(DEADLINE_S):
+        await stalled.wait()
+    await connected(store)
+    await store.put(node, b"x", 0)
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(watch)
+
+
+async def test_d2_ten_thousand_watches_are_set_again_in_pieces(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+    store = await open_store(proxy)
+    parent = await new_node(store)
+    watched = [f"{parent}/{'long' * 35}-{number}" for number in range(10_000)]
+    assert sum(map(len, watched)) > 1 << 20
+    watches = [store.watch(path) for path in watched]
+    for start in range(0, len(watches), 1000):
+        await asyncio.gather(*(anext(watch) for watch in watches[start : start + 1000]))
+    await store.create(watched[0], b"")
+    await anext(watches[0])  # now it waits for a change of a node that is there
+    await proxy.reset()
+    await eventually(lambda: proxy.accepted == 2, "another connection")
+    await connected(store)
+    assert proxy.requests[SET_WATCHES] > 4
+    assert proxy.largest_request < 1 << 20
+    for number in (1, 5_000, 9_999):
+        waiting = asyncio.create_task(anext(watches[number]))
+        await store.create(watched[number], b"")
+        async with asyncio.timeout(DEADLINE_S):
+            await waiting
+    await store.delete(watched[0])
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(watches[0])
+
+
+# --- D3 -------------------------------------------------------------------------------------------------------
+
+
+async def test_d3_no_write_is_sent_twice(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+    store = await open_store(proxy)
+    parent = await new_node(store)
+    proxy.requests.clear()
+    calls = {
+        CREATE: lambda: store.create(f"{parent}/n-", b"", sequential=True),
+        SET_DATA: lambda: store.put(parent, b"x", 0),
+        MULTI: lambda: store.multi([Create(f"{parent}/m", b"")]),
+        DELETE: lambda: store.delete(f"{parent}/m"),
+    }
+    for opcode, call in calls.items():
+        proxy.on(Fault.LOSE_REPLY, opcode)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(MetadataUnavailableError) as lost:
+                await call()
+            assert lost.value.outcome_unknown
+            await store.sync("/")
+    assert {opcode: proxy.requests[opcode] for opcode in calls} == dict.fromkeys(calls, 1)
+    assert await store.children(parent) == ["n-0000000000"]
+    assert await store.get(parent) == (b"x", 1)
+
+
+# --- D4, D5 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ENDS)
+async def test_d4_d5_a_session_survives_many_broken_handshakes(
+    proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
+) -> None:
+    # Six tries with pauses of less than a second. Doubling from two seconds on, they would outlast the session.
+    store = await open_store(proxy)
+    node = await store.create("/ephemeral-", b"", ephemeral=True, sequential=True)
+    session = store.session_id
+    broken = [proxy.on(fault, HANDSHAKE) for _ in range(5)]
+    await proxy.reset()
+    async with asyncio.timeout(DEADLINE_S):
+        for event in broken:
+            await event.wait()
+        await store.sync("/")
+        assert await store.exists(node)
+    assert store.session_id == session
+    assert proxy.accepted == 7
+
+
+async def test_d5_a_reconnect_carries_the_session_and_the_newest_change_seen(
+    proxy: ZooKeeperProxy, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy)
+    await new_node(store)
+    await proxy.reset()
+    await store.sync("/")
+    await new_node(store)
+    await proxy.reset()
+    await store.sync("/")
+    (zxid_1, session_1), (zxid_2, session_2), (zxid_3, session_3) = proxy.handshakes
+    assert (zxid_1, session_1) == (0, 0)
+    assert session_2 == session_3 == store.session_id
+    assert 0 < zxid_2 < zxid_3
+
+
+async def test_d5_a_server_that_lags_behind_is_refused_and_the_session_kept(
+    proxy: ZooKeeperProxy, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy)
+    session = store.session_id
+    newest = store._session._last_zxid
+    store._session._last_zxid = 1 << 60  # as if another server had shown us more than this one has
+    await proxy.reset()
+    await eventually(lambda: proxy.accepted >= 4, "several tries")
+    assert store.state is SessionState.SUSPENDED
+    store._session._last_zxid = newest
+    await connected(store)
+    assert store.session_id == session
+
+
+async def test_an_expired_session_is_replaced_and_its_nodes_are_gone(
+    proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy, session_timeout_s=2.0)
+    witness = await open_store(zookeeper)
+    seen: list[SessionState] = []
+    store.session_events.subscribe(seen.append)
+    node = await store.create("/ephemeral-", b"", ephemeral=True, sequential=True)
+    session = store.session_id
+    watch = store.watch("/")
+    await anext(watch)
+    await proxy.cut()
+
+    async def gone() -> bool:
+        return not await witness.exists(node)
+
+    await eventually(gone, "the server expires the session")
+    assert store.session_id == session  # only the server's word counts
+    await proxy.start()
+    await connected(store)
+    assert store.session_id != session
+    assert seen == ["suspended", "expired", "connected"]
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(watch)
+
+
+# --- D6 -------------------------------------------------------------------------------------------------------
+
+
+async def test_d6_a_silent_host_delays_but_does_not_stop_the_first_connect(
+    proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore
+) -> None:
+    proxy.silent = True
+    store = await open_store(proxy, zookeeper, session_timeout_s=3.0)
+    assert await store.exists("/")
+    assert proxy.accepted >= 1
+
+
+@pytest.mark.parametrize("how", ["silent", "black hole"])
+async def test_d6_a_host_that_goes_silent_is_left_before_the_session_ends(
+    proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore, how: str
+) -> None:
+    other = ZooKeeperProxy(zookeeper.port)
+    await other.start()
+    store = await open_store(proxy, other, session_timeout_s=9.0)
+    node = await store.create("/ephemeral-", b"", ephemeral=True, sequential=True)
+    session = store.session_id
+    proxy.silent = True
+    if how == "silent":
+        await proxy.reset()
+    else:
+        proxy.black_hole()
+    await eventually(lambda: other.accepted == 1, "fail-over")
+    await connected(store)
+    assert await store.exists(node)
+    assert store.session_id == session
+    await store.close()
+    await other.stop()
+
+
+async def test_d6_every_connection_starts_with_the_handshake_and_nothing_else(
+    proxy: ZooKeeperProxy, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy)
+    for _ in range(3):
+        await proxy.reset()
+        await store.sync("/")
+    assert proxy.accepted == proxy.requests[HANDSHAKE] == 4
+
+
+# --- D7 -------------------------------------------------------------------------------------------------------
+
+
+async def test_d7_failures_of_earlier_calls_leave_nothing_behind(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+    store = await open_store(proxy)
+    node = await new_node(store)
+    for _ in range(5):
+        proxy.on(Fault.LOSE_REQUEST, GET_DATA)
+    assert await store.get(node) == (b"", 0)  # five times lost, asked for six times
+    assert proxy.requests[GET_DATA] == 6
+    proxy.on(Fault.LOSE_REPLY, SET_DATA)
+    with pytest.raises(MetadataUnavailableError):
+        await store.put(node, b"x", 0)
+    for version in range(1, 200):
+        assert await store.put(node, b"y", version) == version + 1
+    values = await asyncio.gather(*(store.get(node) for _ in range(3000)))  # more than may be in flight at once
+    assert set(values) == {(b"y", 200)}
+
+
+# --- D8 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.END_MID_REPLY, Fault.STALL_MID_REPLY])
+async def test_d8_half_a_frame_neither_blocks_the_loop_nor_the_call(
+    proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
+) -> None:
+    store = await open_store(proxy, session_timeout_s=3.0)
+    node = await new_node(store, bytes(100_000))
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    ticking = asyncio.create_task(tick())
+    hit = proxy.on(fault, GET_DATA)
+    reading = asyncio.create_task(store.get(node))
+    async with asyncio.timeout(DEADLINE_S):
+        await hit.wait()
+        before = turns
+        assert await reading == (bytes(100_000), 0)
+        await eventually(lambda: turns >= before + 10, "the loop runs")
+    ticking.cancel()
+    assert proxy.accepted == 2
+
+
+# --- D9 -------------------------------------------------------------------------------------------------------
+
+
+async def test_d9_a_wait_for_deletion_survives_any_number_of_reconnects(
+    proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy)
+    other = await open_store(zookeeper)
+    node = await new_node(store)
+
+    async def deleted() -> int:
+        turns = 0
+        async for _ in store.watch(node):
+            turns += 1
+            if not await store.exists(node):
+                return turns
+        raise AssertionError("the watch ended")
+
+    waiting = asyncio.create_task(deleted())
+    for _ in range(3):
+        await proxy.reset()
+        await connected(store)
+        await store.sync(node)
+    assert not waiting.done()
+    await other.delete(node)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await waiting >= 2
+
+
+# --- D10 ------------------------------------------------------------------------------------------------------
+
+
+async def test_d10_credentials_are_presented_on_every_connection(
+    proxy: ZooKeeperProxy, open_store: OpenStore, zookeeper: ZooKeeperServer
+) -> None:
+    store = await open_store(proxy, auth=[("digest", b"bookie:secret")])
+    stranger = await open_store(zookeeper)
+    node = await new_node(store)
+    await proxy.reset()
+    await store.sync("/")
+    assert await store.put(node, b"x", 0) == 1
+    assert proxy.requests[AUTH] == 2
+    with pytest.raises(UnauthorizedError, match=node):
+        await stranger.get(node)
+    with pytest.raises(UnauthorizedError):
+        await stranger.put(node, b"", 1)
+
+
+async def test_d10_credentials_that_are_refused_end_the_start(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(UnauthorizedError):
+            await open_store(proxy, auth=[("no-such-scheme", b"x")])
+
+
+async def test_d10_tls(zookeeper: ZooKeeperServer) -> None:
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
+    proxy = ZooKeeperProxy(zookeeper.port, tls=server_side)
+    await proxy.start()
+    trusting = ssl.create_default_context(cafile=TLS / "certificate.pem")
+    store = ZooKeeperStore([("127.0.0.1", proxy.port)], real_runtime(), session_timeout_s=10.0, tls=trusting)
+    await store.start(DEADLINE_S)
+    assert await store.exists("/")
+    await proxy.reset()
+    assert await store.exists("/")
+    await store.close()
+    distrusting = ZooKeeperStore(
+        [("127.0.0.1", proxy.port)], real_runtime(), session_timeout_s=10.0, tls=ssl.create_default_context()
+    )
+    with pytest.raises(MetadataUnavailableError, match="certificate"):
+        await distrusting.start(1.0)
+    await proxy.stop()
+
+
+# --- deadlines, limits, fail-over -----------------------------------------------------------------------------
+
+
+async def test_no_server_is_an_error_that_says_where_it_looked(proxy: ZooKeeperProxy) -> None:
+    await proxy.cut()
+    store = ZooKeeperStore([("127.0.0.1", proxy.port)], real_runtime(), session_timeout_s=1.0)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(MetadataUnavailableError, match=f"127.0.0.1:{proxy.port}"):
+            await store.start(0.3)
+
+
+async def test_a_call_that_a_silent_server_swallows_ends_at_its_deadline(
+    proxy: ZooKeeperProxy, open_store: OpenStore
+) -> None:
+    store = await open_store(proxy, session_timeout_s=2.0)
+    node = await new_node(store)
+    proxy.black_hole()
+    async with asyncio.timeout(DEADLINE_S):
+        write, read = await asyncio.gather(store.put(node, b"x", 0), store.get(node), return_exceptions=True)
+    assert isinstance(write, MetadataUnavailableError)
+    assert write.outcome_unknown
+    assert isinstance(read, MetadataUnavailableError)
+    assert not read.outcome_unknown
+
+
+async def test_closing_does_not_hang_on_a_silent_server(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+    store = await open_store(proxy)
+    proxy.black_hole()
+    async with asyncio.timeout(DEADLINE_S):
+        await store.close()
+
+
+async def test_a_request_over_the_servers_limit_is_refused_here(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
+    store = await open_store(proxy)
+    with pytest.raises(FrameTooLargeError, match="1048575"):
+        await store.create("/large", bytes(1 << 20))
+    assert await store.exists("/")
+    assert proxy.accepted == 1
+
+
+async def test_of_three_servers_any_one_may_be_killed(tmp_path: Path, open_store: OpenStore) -> None:
+    async with ZooKeeperEnsemble(tmp_path) as ensemble:
+        store = await open_store(*ensemble.servers, session_timeout_s=20.0)
+        counter = await store.create("/counter", b"", ephemeral=True)
+        session = store.session_id
+        version = 0
+        for server in ensemble.servers:
+            watch = store.watch(counter)
+            await anext(watch)
+            await server.kill()
+            async with asyncio.timeout(DEADLINE_S):
+                version = await put_somehow(store, counter, version)
+                await anext(watch)
+            watch.close()
+            await server.start()
+        assert await store.get(counter) == (b"x", version)
+        assert version == 3
+        assert store.session_id == session
+
+
+async def put_somehow(store: ZooKeeperStore, path: str, version: int) -> int:
+    """Put until it is certain that it was done once."""
+    while True:
+        try:
+            return await store.put(path, b"x", version)
+        except MetadataUnavailableError:
+            await store.sync(path)
+            if (await store.get(path))[1] == version + 1:
+                return version + 1
+
+
+def test_it_runs_on_uvloop(zookeeper: ZooKeeperServer) -> None:
+    async def run() -> None:
+        proxy = ZooKeeperProxy(zookeeper.port)
+        await proxy.start()
+        store = ZooKeeperStore([("127.0.0.1", proxy.port)], real_runtime(), session_timeout_s=LONG_SESSION_S)
+        await store.start(DEADLINE_S)
+        node = await new_node(store)
+        watch = store.watch(node)
+        await anext(watch)
+        proxy.on(Fault.END_MID_REPLY, SET_DATA)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(MetadataUnavailableError):
+                await store.put(node, b"x", 0)
+            await anext(watch)
+            assert await store.get(node) == (b"x", 1)
+        await proxy.reset()
+        assert await store.get(node) == (b"x", 1)
+        await store.close()
+        await proxy.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())

@@ -1,0 +1,64 @@
+"""What the suites share: a running ZooKeeper, and a running cluster.
+
+The fixtures are plain functions that start their processes from an event loop of their own, because no part of a local
+cluster is bound to a loop: tests may use them from loops of any scope.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from bkpy.local_zookeeper import ZooKeeperServer
+
+if TYPE_CHECKING:
+    from bkpy.local import LocalCluster
+
+T = TypeVar("T")
+
+
+def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result, from a loop in a thread of its own: the caller may be inside a running loop."""
+    outcome: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(coroutine))
+        except BaseException as e:  # raised in the caller's thread
+            errors.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return outcome[0]
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper for the whole session. Tests use roots of their own in it, and leave it running."""
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    try:
+        run_elsewhere(server.start())
+        yield server
+    finally:
+        run_elsewhere(server.stop())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster of three bookies for one module. A test that stops a part of it starts it again."""
+    from bkpy.local import LocalCluster  # not at the top: unit tests need none of what it brings
+
+    local = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        run_elsewhere(local.start())
+        yield local
+    finally:
+        run_elsewhere(local.stop())

@@ -1,0 +1,246 @@
+"""Real bookies and a real client in a world, and a record of what the client was promised.
+
+The oracle is simple: whatever happened to the bookies meanwhile, what was acknowledged is read back byte for byte, and
+what a closed ledger does not contain was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from bkpy.bookie.node import BookieNode
+from bkpy.client.connect import Client
+from bkpy.client.reader import LedgerReader
+from bkpy.client.writer import LedgerWriter
+from bkpy.config import BookieSettings, client_settings
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.cluster import init_cluster
+from bkpy.protocol.records import HEADER_BYTES, walk
+
+from .metadata import SimSession
+from .world import Host, World
+
+ROOT = "/ledgers"
+PORT = 3181
+START_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Ledger:
+    """What is known of one ledger from outside."""
+
+    password: bytes
+    write_quorum: int
+    ack_quorum: int
+    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    last_entry: int | None = None  # at which it was closed
+    failure: BookKeeperError | None = None  # of its writer
+
+    @property
+    def tolerates_one(self) -> bool:
+        """Whether its writer goes on without one bookie."""
+        return self.ack_quorum < self.write_quorum
+
+
+class Bookie:
+    """A bookie and the host it runs on. `start` after each death of the host."""
+
+    def __init__(self, world: World, name: str, **settings: Any) -> None:
+        self.world = world
+        self.host = world.add_host(name)
+        # Small enough that every run rolls files and checkpoints many times.
+        small = {
+            "journal_max_size_mb": 1,
+            "journal_max_backups": 0,
+            "memtable_bytes_max": 64 << 10,
+            "checkpoint_interval_s": 0.5,
+            "entry_log_max_size_mb": 1,
+            "block_bytes": 8 << 10,
+        }
+        self.settings = BookieSettings(
+            metadata_uri=f"zk://10.0.0.100:2181{ROOT}",
+            journal_directories=["/data/journal"],
+            ledger_directories=["/data/ledgers"],
+            listen=f"{self.host.address}:{PORT}",
+            bookie_id=name,
+            **{**small, **settings},
+        )
+        self.node: BookieNode | None = None
+        self.session: SimSession | None = None
+
+    async def start(self) -> None:
+        """Boot the host and return when the bookie serves."""
+        self.host.boot()
+        started = self.world.loop.create_future()
+        life = self.host.start(self._live(started), name="bookie")
+        await asyncio.wait((started, life), return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            life.result()  # raises what the start has raised
+
+    async def _live(self, started: asyncio.Future[None]) -> None:
+        """The process: it serves until its storage fails, and then exits."""
+        self.session = self.host.session()
+        self.node = node = BookieNode(self.settings, self.session, ROOT, self.host.runtime)
+        await node.start()
+        if not started.done():
+            started.set_result(None)
+        try:
+            await node.failed
+        except BookKeeperError as error:
+            self.host.record("gave up", type(error).__name__)
+            self.world.loop.call_soon(self._exit, self.host.boots, context=self.world.loop.outside)
+
+    def _exit(self, boot: int) -> None:
+        if self.host.up and self.host.boots == boot:
+            self.host.crash()
+
+    async def stop(self) -> None:
+        """A clean stop, as on SIGTERM; then the process ends."""
+        assert self.node is not None
+        assert self.session is not None
+        await self.host.start(self.node.stop())
+        await self.host.start(self.session.close())
+        self.host.crash()
+
+
+class Cluster:
+    """`bookies` bookies and one client on a host of its own, all on one seed."""
+
+    def __init__(self, seed: int, *, bookies: int = 3, **settings: Any) -> None:
+        self.world = World(seed)
+        self.rng = self.world.stream("workload")
+        self.client_host: Host = self.world.add_host("client")
+        self.bookies = [Bookie(self.world, f"bookie-{i}", **settings) for i in range(1, bookies + 1)]
+        self.ledgers: dict[int, Ledger] = {}
+        self.created = asyncio.Semaphore(0)  # released for each ledger
+
+    async def start(self) -> None:
+        self.client_host.boot()
+        await self.client_host.start(init_cluster(self.client_host.session(), ROOT))
+        await asyncio.gather(*(bookie.start() for bookie in self.bookies))
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client with a session of its own. To be used in the client's host."""
+        session = self.client_host.session()
+        client = await Client.on_store(
+            session, ROOT, self.client_host.runtime, client_settings(add_timeout_s=5.0, read_timeout_s=20.0)
+        )
+        try:
+            yield client
+        finally:
+            await client.close()
+            await session.close()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    async def write_ledger(self, client: Client, entries: int, sizes: tuple[int, int, int], **options: Any) -> int:
+        """Create a ledger, append in every way there is, and close it; returns its id.
+
+        A writer that fails for lack of bookies is closed behind what it was promised, as a user would.
+        """
+        ensemble_size, write_quorum, ack_quorum = sizes
+        writer = await client.create_ledger(
+            ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, **options
+        )
+        ledger = self.ledgers[writer.ledger_id] = Ledger(options.get("password", b""), write_quorum, ack_quorum)
+        self._note("created", writer)
+        self.created.release()
+        try:
+            while writer.last_add_confirmed < entries - 1:
+                await self._append_some(writer, ledger)
+                await asyncio.sleep(self.rng.random() * 0.02)
+            await writer.flush()
+        except BookKeeperError as error:
+            self._note("append failed", writer, type(error).__name__)
+            ledger.failure = error
+        await writer.close()
+        ledger.last_entry = writer.last_add_confirmed
+        self._note("closed", writer, str(ledger.last_entry))
+        return writer.ledger_id
+
+    async def _append_some(self, writer: LedgerWriter, ledger: Ledger) -> None:
+        rng = self.rng
+        way = rng.randrange(3)
+        if way == 0:
+            await self._acknowledged(writer, ledger, [_payload(rng)])
+        elif way == 1:
+            batch = [_payload(rng) for _ in range(rng.randrange(1, 40))]
+            await self._acknowledged(writer, ledger, batch)
+        else:
+            pending = [(data, writer.append_nowait(data)) for data in [_payload(rng) for _ in range(rng.randrange(30))]]
+            for data, future in pending:
+                self._promised(writer, ledger, await future, data)
+
+    async def _acknowledged(self, writer: LedgerWriter, ledger: Ledger, payloads: list[bytes]) -> None:
+        if len(payloads) == 1:
+            self._promised(writer, ledger, await writer.append(payloads[0]), payloads[0])
+            return
+        for entry_id, data in zip(await writer.append_batch(payloads), payloads, strict=True):
+            self._promised(writer, ledger, entry_id, data)
+
+    def _promised(self, writer: LedgerWriter, ledger: Ledger, entry_id: int, data: bytes) -> None:
+        assert entry_id not in ledger.acknowledged, f"entry {entry_id} of {writer!r} was acknowledged twice"
+        assert entry_id <= writer.last_add_confirmed, f"entry {entry_id} of {writer!r} was acknowledged too early"
+        ledger.acknowledged[entry_id] = data
+        self._note("acknowledged", writer, f"{entry_id} {zlib.crc32(data):08x}")
+
+    def _note(self, what: str, writer: LedgerWriter, detail: str = "") -> None:
+        self.client_host.record(what, f"{writer.ledger_id} {detail}")
+
+    # --- reading back -----------------------------------------------------------------------------------------------
+
+    async def check(self, *, copies: bool = True) -> None:
+        """Read everything back through a new client; with `copies`, from each bookie by itself too."""
+        async with self.client() as client:
+            for ledger_id, ledger in self.ledgers.items():
+                reader = await client.open_ledger(ledger_id, password=ledger.password)
+                await self._check_ledger(reader, ledger)
+                if copies:
+                    await self._check_copies(reader, ledger)
+                await reader.close()
+
+    async def _check_ledger(self, reader: LedgerReader, ledger: Ledger) -> None:
+        """The ledger has every id once, and each acknowledged one with the bytes that were appended."""
+        assert reader.closed
+        assert reader.last_add_confirmed == ledger.last_entry
+        found = [entry async for entry in reader.read()]
+        self.client_host.record("read", f"{reader.ledger_id} {len(found)}")
+        assert [entry.entry_id for entry in found] == list(range(reader.last_add_confirmed + 1))
+        for entry_id, data in ledger.acknowledged.items():
+            assert found[entry_id].data == data, f"entry {entry_id} of ledger {reader.ledger_id}"
+
+    async def _check_copies(self, reader: LedgerReader, ledger: Ledger) -> None:
+        """Every acknowledged entry is on an ack quorum of bookies: they promised to keep it."""
+        held = dict.fromkeys(range(reader.last_add_confirmed + 1), 0)
+        for bookie_id in reader.metadata.fragments[-1].bookies:
+            first = 0
+            while first <= reader.last_add_confirmed:
+                reply, view = await reader._ask(bookie_id, first, reader.last_add_confirmed)
+                assert not reply.unknown
+                for header in walk(view):
+                    data = view[header.offset + HEADER_BYTES : header.end]
+                    assert data == ledger.acknowledged.get(header.entry_id, data)
+                    held[header.entry_id] += 1
+                first = reply.examined_to + 1
+        for entry_id in ledger.acknowledged:
+            assert held[entry_id] >= ledger.ack_quorum, (
+                f"entry {entry_id} of ledger {reader.ledger_id} is on {held[entry_id]} bookies"
+            )
+
+    async def check_with_one_down(self, bookie: Bookie) -> None:
+        """The loss of one bookie hides nothing."""
+        bookie.host.crash()
+        await self.client_host.start(self.check(copies=False))
+        await bookie.start()
+
+
+def _payload(rng: Random) -> bytes:
+    size = rng.choice((0, 1, 100, 1000, 1000, 5000))
+    return rng.randbytes(rng.randrange(size + 1))

@@ -1,0 +1,498 @@
+"""A simulated disk: what a process sees, what would survive a power cut, and the faults between the two.
+
+Every file has *view* sectors (what reads return), *durable* sectors, and the versions that each dirty sector went
+through since the last fdatasync. A process crash keeps the view (the kernel's page cache); a power cut decides for each
+dirty sector, size and directory entry on its own whether it was kept, dropped or torn. Nothing here depends on the
+simulated loop, so storage tests use it with plain calls or with plain asyncio.
+
+Invariants: after a successful `fdatasync` no power cut loses what was written before it; after `sync_dir` none loses
+the directory's entries; a handle of a crashed process can never change the disk again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import copy
+import errno
+import os
+import posixpath
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .platter import SECTOR_BYTES, ZEROS, Directory, Dirty, Fate, Inode, all_entries, apply
+
+T = TypeVar("T")
+Bytes = bytes | bytearray | memoryview
+
+_REPORTED = ("pread",)  # operations that change nothing: counted only where a fault asks for them by name
+
+
+class SimulatedCrash(BaseException):
+    """The process died here. Not an `Exception`, so that no handler of the code under test survives it."""
+
+
+@dataclass
+class _Fault:
+    """Happens at the `nth` matching operation from now, and at all that follow if `repeat`."""
+
+    error: int | None  # an errno, or None for a crash of the process
+    nth: int
+    operation: str | None
+    path: str
+    repeat: bool
+    seen: int = 0
+
+    def strikes(self, operation: str, path: str) -> bool:
+        if self.operation is None:
+            if operation in _REPORTED:
+                return False
+        elif operation != self.operation:
+            return False
+        if self.path not in path:
+            return False
+        self.seen += 1
+        return self.seen == self.nth or (self.repeat and self.seen > self.nth)
+
+
+class SimDisk:
+    """The disk of one host, as `bkpy.runtime.Files`.
+
+    `operations` counts everything that changes the disk. `latency_s` is the range of the virtual delay before a worker
+    runs a call and again before its result is seen; None, the default, runs calls on the loop's next turn.
+    """
+
+    def __init__(
+        self,
+        seed: int | str = 0,
+        *,
+        capacity_bytes: int = 1 << 40,
+        latency_s: tuple[float, float] | None = None,
+    ) -> None:
+        self.rng = random.Random(f"disk-{seed}")
+        self.capacity_bytes = capacity_bytes
+        self.latency_s = latency_s
+        self.operations = 0
+        self.generation = 0  # of the process; handles of an earlier one are dead
+        self.dead = False  # crashed and not yet started again
+        self.ignores_syncs = False  # says that files are synced, and does nothing: to see that a test notices
+        self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
+        self.on_crash: Callable[[], None] | None = None
+        self._faults: list[_Fault] = []
+        self._directories: dict[str, Directory] = {"/": Directory()}
+        self._locks: set[str] = set()
+        self._stalled = False
+        self._waiting: list[Callable[[], None]] = []  # workers that go on when the stall ends
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def crash_at(self, nth: int, *, operation: str | None = None, path: str = "") -> None:
+        """Crash the process at the `nth` matching operation from now (1 is the next), before it takes full effect.
+
+        Operations: open, pwritev, fdatasync, allocate, truncate, rename, unlink, make_dirs, sync_dir, commit (of a
+        store), pread; None matches all but pread. `path` is a part of the path. A write may leave a prefix behind.
+        """
+        self._faults.append(_Fault(None, nth, operation, path, repeat=True))
+
+    def fail_at(
+        self, nth: int, error: int, *, operation: str | None = None, path: str = "", repeat: bool = False
+    ) -> None:
+        """Let the `nth` matching operation from now fail with that errno, and with `repeat` all after it.
+
+        A failed write leaves a prefix behind (a short write, then the error). A failed fdatasync leaves an arbitrary
+        part of the dirty sectors on disk and forgets that the others are dirty, as Linux does.
+        """
+        self._faults.append(_Fault(error, nth, operation, path, repeat))
+
+    def heal(self) -> None:
+        """Forget all faults that were asked for, and end a stall."""
+        self._faults.clear()
+        self.unstall()
+
+    def stall(self) -> None:
+        """Let workers run nothing until `unstall`."""
+        self._stalled = True
+
+    def unstall(self) -> None:
+        self._stalled = False
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
+
+    def flip(self, path: str, offset: int, mask: int = 1) -> None:
+        """Flip the bits of `mask` in one stored byte: rot that no checksum of the disk has noticed."""
+        inode = self._inode(path)
+        sector, inside = divmod(offset, SECTOR_BYTES)
+        if offset >= inode.size:
+            raise ValueError(f"{path} has {inode.size} bytes, there is none at {offset}")
+        for sectors in (inode.view, inode.durable):
+            content = bytearray(sectors.get(sector, ZEROS))
+            content[inside] ^= mask
+            sectors[sector] = bytes(content)
+        if sector in inode.dirty:
+            inode.dirty[sector].append(inode.view[sector])
+
+    def crash(self) -> None:
+        """The process is gone, the page cache stays. Handles and locks are dead; the disk can be used again at once."""
+        self.generation += 1
+        self.dead = False
+        self._locks.clear()
+        self._waiting.clear()
+        self._faults = [fault for fault in self._faults if fault.error is not None]
+
+    def power_cut(self, fate: Callable[[Dirty], Fate] | None = None) -> None:
+        """The process and the page cache are gone; `fate` decides about each dirty thing, by default at random."""
+        choose = fate or self._random_fate
+        for item, inodes in self._undecided().items():
+            self._settle(item, inodes, choose(item))
+        for directory in self._directories.values():
+            directory.view = dict(directory.durable)
+            directory.dirty.clear()
+            for inode in directory.view.values():
+                inode.settle()
+        self.crash()
+
+    def _random_fate(self, item: Dirty) -> Fate:
+        if item.kind == "sector":
+            return self.rng.choices((Fate.KEPT, Fate.DROPPED, Fate.TORN), (45, 45, 10))[0]
+        return self.rng.choice((Fate.KEPT, Fate.DROPPED))
+
+    def dirty(self) -> list[Dirty]:
+        """All that a power cut now would decide about, in a fixed order."""
+        return list(self._undecided())
+
+    def _undecided(self) -> dict[Dirty, list[Inode]]:
+        """What is dirty, and in which files: those that shared a name since the last sync_dir share the decision."""
+        found: dict[Dirty, list[Inode]] = {}
+        for at, directory in sorted(self._directories.items()):
+            for i in range(len(directory.dirty)):
+                found[Dirty("entry", at, i)] = []
+            for name, inode in sorted(all_entries(directory), key=lambda entry: entry[0]):
+                path = posixpath.join(at, name)
+                for sector in sorted(inode.dirty):
+                    found.setdefault(Dirty("sector", path, sector), []).append(inode)
+                if inode.size != inode.durable_size:
+                    found.setdefault(Dirty("size", path, 0), []).append(inode)
+        return found
+
+    def _settle(self, item: Dirty, inodes: list[Inode], fate: Fate) -> None:
+        if item.kind == "entry" and fate is Fate.KEPT:
+            directory = self._directories[item.path]
+            apply(directory.durable, directory.dirty[item.index])
+        for inode in inodes:
+            if item.kind == "sector":
+                inode.decide(item.index, fate, self.rng)
+            elif fate is Fate.KEPT:
+                inode.durable_size = inode.size
+
+    def clone(self) -> SimDisk:
+        """A copy that shares nothing, to try several power cuts from one state. Handles stay with the original."""
+        observer, on_crash, waiting = self.observer, self.on_crash, self._waiting
+        self.observer, self.on_crash, self._waiting = None, None, []
+        try:
+            return copy.deepcopy(self)
+        finally:
+            self.observer, self.on_crash, self._waiting = observer, on_crash, waiting
+
+    # --- a way around the file system, for tests ----------------------------------------------------------------------
+
+    def contents(self, path: str) -> bytes:
+        """All bytes of a file as a process sees them."""
+        inode = self._inode(path)
+        return inode.read(inode.size, 0)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Make `data` the durable contents of a file, existing or not. Not an operation: nothing can fail."""
+        directory, name = self._parent(path)
+        inode = Inode(size=len(data))
+        inode.write(data, 0)
+        inode.sync()
+        directory.view[name] = directory.durable[name] = inode
+
+    # --- operations -----------------------------------------------------------------------------------------------
+
+    def operate(self, operation: str, path: str) -> None:
+        """Count an operation and let its faults happen. Raises what they say."""
+        if self.dead:
+            raise SimulatedCrash(f"{operation} {path} after the crash")
+        if operation not in _REPORTED:
+            self.operations += 1
+            if self.observer is not None:
+                self.observer(operation, path)
+        # Every fault counts every matching operation, also one at which another fault strikes.
+        struck = [fault for fault in self._faults if fault.strikes(operation, path)]
+        if not struck:
+            return
+        if any(fault.error is None for fault in struck):
+            self.dead = True
+            if self.on_crash is not None:
+                self.on_crash()
+            raise SimulatedCrash(f"at operation {self.operations}: {operation} {path}")
+        error = struck[0].error
+        assert error is not None
+        raise OSError(error, os.strerror(error), path)
+
+    def used_bytes(self) -> int:
+        inodes = {id(inode): inode for d in self._directories.values() for inode in d.view.values()}
+        return sum(inode.size for inode in inodes.values())
+
+    def _room_for(self, inode: Inode, size: int) -> int:
+        """How large the file may become, at most `size`."""
+        return min(size, inode.size + max(0, self.capacity_bytes - self.used_bytes()))
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        at, name = posixpath.split(_normal(path))
+        directory = self._directories.get(at)
+        if directory is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return directory, name
+
+    def _inode(self, path: str) -> Inode:
+        directory, name = self._parent(path)
+        if _normal(path) in self._directories:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if name not in directory.view:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return directory.view[name]
+
+    # --- Files ------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SimFile:
+        if create:
+            self.operate("open", path)
+            directory, name = self._parent(path)
+            if name in directory.view or _normal(path) in self._directories:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            directory.change([(name, Inode())])
+        elif self.dead:
+            raise SimulatedCrash(f"open {path} after the crash")
+        return SimFile(self, path, self._inode(path), read_only)
+
+    def listdir(self, path: str) -> list[str]:
+        at = _normal(path)
+        if at not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        below = {posixpath.basename(d) for d in self._directories if d != "/" and posixpath.dirname(d) == at}
+        return sorted(below | set(self._directories[at].view))
+
+    def exists(self, path: str) -> bool:
+        if _normal(path) in self._directories:
+            return True
+        try:
+            self._inode(path)
+        except OSError:
+            return False
+        return True
+
+    def make_dirs(self, path: str) -> None:
+        """Durable on return, like the real one."""
+        at = _normal(path)
+        if at in self._directories:
+            return
+        self.operate("make_dirs", path)
+        while at not in self._directories:
+            above = self._directories.get(posixpath.dirname(at))
+            if above is not None and posixpath.basename(at) in above.view:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            self._directories[at] = Directory()
+            at = posixpath.dirname(at)
+
+    def rename(self, source: str, target: str) -> None:
+        self.operate("rename", source)
+        inode = self._inode(source)
+        directory, name = self._parent(source)
+        into, new_name = self._parent(target)
+        if into is not directory:
+            raise OSError(errno.EXDEV, "a rename across directories isn't modelled", source)
+        if _normal(target) in self._directories:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
+        if new_name != name:
+            directory.change([(name, None), (new_name, inode)])
+
+    def unlink(self, path: str) -> None:
+        self.operate("unlink", path)
+        self._inode(path)
+        directory, name = self._parent(path)
+        directory.change([(name, None)])
+
+    def sync_dir(self, path: str) -> None:
+        self.operate("sync_dir", path)
+        at = _normal(path)
+        if at not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._directories[at].sync()
+
+    def space(self, path: str) -> tuple[int, int]:
+        return max(0, self.capacity_bytes - self.used_bytes()), self.capacity_bytes
+
+    @contextlib.contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        at, generation = _normal(path), self.generation
+        if at in self._locks:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        if not self.exists(path):
+            self.open(path, create=True)
+        self._locks.add(at)
+        try:
+            yield
+        finally:
+            if generation == self.generation:
+                self._locks.discard(at)
+
+    def worker(self, name: str) -> SimWorker:
+        return SimWorker(self, name)
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+class SimFile:
+    """An open file, as `bkpy.runtime.File`."""
+
+    def __init__(self, disk: SimDisk, path: str, inode: Inode, read_only: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._read_only = read_only
+        self._generation = disk.generation
+        self._closed = False
+
+    def _check(self, operation: str) -> None:
+        if self._disk.dead or self._generation != self._disk.generation:
+            raise SimulatedCrash(f"{operation} {self.path} after the crash")
+        if self._closed or (self._read_only and operation not in ("pread", "size")):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+
+    def pwritev(self, buffers: Sequence[Bytes], offset: int) -> int:
+        self._check("pwritev")
+        data = b"".join(buffers)
+        try:
+            self._disk.operate("pwritev", self.path)
+        except (OSError, SimulatedCrash):
+            self._inode.write(data[: self._disk.rng.randrange(len(data) + 1)], offset)
+            raise
+        end = offset + len(data)
+        room = end if end <= self._inode.size else self._disk._room_for(self._inode, end)
+        self._inode.write(data[: max(0, room - offset)], offset)
+        if room < end:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        return len(data)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        self._check("pread")
+        self._disk.operate("pread", self.path)
+        return self._inode.read(length, offset)
+
+    def fdatasync(self) -> None:
+        self._check("fdatasync")
+        try:
+            self._disk.operate("fdatasync", self.path)
+        except OSError:
+            inode = self._inode
+            for sector in sorted(inode.dirty):
+                if self._disk.rng.random() < 0.5:
+                    inode.durable[sector] = inode.dirty[sector][-1]
+            inode.dirty.clear()
+            raise
+        if not self._disk.ignores_syncs:
+            self._inode.sync()
+
+    def allocate(self, length: int) -> None:
+        self._check("allocate")
+        self._disk.operate("allocate", self.path)
+        if length <= self._inode.size:
+            return
+        if self._disk._room_for(self._inode, length) < length:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        self._inode.size = length
+
+    def truncate(self, length: int) -> None:
+        self._check("truncate")
+        self._disk.operate("truncate", self.path)
+        self._inode.truncate(length)
+
+    def size(self) -> int:
+        self._check("size")
+        return self._inode.size
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class SimWorker:
+    """Runs calls one at a time in order of submission, as callbacks of the running loop."""
+
+    def __init__(self, disk: SimDisk, name: str) -> None:
+        self.name = name
+        self._disk = disk
+        self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._scheduled = False
+        self._closed = False
+        self._resolved_at = 0.0  # results are seen in order, as the real worker's are
+
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        if self._closed:
+            raise RuntimeError(f"worker {self.name} is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._queue.append((future, function, args))
+        self._schedule(loop)
+        return future
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._scheduled or not self._queue:
+            return
+        self._scheduled = True
+        if self._disk.latency_s is None:
+            loop.call_soon(self._turn, loop)
+        else:
+            loop.call_later(self._disk.rng.uniform(*self._disk.latency_s), self._turn, loop)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = False
+        if self._disk._stalled:
+            # Whoever ends the stall isn't the process that waits: go on in this one's context.
+            self._scheduled = True
+            here = contextvars.copy_context()
+            self._disk._waiting.append(lambda: loop.call_soon(self._turn, loop, context=here))
+            return
+        if self._queue:
+            self._run_one(loop)
+        self._schedule(loop)
+
+    def _run_one(self, loop: asyncio.AbstractEventLoop) -> None:
+        future, function, args = self._queue.popleft()
+        try:
+            result, error = function(*args), None
+        except SimulatedCrash as crash:
+            if self._disk.on_crash is not None:
+                return  # the whole host is gone, nobody waits for this
+            result, error = None, crash
+        except BaseException as e:  # handed to the waiter, whatever it is
+            result, error = None, e
+        if self._disk.latency_s is None:
+            loop.call_soon(_resolve, future, result, error)
+        else:
+            at = loop.time() + self._disk.rng.uniform(*self._disk.latency_s)
+            self._resolved_at = max(self._resolved_at, at)
+            loop.call_at(self._resolved_at, _resolve, future, result, error)
+
+    def close(self) -> None:
+        """Run what was submitted now; the results are seen as usual."""
+        self._closed = True
+        while self._queue:
+            self._run_one(self._queue[0][0].get_loop())
+
+
+def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # cancelled meanwhile; the work was done all the same
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,255 @@
+"""An event loop in virtual time: nothing waits, nothing escapes, and the same program runs the same way every time.
+
+Time moves only when nothing is ready, straight to the next timer. Timers that are due at the same instant run in the
+order in which they were set. Tasks and futures hash by their number, so that sets of them iterate alike in every
+process. The network is a `SimNet`; everything else that would reach outside the process raises `EscapeError`.
+
+Invariant: a callback whose context belongs to a dead incarnation of a host never runs. It is parked, and its coroutine
+sees neither an exception nor a `finally`, as with a process that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from .net import SimNet, SimServer, SimTransport
+
+TURNS_MAX = 100_000  # callbacks at one instant of virtual time; more means that the program spins
+
+
+class EscapeError(AssertionError):
+    """The code under test tried to reach outside the simulation."""
+
+
+class StuckError(AssertionError):
+    """Nothing can happen any more, or things happen for ever without time going on."""
+
+
+@dataclass(eq=False)
+class Incarnation:
+    """One boot of a host. What its callbacks would have done after its death is kept here, and never done."""
+
+    address: str
+    number: int = 1
+    dead: bool = False
+    parked: list[asyncio.Handle] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.address}#{self.number}"
+
+
+CURRENT: contextvars.ContextVar[Incarnation | None] = contextvars.ContextVar("incarnation", default=None)
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future whose hash is its number and not its address in memory."""
+
+    def __init__(self, *, loop: SimLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = loop.next_number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task whose hash is its number and not its address in memory."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: SimLoop, **kwargs: Any) -> None:
+        self._number = loop.next_number()  # before the base, which puts the task into a set
+        super().__init__(coro, loop=loop, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def _new_task(
+    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **kwargs: Any
+) -> SimTask:
+    assert isinstance(loop, SimLoop)
+    task = SimTask(coro, loop=loop, **kwargs)
+    context = kwargs.get("context")
+    loop.unfinished[task] = CURRENT.get() if context is None else context.get(CURRENT)
+    task.add_done_callback(loop.forget, context=loop.outside)
+    return task
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """`errors` collects what reached the loop's exception handler; a run with any is a failed run."""
+
+    def __init__(self) -> None:
+        self._numbers = 0
+        super().__init__()
+        self._now = 1000.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._turns = 0
+        self.outside = contextvars.Context()  # of no incarnation
+        self.unfinished: dict[asyncio.Task[Any], Incarnation | None] = {}
+        self.errors: list[dict[str, Any]] = []
+        self.net: SimNet | None = None
+        self.set_task_factory(_new_task)
+        self.set_exception_handler(self._note_error)
+
+    # --- time and order ---------------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def time(self) -> float:
+        """Virtual seconds. Starts at 1000, so that a mistaken 0 shows."""
+        return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(loop=self)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer._scheduled = True
+        heapq.heappush(self._timers, (when, self.next_number(), timer))
+        return timer
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        if self._thread_id not in (None, threading.get_ident()):
+            self._escape("a callback from another thread")
+        return self.call_soon(callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # it is dropped when its time comes
+
+    def _run_once(self) -> None:
+        if not self._ready and not self._stopping:
+            self._move_on()
+        while self._timers and self._timers[0][0] <= self._now:
+            timer = heapq.heappop(self._timers)[2]
+            timer._scheduled = False
+            if not timer.cancelled():
+                self._ready.append(timer)
+        for _ in range(len(self._ready)):
+            self._run_handle(self._ready.popleft())
+
+    def _move_on(self) -> None:
+        # Neither cancelled timers nor those of the dead make time go on.
+        while self._timers and (self._timers[0][2].cancelled() or self._park(self._timers[0][2])):
+            heapq.heappop(self._timers)
+        if not self._timers:
+            raise StuckError(f"nothing can happen any more; waiting: {self._waiting()}")
+        when = self._timers[0][0]
+        if when > self._now:
+            self._now = when
+            self._turns = 0
+
+    def _run_handle(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise StuckError(f"{TURNS_MAX} callbacks at {self._now}, the last one {handle!r}")
+        if not self._park(handle):
+            handle._run()
+
+    def _park(self, handle: asyncio.Handle) -> bool:
+        """Keep the handle for ever, if it belongs to a dead incarnation."""
+        incarnation: Incarnation | None = handle._context.get(CURRENT)
+        if incarnation is None or not incarnation.dead:
+            return False
+        incarnation.parked.append(handle)
+        return True
+
+    def _waiting(self) -> list[str]:
+        return [task.get_name() for task, owner in self.unfinished.items() if owner is None or not owner.dead]
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def forget(self, task: asyncio.Task[Any]) -> None:
+        self.unfinished.pop(task, None)
+
+    def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.errors.append(context)
+
+    def close(self) -> None:
+        """Close what never ended. This is the one point where coroutines of dead incarnations see a `GeneratorExit`."""
+        for task in list(self.unfinished):
+            task._log_destroy_pending = False
+            coro = task.get_coro()
+            assert coro is not None
+            # Whatever a dead coroutine does on its way out, there is nobody to hear of it.
+            with contextlib.suppress(BaseException):
+                coro.close()
+        self.unfinished.clear()
+        self._timers.clear()
+        super().close()
+
+    # --- the network ------------------------------------------------------------------------------------------------
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: Any
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        return await self._network(options).connect(protocol_factory, host, port)
+
+    async def create_server(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | list[str] | None = None,
+        port: int | None = None,
+        **options: Any,
+    ) -> SimServer:
+        if isinstance(host, list):
+            (host,) = host
+        start = options.pop("start_serving", True)
+        server = self._network(options).listen(protocol_factory, host, port or 0)
+        if start:
+            await server.start_serving()
+        return server
+
+    def _network(self, options: dict[str, Any]) -> SimNet:
+        for name in ("ssl", "sock", "local_addr"):
+            if options.get(name):
+                self._escape(f"a connection or server with {name}=")
+        if self.net is None:
+            self._escape("a connection without a simulated network")
+        return self.net
+
+    # --- everything else escapes --------------------------------------------------------------------------------------
+
+    def _escape(self, what: str) -> NoReturn:
+        raise EscapeError(f"{what} would leave the simulation")
+
+    def _write_to_self(self) -> None:
+        pass  # nothing sleeps, so nothing has to be woken
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        self._escape("polling")
+
+
+def _escaping(name: str) -> Callable[..., NoReturn]:
+    def escape(self: SimLoop, *args: Any, **kwargs: Any) -> NoReturn:
+        self._escape(f"loop.{name}")
+
+    return escape
+
+
+ESCAPES = (
+    *("run_in_executor", "set_default_executor", "getaddrinfo", "getnameinfo"),
+    *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall", "sock_sendto"),
+    *("sock_connect", "sock_accept", "sock_sendfile", "sendfile", "start_tls", "connect_accepted_socket"),
+    *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
+    *("create_datagram_endpoint", "create_unix_connection", "create_unix_server"),
+    *("connect_read_pipe", "connect_write_pipe", "subprocess_shell", "subprocess_exec"),
+)
+for _name in ESCAPES:
+    setattr(SimLoop, _name, _escaping(_name))

@@ -1,0 +1,154 @@
+"""What lies on a simulated disk: sectors, sizes and directory entries, each as seen and as durable.
+
+Every file has *view* sectors (what reads return), *durable* sectors, and the versions that each dirty sector went
+through since the last fdatasync. A directory has the same: entries as seen, as durable, and the changes between.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+SECTOR_BYTES = 512  # what a disk writes atomically, or, when it tears, does not
+ZEROS = bytes(SECTOR_BYTES)
+
+
+class Fate(enum.Enum):
+    """What a power cut does to one dirty thing."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"
+    TORN = "torn"  # sectors only: some bytes of one version, the rest of another
+
+
+@dataclass(frozen=True)
+class Dirty:
+    """Something that a power cut decides about: a sector, the size of a file, or an operation on a directory."""
+
+    kind: str  # "sector", "size" or "entry"
+    path: str
+    index: int  # number of the sector, or of the operation
+
+
+@dataclass
+class Inode:
+    """The bytes of a file; sectors that are absent are zeros."""
+
+    view: dict[int, bytes] = field(default_factory=dict)
+    durable: dict[int, bytes] = field(default_factory=dict)
+    dirty: dict[int, list[bytes]] = field(
+        default_factory=dict
+    )  # versions since the last sync, the last one is the view
+    size: int = 0
+    durable_size: int = 0
+    rows: Any = None  # what an ordered store keeps in its data file
+
+    def read(self, length: int, offset: int) -> bytes:
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
+        data = b"".join(self.view.get(i, ZEROS) for i in range(first, last + 1))
+        start = offset - first * SECTOR_BYTES
+        return data[start : start + end - offset]
+
+    def write(self, data: bytes, offset: int) -> None:
+        if not data:
+            return
+        end = offset + len(data)
+        first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
+        # Complete the first and last sector with what they hold, so that all that follows is whole sectors.
+        head = self.view.get(first, ZEROS)[: offset - first * SECTOR_BYTES]
+        tail = self.view.get(last, ZEROS)[end - last * SECTOR_BYTES :]
+        whole = head + data + tail
+        for i in range(first, last + 1):
+            at = (i - first) * SECTOR_BYTES
+            self._put(i, whole[at : at + SECTOR_BYTES])
+        self.size = max(self.size, end)
+
+    def _put(self, sector: int, content: bytes) -> None:
+        self.view[sector] = content
+        self.dirty.setdefault(sector, []).append(content)
+
+    def truncate(self, length: int) -> None:
+        for i in [i for i in self.view if i * SECTOR_BYTES >= length]:
+            self._put(i, ZEROS)
+        last, inside = divmod(length, SECTOR_BYTES)
+        if inside and last in self.view:
+            self._put(last, self.view[last][:inside] + bytes(SECTOR_BYTES - inside))
+        self.size = length
+
+    def sync(self) -> None:
+        for i, versions in self.dirty.items():
+            self.durable[i] = versions[-1]
+        self.dirty.clear()
+        self.durable_size = self.size
+
+    def decide(self, sector: int, fate: Fate, rng: random.Random) -> None:
+        """A power cut's verdict on one dirty sector."""
+        versions = self.dirty[sector]
+        if fate is Fate.KEPT:
+            self.durable[sector] = versions[-1]
+        elif fate is Fate.TORN:
+            cut = rng.randrange(SECTOR_BYTES + 1)
+            old = self.durable.get(sector, ZEROS)
+            self.durable[sector] = rng.choice(versions)[:cut] + rng.choice([old, *versions])[cut:]
+
+    def settle(self) -> None:
+        """The durable bytes become the view."""
+        self._cut_durable(self.durable_size)
+        self.view = dict(self.durable)
+        self.size = self.durable_size
+        self.dirty.clear()
+
+    def _cut_durable(self, length: int) -> None:
+        for i in [i for i in self.durable if i * SECTOR_BYTES >= length]:
+            del self.durable[i]
+        last, inside = divmod(length, SECTOR_BYTES)
+        if inside and last in self.durable:
+            self.durable[last] = self.durable[last][:inside] + bytes(SECTOR_BYTES - inside)
+
+
+Change = list[tuple[str, Inode | None]]  # names and what they become, all at once
+
+
+@dataclass
+class Directory:
+    view: dict[str, Inode] = field(default_factory=dict)
+    durable: dict[str, Inode] = field(default_factory=dict)
+    dirty: list[Change] = field(default_factory=list)
+
+    def change(self, change: Change) -> None:
+        apply(self.view, change)
+        self.dirty.append(change)
+
+    def sync(self) -> None:
+        self.durable = dict(self.view)
+        self.dirty.clear()
+
+
+def apply(entries: dict[str, Inode], change: Change) -> None:
+    for name, inode in change:
+        if inode is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = inode
+
+
+def all_entries(directory: Directory) -> list[tuple[str, Inode]]:
+    """Every (name, file) that the directory has or that a power cut may bring back, each once."""
+    found: dict[tuple[str, int], Inode] = {}
+    for change in [list(directory.durable.items()), *directory.dirty, list(directory.view.items())]:
+        for name, inode in change:
+            if inode is not None:
+                found.setdefault((name, id(inode)), inode)
+    # A renamed file has two names; it is decided about once, under the first.
+    seen: set[int] = set()
+    entries = []
+    for (name, identity), inode in found.items():
+        if identity not in seen:
+            seen.add(identity)
+            entries.append((name, inode))
+    return entries

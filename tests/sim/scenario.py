@@ -1,0 +1,110 @@
+"""The standard run of a cluster: write while bookies die, cut the power of all, read everything back.
+
+python -m tests.sim.scenario SEED     prints the trace of one seed, and its hash
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sys
+
+from bkpy.client.connect import Client
+from bkpy.errors import BookieUnavailableError, NotEnoughBookiesError
+
+from .cluster import Bookie, Cluster
+
+MISFORTUNES = ("crash", "power cut", "crash at a disk operation", "failed fdatasync", "full journal disk")
+SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2))  # ensemble, write quorum, ack quorum
+LEDGER_ENTRIES = 100
+
+
+async def standard_run(cluster: Cluster) -> None:
+    """Three writers, one misfortune or several, perhaps a clean stop, power cuts for all, and the reading."""
+    world = cluster.world
+    plan = world.stream("plan")
+    await cluster.start()
+    over = asyncio.Event()
+    writing = cluster.client_host.start(write_until(cluster, over), name="workload")
+    for _ in SIZES:
+        await cluster.created.acquire()
+    misfortunes = plan.choice((0, 1, 1, 1, 2, 4))
+    for _ in range(misfortunes):
+        await misfortune(cluster, plan.choice(cluster.bookies), plan.choice(MISFORTUNES))
+    over.set()
+    await writing
+    for ledger_id, ledger in cluster.ledgers.items():
+        # Without one bookie a write quorum of three still has its ack quorum of two.
+        if misfortunes < 2 and ledger.tolerates_one:
+            assert ledger.failure is None, f"the writer of ledger {ledger_id} failed"
+    if plan.random() < 0.5:
+        stopped = plan.choice(cluster.bookies)
+        await stopped.stop()
+        await stopped.start()
+    for bookie in cluster.bookies:
+        bookie.host.power_cut()
+    await asyncio.sleep(plan.random() * 20.0)  # sessions may have expired, or not
+    for bookie in cluster.bookies:
+        await bookie.start()
+    await cluster.client_host.start(cluster.check())
+    await cluster.check_with_one_down(plan.choice(cluster.bookies))
+
+
+async def misfortune(cluster: Cluster, bookie: Bookie, event: str) -> None:
+    """Let `event` happen to the bookie at some time, and have it running again in the end."""
+    rng = cluster.world.stream(f"misfortune-{bookie.host.boots}")
+    host, boot = bookie.host, bookie.host.boots
+    await asyncio.sleep(rng.random() * 0.3)
+    host.record("event", event)
+    if event == "crash":
+        host.crash()
+    elif event == "power cut":
+        host.power_cut()
+    elif event == "crash at a disk operation":
+        host.disk.crash_at(rng.randrange(1, 60))
+    elif event == "failed fdatasync":
+        host.disk.fail_at(rng.randrange(1, 10), errno.EIO, operation="fdatasync")
+    else:
+        host.disk.fail_at(1, errno.ENOSPC, path="/journal/", repeat=True)
+    await asyncio.sleep(rng.random())
+    host.disk.heal()
+    if host.up and host.boots == boot:
+        host.crash()  # what should have killed it didn't come, or left it in a state of no use
+    await bookie.start()
+
+
+async def write_until(cluster: Cluster, over: asyncio.Event) -> None:
+    async with cluster.client() as client:
+        await asyncio.gather(*(_write_ledgers(cluster, client, sizes, over) for sizes in SIZES))
+
+
+async def _write_ledgers(cluster: Cluster, client: Client, sizes: tuple[int, int, int], over: asyncio.Event) -> None:
+    """One ledger after the other. A ledger can't be created while one of the three bookies is down."""
+    while True:
+        try:
+            await cluster.write_ledger(client, LEDGER_ENTRIES, sizes, password=b"secret")
+        except (NotEnoughBookiesError, BookieUnavailableError):
+            await asyncio.sleep(0.1)
+            continue
+        if over.is_set():
+            return
+
+
+def run_seed(seed: int) -> Cluster:
+    cluster = Cluster(seed)
+    cluster.world.run(standard_run(cluster))
+    return cluster
+
+
+def main() -> None:
+    cluster = Cluster(int(sys.argv[1]))
+    try:
+        cluster.world.run(standard_run(cluster))
+    finally:
+        for event in cluster.world.trace:
+            print(event)
+        print(cluster.world.trace_hash())
+
+
+if __name__ == "__main__":
+    main()

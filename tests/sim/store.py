@@ -1,0 +1,186 @@
+"""A simulated ordered store: rows that live in the `data.mdb` of a simulated disk.
+
+A commit is one operation ("commit") of the disk, at which a crash or an error can be asked for as at any other.
+Invariants: a transaction takes effect whole or not at all; what was committed survives crash and power cut; a reader
+sees the rows as they were when it began. LMDB's own rules (one writer, keys of 1 to 511 bytes, one opening for each
+process) are asserted, so that code which breaks them fails here and not only on a real disk.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import errno
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .disk import SimDisk, SimulatedCrash
+from .platter import Inode
+
+_KEY_BYTES_MAX = 511  # LMDB's
+
+
+@dataclass
+class _Rows:
+    """One committed state; never changed once it is a file's."""
+
+    values: dict[bytes, bytes] = field(default_factory=dict)
+    keys: list[bytes] = field(default_factory=list)  # sorted
+
+
+class SimStores:
+    """Opens ordered stores on one disk, as `bkpy.runtime.Stores`."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self._open: set[str] = set()
+        self._generation = disk.generation
+
+    def open(self, path: str, *, create: bool = False, bytes_max: int = 1 << 40) -> SimStore:
+        if self._generation != self.disk.generation:
+            self._generation = self.disk.generation
+            self._open.clear()
+        data = posixpath.join(path, "data.mdb")
+        if not self.disk.exists(data):
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no store", path)
+            if not self.disk.exists(posixpath.dirname(path.rstrip("/"))):
+                raise FileNotFoundError(errno.ENOENT, "no parent directory", path)
+            self.disk.operate("open", data)
+            self.disk.make_dirs(path)
+            self.disk.replace(data, b"")
+            self.disk.replace(posixpath.join(path, "lock.mdb"), b"")
+        inode = self.disk._inode(data)
+        if inode.rows is None:
+            inode.rows = _Rows()
+        assert path not in self._open, f"the store {path} is already open in this process"
+        self._open.add(path)
+        return SimStore(self, path, inode, bytes_max)
+
+    def closed(self, path: str) -> None:
+        self._open.discard(path)
+
+
+class SimStore:
+    """An open store, as `bkpy.runtime.OrderedStore`."""
+
+    def __init__(self, stores: SimStores, path: str, inode: Inode, bytes_max: int) -> None:
+        self._stores = stores
+        self._disk = stores.disk
+        self._path = path
+        self._inode = inode
+        self._bytes_max = bytes_max
+        self._generation = self._disk.generation
+        self._writing = False
+        self._closed = False
+
+    def _check(self) -> None:
+        if self._disk.dead or self._generation != self._disk.generation:
+            raise SimulatedCrash(f"store {self._path} after the crash")
+        assert not self._closed, f"the store {self._path} is closed"
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[SimReadTransaction]:
+        self._check()
+        transaction = SimReadTransaction(self._inode.rows)
+        try:
+            yield transaction
+        finally:
+            transaction.ended = True
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[SimWriteTransaction]:
+        self._check()
+        assert not self._writing, f"a second write transaction on {self._path} would wait for ever"
+        self._writing = True
+        transaction = SimWriteTransaction(self._inode.rows)
+        try:
+            yield transaction
+            self._check()
+            self._commit(transaction)
+        finally:
+            self._writing = False
+            transaction.ended = True
+
+    def _commit(self, transaction: SimWriteTransaction) -> None:
+        if not transaction.changed:
+            return
+        self._disk.operate("commit", self._path)
+        rows = transaction.result()
+        if sum(map(len, rows.keys)) + sum(map(len, rows.values.values())) > self._bytes_max:
+            raise OSError(errno.ENOSPC, "the store is full", self._path)
+        self._inode.rows = rows
+
+    def close(self) -> None:
+        if not self._closed and self._generation == self._disk.generation:
+            self._stores.closed(self._path)
+        self._closed = True
+
+
+class SimReadTransaction:
+    def __init__(self, rows: _Rows) -> None:
+        self._values = rows.values
+        self._sorted: list[bytes] | None = rows.keys
+        self.ended = False
+
+    def _check(self) -> None:
+        assert not self.ended, "the transaction has ended"
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check()
+        _check_key(key)
+        return self._values.get(key)
+
+    def scan(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        self._check()
+        keys = self._keys()
+        found = keys[bisect.bisect_left(keys, start) : bisect.bisect_left(keys, end)]
+        for key in reversed(found) if reverse else found:
+            self._check()
+            value = self._values.get(key)
+            if value is not None:  # the scanning transaction itself may have deleted it
+                yield key, value
+
+    def _keys(self) -> list[bytes]:
+        if self._sorted is None:
+            self._sorted = sorted(self._values)
+        return self._sorted
+
+
+class SimWriteTransaction(SimReadTransaction):
+    def __init__(self, rows: _Rows) -> None:
+        super().__init__(rows)
+        self.changed = False
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._change()
+        _check_key(key)
+        assert isinstance(value, bytes), f"a value is bytes, not {type(value).__name__}"
+        if key not in self._values:
+            self._sorted = None
+        self._values[key] = value
+
+    def delete(self, key: bytes) -> bool:
+        self._check()
+        _check_key(key)
+        if key not in self._values:
+            return False
+        self._change()
+        del self._values[key]
+        self._sorted = None
+        return True
+
+    def _change(self) -> None:
+        self._check()
+        if not self.changed:
+            self.changed = True
+            self._values = dict(self._values)
+
+    def result(self) -> _Rows:
+        return _Rows(self._values, self._keys())
+
+
+def _check_key(key: bytes) -> None:
+    assert isinstance(key, bytes), f"a key is bytes, not {type(key).__name__}"
+    assert 1 <= len(key) <= _KEY_BYTES_MAX, f"a key has 1 to {_KEY_BYTES_MAX} bytes, not {len(key)}"

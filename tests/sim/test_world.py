@@ -1,0 +1,268 @@
+"""Boots, crashes and power cuts of whole hosts, and that a seed repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bkpy.metadata.store import NoNode
+
+from .world import Host, HostDied, UnhandledError, World
+
+
+async def log_forever(host: Host, acknowledged: list[int], *, synced: bool) -> None:
+    """Append numbers to a file, as a process that acknowledges what it has stored."""
+    files = host.runtime.files
+    files.make_dirs("/data")
+    worker = files.worker("log")
+    if not files.exists("/data/log"):
+        files.open("/data/log", create=True).close()
+        files.sync_dir("/data")
+    file = files.open("/data/log")
+
+    def store(number: int) -> None:
+        file.pwritev([number.to_bytes(4, "big")], number * 4)
+        if synced:
+            file.fdatasync()
+
+    number = 0
+    while True:
+        await worker.run(store, number)
+        acknowledged.append(number)
+        number += 1
+
+
+def stored(host: Host) -> list[int]:
+    data = host.disk.contents("/data/log")
+    return [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_what_survives_a_crash_and_what_survives_a_power_cut(synced: bool) -> None:
+    lost_to_power = 0
+    for seed in range(20):
+        world = World(seed)
+        host = world.add_host("h")
+        acknowledged: list[int] = []
+
+        async def main(
+            world: World = world, host: Host = host, acknowledged: list[int] = acknowledged
+        ) -> tuple[bool, bool]:
+            host.boot()
+            host.start(log_forever(host, acknowledged, synced=synced))
+            await asyncio.sleep(0.5)
+            host.crash()
+            count = len(acknowledged)
+            after_crash = stored(host)[:count] == acknowledged
+            host.power_cut()
+            after_power_cut = host.disk.exists("/data/log") and stored(host)[:count] == acknowledged
+            await asyncio.sleep(5)
+            assert len(acknowledged) == count > 100
+            return after_crash, after_power_cut
+
+        after_crash, after_power_cut = world.run(main())
+        assert after_crash
+        lost_to_power += not after_power_cut
+    assert (lost_to_power == 0) if synced else (lost_to_power > 10)
+
+
+def test_a_crash_at_an_operation_of_the_disk_kills_the_process_there() -> None:
+    world = World(1)
+    host = world.add_host("h")
+    acknowledged: list[int] = []
+
+    async def main() -> None:
+        host.boot()
+        host.disk.crash_at(50, operation="fdatasync")
+        with pytest.raises(HostDied):
+            await host.start(log_forever(host, acknowledged, synced=True))
+        assert len(acknowledged) <= 49
+        assert not host.up
+        host.boot()
+        assert stored(host)[: len(acknowledged)] == acknowledged
+        await asyncio.sleep(1)
+        host.power_cut()
+        assert stored(host)[: len(acknowledged)] == acknowledged
+
+    world.run(main())
+
+
+def test_a_crash_on_the_loop_itself_kills_the_process_too() -> None:
+    world = World(1)
+    host = world.add_host("h")
+
+    async def starts() -> None:
+        host.runtime.files.make_dirs("/data")
+
+    async def main() -> None:
+        host.boot()
+        host.disk.crash_at(1)
+        with pytest.raises(HostDied):
+            await host.start(starts())
+        host.boot()
+        await host.start(starts())
+        assert host.disk.exists("/data")
+
+    world.run(main())
+
+
+def test_each_process_has_its_own_randomness_and_the_same_one_for_a_seed() -> None:
+    def draws(seed: int) -> list[float]:
+        world = World(seed)
+        host = world.add_host("h")
+        found = []
+        for _ in range(2):
+            found.append(host.boot().rng.random())
+            host.crash()
+        world.loop.close()
+        return found
+
+    assert draws(1) == draws(1)
+    assert len({*draws(1), *draws(2)}) == 4
+
+
+def test_a_task_started_from_outside_its_host_is_refused() -> None:
+    world = World(1)
+    host = world.add_host("h")
+
+    async def main() -> None:
+        runtime = host.boot()
+        sleep = asyncio.sleep(1)
+        with pytest.raises(AssertionError, match="outside of its host"):
+            runtime.spawn(sleep, name="stray")
+        await host.start(sleep)
+
+    world.run(main())
+
+
+def test_an_error_that_nobody_handles_fails_the_run() -> None:
+    world = World(1)
+    host = world.add_host("h")
+
+    async def dies() -> None:
+        raise ValueError("nobody looks")
+
+    async def owner() -> None:
+        host.runtime.spawn(dies(), name="child")
+
+    async def main() -> None:
+        host.boot()
+        await host.start(owner())
+        await asyncio.sleep(1)
+
+    with pytest.raises(UnhandledError, match="task child died"):
+        world.run(main())
+
+
+def test_a_dead_process_loses_its_session_after_the_timeout() -> None:
+    world = World(1)
+    a, b = world.add_host("a"), world.add_host("b")
+
+    async def main() -> None:
+        a.boot()
+        b.boot()
+        session = a.session()
+        await a.start(session.create("/here", b"a", ephemeral=True))
+        other = b.session()
+        a.crash()
+        await asyncio.sleep(session.session_timeout_s - 1)
+        assert await b.start(other.exists("/here"))
+        await asyncio.sleep(2)
+        with pytest.raises(NoNode):
+            await b.start(other.get("/here"))
+
+    world.run(main())
+
+
+def test_calls_of_a_session_take_effect_in_order() -> None:
+    world = World(3)
+    host = world.add_host("h")
+
+    async def main() -> None:
+        host.boot()
+        session = host.session()
+        await host.start(session.create("/n", b""))
+        order: list[int] = []
+        calls = [host.start(session.put("/n", str(i).encode(), i)) for i in range(20)]
+        for i, call in enumerate(calls):
+            call.add_done_callback(lambda _, i=i: order.append(i))
+        await asyncio.gather(*calls)
+        assert await host.start(session.get("/n")) == (b"19", 20)
+        assert order == sorted(order)
+
+    world.run(main())
+
+
+PROGRAM = """
+import asyncio, sys
+from tests.sim.test_world import noisy_run
+print(noisy_run(int(sys.argv[1])))
+"""
+
+
+def noisy_run(seed: int) -> str:
+    """A run with traffic, disks, a crash and a power cut; the hash of its trace."""
+    world = World(seed)
+    rng = world.stream("workload")
+    hosts = [world.add_host(name) for name in "abc"]
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+
+    async def talk(target: Host) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(target.address, 7)
+            writer.write(rng.randbytes(rng.randrange(1, 5000)))
+            await reader.read(10)
+        except OSError as error:
+            world.record("talk", "failed", type(error).__name__)
+
+    async def process(host: Host) -> None:
+        await asyncio.start_server(echo, "0.0.0.0", 7)
+        host.runtime.spawn(log_forever(host, [], synced=rng.random() < 0.5), name="log")
+        while True:
+            # Sets of tasks and of strings are what differs between processes when it is allowed to.
+            tasks = {asyncio.create_task(talk(other)) for other in hosts}
+            done, _ = await asyncio.wait(tasks, timeout=1.0)
+            for name in sorted({str(len(done)), host.name, "x"}):
+                world.record(host.name, name)
+            await asyncio.sleep(rng.random() * 0.1)
+
+    async def main() -> None:
+        for host in hosts:
+            host.boot()
+            host.start(process(host))
+        for _ in range(6):
+            await asyncio.sleep(rng.random() * 0.2)
+            host = rng.choice(hosts)
+            host.crash() if rng.random() < 0.5 else host.power_cut()
+            await asyncio.sleep(rng.random() * 0.2)
+            host.boot()
+            host.start(process(host))
+
+    world.run(main())
+    assert len(world.trace) > 1000
+    return world.trace_hash()
+
+
+def test_a_seed_repeats_in_every_process() -> None:
+    root = Path(__file__).parents[2]
+    hashes = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, "7"],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for hash_seed in ("1", "2")
+    ]
+    assert hashes == [noisy_run(7)] * 2
+    assert noisy_run(8) != hashes[0]

@@ -1,0 +1,242 @@
+"""A world: hosts with disks on one network in virtual time, which boot, crash, lose power and boot again.
+
+Everything random in it comes from its seed, one stream for each concern, so that a new draw in one doesn't reshuffle
+the others. What happens is written to a trace; the same seed must give the same trace in every process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import hashlib
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bkpy.metadata.memory import MemoryStore
+from bkpy.runtime import Runtime
+
+from .disk import SimDisk, SimulatedCrash
+from .loop import CURRENT, Incarnation, SimLoop
+from .metadata import SimSession
+from .net import SimNet
+from .platter import Dirty, Fate
+from .runtime import SimClock, SimFaults, sim_runtime
+
+T = TypeVar("T")
+
+
+class HostDied(Exception):  # noqa: N818 - an event of the simulation
+    """The host died before the call on it had ended."""
+
+
+class UnhandledError(AssertionError):
+    """Something reached the loop's exception handler during the run."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, in virtual time."""
+
+    time: float
+    host: str
+    what: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.time:.6f} {self.host} {self.what} {self.detail}"
+
+
+class World:
+    """All of one run. `run` may be called once."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        network_latency_s: tuple[float, float] = (0.00005, 0.0005),
+        disk_latency_s: tuple[float, float] = (0.00005, 0.001),
+    ) -> None:
+        self.seed = seed
+        self.loop = SimLoop()
+        self.net = SimNet(self.loop, seed, latency_s=network_latency_s)
+        self.net.observer = lambda what, detail: self.record("net", what, detail)
+        self.disk_latency_s = disk_latency_s
+        self.hosts: dict[str, Host] = {}
+        self.trace: list[Event] = []
+        runtime = sim_runtime(self.loop, SimDisk(f"world-{seed}"), f"world-{seed}", faults=SimFaults(f"world-{seed}"))
+        self.metadata = MemoryStore(runtime)
+        self.metadata_rng = self.stream("metadata")
+
+    def stream(self, concern: str) -> random.Random:
+        """A random stream for `concern`, independent of all others."""
+        return random.Random(f"{concern}-{self.seed}")
+
+    def add_host(self, name: str) -> Host:
+        assert name not in self.hosts
+        host = Host(self, name, f"10.0.0.{len(self.hosts) + 1}")
+        self.hosts[name] = host
+        return host
+
+    # --- the trace ----------------------------------------------------------------------------------------------------
+
+    def record(self, host: str, what: str, detail: str = "") -> None:
+        self.trace.append(Event(self.loop.time(), host, what, detail))
+
+    def trace_hash(self) -> str:
+        digest = hashlib.sha256()
+        for event in self.trace:
+            digest.update(f"{event}\n".encode())
+        return digest.hexdigest()
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run `main` outside of all hosts until it ends. Raises what it raises, or `UnhandledError`.
+
+        The garbage collector rests meanwhile: it would end abandoned coroutines at moments of its own.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            result = self.loop.run_until_complete(main)
+            self._raise_errors()
+            return result
+        finally:
+            self.loop.close()
+            if collecting:
+                gc.enable()
+
+    def _raise_errors(self) -> None:
+        errors = [e for e in self.loop.errors if not isinstance(e.get("exception"), SimulatedCrash)]
+        if errors:
+            cause = errors[0].get("exception")
+            messages = "; ".join(f"{e['message']}: {e.get('exception')!r}" for e in errors)
+            raise UnhandledError(messages) from (cause if isinstance(cause, BaseException) else None)
+
+
+class Host:
+    """One machine: an address, a disk that outlives its processes, and at most one process."""
+
+    def __init__(self, world: World, name: str, address: str) -> None:
+        self.world = world
+        self.name = name
+        self.address = address
+        self.disk = SimDisk(f"{name}-{world.seed}", latency_s=world.disk_latency_s)
+        self.disk.observer = lambda what, path: self.record(what, path)
+        self.disk.on_crash = self._crashed_in_disk
+        self.clock = SimClock(world.loop)
+        self.faults = SimFaults(f"{name}-{world.seed}")
+        self.boots = 0
+        self.incarnation: Incarnation | None = None
+        self._context = contextvars.Context()
+        self._runtime: Runtime | None = None
+        self._calls: dict[asyncio.Future[Any], None] = {}  # what others wait for on this host
+        self.sessions: list[SimSession] = []  # of the current process
+
+    def record(self, what: str, detail: str = "") -> None:
+        self.world.record(self.name, what, detail)
+
+    @property
+    def up(self) -> bool:
+        return self.incarnation is not None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime of the current process."""
+        assert self._runtime is not None, f"{self.name} is down"
+        return self._runtime
+
+    def boot(self) -> Runtime:
+        """Start a new, empty process; its runtime."""
+        assert not self.up, f"{self.name} is up"
+        if self.disk.dead:
+            self.disk.crash()
+        self.boots += 1
+        self.incarnation = Incarnation(self.address, self.boots)
+        self._context = contextvars.Context()
+        self._context.run(CURRENT.set, self.incarnation)
+        self.world.net.power_restored(self.address)
+        self._runtime = sim_runtime(
+            self.world.loop,
+            self.disk,
+            f"{self.name}-{self.boots}-{self.world.seed}",
+            incarnation=self.incarnation,
+            clock=self.clock,
+            faults=self.faults,
+        )
+        self.record("boot", str(self.boots))
+        return self._runtime
+
+    def do(self, function: Callable[..., T], *args: Any) -> T:
+        """Call `function` as the host's process."""
+        assert self.up, f"{self.name} is down"
+        return self._context.copy().run(function, *args)
+
+    def start(self, coro: Coroutine[Any, Any, T], *, name: str = "call") -> asyncio.Future[T]:
+        """Run `coro` in the host's process. The future is the caller's, and fails with `HostDied` if the host dies."""
+        assert self.up, f"{self.name} is down"
+        loop = self.world.loop
+        task = loop.create_task(coro, name=f"{self.name}: {name}", context=self._context.copy())
+        outcome: asyncio.Future[T] = loop.create_future()
+        self._calls[outcome] = None
+
+        def ended(done: asyncio.Task[T]) -> None:
+            self._calls.pop(outcome, None)
+            if outcome.done():
+                return
+            if done.cancelled():
+                outcome.cancel()
+            elif (error := done.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(done.result())
+
+        task.add_done_callback(ended, context=loop.outside)
+        # A caller that gives up takes the call back, as long as the host lives.
+        outcome.add_done_callback(lambda future: task.cancel() if future.cancelled() else None, context=loop.outside)
+        return outcome
+
+    def session(self) -> SimSession:
+        """A new session of the host's process with the world's metadata store."""
+        session = self.do(SimSession, self.world.metadata, self.world.metadata_rng)
+        self.sessions.append(session)
+        return session
+
+    def crash(self) -> None:
+        """Kill the process: what it wrote stays in the page cache."""
+        incarnation = self._die()
+        self.record("crash")
+        self.world.net.process_died(incarnation)
+        self.disk.crash()
+
+    def power_cut(self, fate: Callable[[Dirty], Fate] | None = None) -> None:
+        """Cut the power: what was not synced is kept, dropped or torn. A host that is down can lose it too."""
+        incarnation = self._die() if self.up else Incarnation(self.address, self.boots, dead=True)
+        self.record("power cut")
+        self.world.net.power_lost(incarnation)
+        self.disk.power_cut(fate)
+
+    def _die(self) -> Incarnation:
+        assert self.incarnation is not None, f"{self.name} is down"
+        incarnation, self.incarnation = self.incarnation, None
+        incarnation.dead = True
+        self._runtime = None
+        sessions, self.sessions = self.sessions, []
+        for session in sessions:
+            self.world.loop.call_later(session.session_timeout_s, session.forgotten, context=self.world.loop.outside)
+        calls, self._calls = self._calls, {}
+        for outcome in calls:
+            if not outcome.done():
+                outcome.set_exception(HostDied(self.name))
+                outcome.exception()  # nobody has to look at it
+        return incarnation
+
+    def _crashed_in_disk(self) -> None:
+        """A crash that was asked for at an operation of the disk has struck; the disk is dead until the next boot."""
+        if self.up:
+            incarnation = self._die()
+            self.record("crash", "at a disk operation")
+            self.world.net.process_died(incarnation)
