@@ -198,8 +198,9 @@ def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
         ).stderr.decode()
     )
     ledger_id = write(uri, b"a\nb\n")
-    message = bkpy("ledger", "read", ledger_id, "--first", 5, uri=uri, status=1).stderr.decode()
-    assert f"ledger {ledger_id}" in message
+    message = bkpy("ledger", "read", ledger_id, "--last", 5, uri=uri, status=1).stderr.decode()
+    assert f"ledger {ledger_id}, entry" in message
+    assert bkpy("ledger", "read", ledger_id, "--first", 5, uri=uri).stdout == b""
     assert "No such file" in bkpy("ledger", "write", "/nonexistent", uri=uri, status=1).stderr.decode()
 
 

@@ -177,8 +177,8 @@ async def test_settings_reach_the_bookies_and_mistakes_are_refused(tmp_path: Pat
     with pytest.raises(ConfigError, match="listen is chosen by the cluster"):
         LocalCluster(tmp_path, config={"listen": "127.0.0.1:1"})
     with pytest.raises(BookieUnavailableError, match="journal_max_size_mb"):
-        await LocalCluster(tmp_path, config={"journal_max_size_mb": -1}).start()
-    async with LocalCluster(tmp_path, bookies=1):  # the failed start has left nothing running
+        await LocalCluster(tmp_path, bookies=1, config={"journal_max_size_mb": -1}).start()
+    async with LocalCluster(tmp_path, bookies=1, config=config):  # the failed start has left nothing running
         pass
 
 

@@ -155,7 +155,8 @@ class Cluster:
         try:
             while writer.last_add_confirmed < entries - 1:
                 await self._append_some(writer, ledger)
-                await asyncio.sleep(self.rng.random() * 0.02)
+                # Now and then long enough for an idle writer to publish its last add confirmed.
+                await asyncio.sleep(self.rng.random() * (0.5 if self.rng.random() < 0.1 else 0.02))
             await writer.flush()
         except BookKeeperError as error:
             self._note("append failed", writer, type(error).__name__)

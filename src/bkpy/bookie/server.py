@@ -44,7 +44,7 @@ class BookieServer:
         self.log = logging.getLogger("bkpy.bookie")
         self._runtime = runtime
         self._instance_id = instance_id
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in order of arrival, so that simulated runs repeat
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
@@ -94,10 +94,10 @@ class BookieServer:
             self.log.warning("refusing %s: %d connections are open", connection.peer, len(self._connections))
             connection.abort()
             return
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._answered.set()
 
     def answered(self) -> None:

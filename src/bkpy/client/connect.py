@@ -57,7 +57,7 @@ class Client:
         self._flights = Flights(
             self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
         )
-        self._writers: set[LedgerWriter] = set()
+        self._writers: dict[LedgerWriter, None] = {}
         self._closed = False
 
     @classmethod
@@ -150,9 +150,9 @@ class Client:
             flights=self._flights,
             settings=self._settings,
             runtime=self._runtime,
-            on_closed=self._writers.discard,
+            on_closed=lambda closed: self._writers.pop(closed, None),
         )
-        self._writers.add(writer)
+        self._writers[writer] = None
         return writer
 
     async def _ensemble(self, size: int) -> tuple[str, ...]:

@@ -4,14 +4,14 @@
     replies        ->  counted per flight    ->  batches complete -> writers resolve their futures
 
 Invariants: the frame of a flight is packed once and the same bytes go to every bookie of the write set; a route is not
-fed while one of its bookies owes more than `OUTSTANDING_BYTES_MAX`, so a slow bookie bounds memory, not its absence.
+fed while one of its bookies owes too much (`Peer.congested`), so that a slow bookie costs time and not memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
@@ -20,8 +20,6 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
-
-OUTSTANDING_BYTES_MAX: Final = 32 << 20  # of one bookie; far above what a healthy one ever owes
 
 
 class Writer(Protocol):
@@ -107,7 +105,18 @@ class SentFlight:
 class Route:
     """One write set with one ack quorum: collects the batches of a turn, of any number of ledgers, in columns."""
 
-    __slots__ = ("_bytes_max", "_columns", "_flights", "_parts", "_size", "ack_quorum", "batches", "peers")
+    __slots__ = (
+        "_bytes_max",
+        "_counts",
+        "_flights",
+        "_parts",
+        "_size",
+        "_sizes",
+        "_strides",
+        "ack_quorum",
+        "batches",
+        "peers",
+    )
 
     def __init__(self, flights: Flights, peers: list[Peer], ack_quorum: int, bytes_max: int) -> None:
         self.peers = peers
@@ -118,39 +127,40 @@ class Route:
 
     def _clear(self) -> None:
         self.batches: list[Batch] = []
-        self._columns: tuple[list[int], list[int], list[int], list[int], list[int]] = ([], [], [], [], [])
+        self._counts: list[int] = []
+        self._strides: list[int] = []
+        self._sizes: list[int] = []
         self._parts: list[wire.Bytes] = []
         self._size = 0
 
     def blocked(self) -> bool:
-        return any(peer.outstanding_bytes > OUTSTANDING_BYTES_MAX for peer in self.peers)
+        return any(peer.congested for peer in self.peers)
 
     def add(self, batch: Batch, count: int, stride: int, parts: list[wire.Bytes], size: int) -> None:
         """One batch of `size` bytes in `parts`."""
-        if self._size + size > self._bytes_max and self.batches:
-            self.launch()
         if not self.batches:
             self._flights.loaded(self)
-        ledger_ids, first_ids, counts, strides, sizes = self._columns
-        ledger_ids.append(batch.ledger_id)
-        first_ids.append(batch.first_id)
-        counts.append(count)
-        strides.append(stride)
-        sizes.append(size)
+        elif self._size + size > self._bytes_max:
+            self.launch()
+            self._flights.loaded(self)
         self.batches.append(batch)
+        self._counts.append(count)
+        self._strides.append(stride)
+        self._sizes.append(size)
         self._parts += parts
         self._size += size
 
     def launch(self) -> None:
         """Send what was collected as one frame."""
-        if not self.batches:
+        batches, size, strides = self.batches, self._size, self._strides
+        if not batches:
             return
-        batches, size = self.batches, self._size
-        ledger_ids, first_ids, counts, strides, sizes = self._columns
-        stride: int | list[int] = strides[0] if strides.count(strides[0]) == len(strides) else strides
+        ledger_ids = [batch.ledger_id for batch in batches]
+        first_ids = [batch.first_id for batch in batches]
+        stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
+        head = m.pack([0, ledger_ids, first_ids, self._counts, stride, self._sizes])
         body = b"".join(self._parts)
         self._clear()
-        head = m.pack([0, ledger_ids, first_ids, counts, stride, sizes])
         correlation_id = self._flights.next_id()
         sent = SentFlight(
             self._flights,
@@ -177,8 +187,8 @@ class Flights:
         self._held: list[Writer] = []
         self._loaded: list[Route] = []
         self._scheduled = False
-        self._moved: set[Writer] = set()
-        self._idle: set[Writer] = set()
+        self._moved: dict[Writer, None] = {}  # sets that keep their order, so that simulated runs repeat
+        self._idle: dict[Writer, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self.next_id = pool.next_id
 
@@ -205,11 +215,11 @@ class Flights:
     def _turn(self) -> None:
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
+        if self._pool.congested:
+            self._held += [writer for writer in dirty if writer.blocked()]
+            dirty = [writer for writer in dirty if not writer.blocked()]
         for writer in dirty:
-            if writer.blocked():
-                self._held.append(writer)
-            else:
-                writer.gather()
+            writer.gather()
         loaded, self._loaded = self._loaded, []
         for route in loaded:
             route.launch()
@@ -226,14 +236,14 @@ class Flights:
 
     def moved(self, writer: Writer) -> None:
         """The writer's last add confirmed has moved; if nothing more is appended soon, it must be published."""
-        self._moved.add(writer)
+        self._moved[writer] = None
         if self._ticker is None and self._lac_interval_s > 0:
             self._ticker = asyncio.get_running_loop().call_later(self._lac_interval_s, self._tick)
 
     def _tick(self) -> None:
         self._ticker = None
-        idle = self._idle - self._moved
-        self._idle, self._moved = self._moved, set()
+        idle = [writer for writer in self._idle if writer not in self._moved]
+        self._idle, self._moved = self._moved, {}
         for writer in idle:
             writer.publish_lac()
         if self._idle:
@@ -241,8 +251,8 @@ class Flights:
 
     def forget(self, writer: Writer) -> None:
         """The writer is closed."""
-        self._moved.discard(writer)
-        self._idle.discard(writer)
+        self._moved.pop(writer, None)
+        self._idle.pop(writer, None)
 
     def close(self) -> None:
         if self._ticker is not None:

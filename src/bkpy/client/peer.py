@@ -6,7 +6,7 @@ While a bookie is tried for the first time, what is sent waits for it. Once it h
 until it is back: appends have other replicas, and waiting for a hung bookie again and again would stop them.
 
 Invariants: every request ends, by its reply, by an error, or by the timeout of the oldest one; what waits for a bookie
-is bounded by whoever sends (see `outstanding_bytes`).
+is bounded by whoever sends (see `congested`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bkpy.runtime import Runtime
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
+OWED_BYTES_MAX: Final = 32 << 20  # of one bookie; far above what a healthy one ever owes
 _FRAME_BYTES_MAX: Final = (
     64 << 20
 )  # of a reply: a read of many entries, or of one that is larger than the client's limit
@@ -65,7 +66,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Flow control is by `outstanding_bytes`; the transport must take whatever it is given.
+        # Flow control is by `congested`; the transport must take whatever it is given.
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one only by its methods
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -103,9 +104,12 @@ class Peer:
         software: str,
         key_of: Callable[[int], bytes],
         next_id: Callable[[], int],
+        on_congestion: Callable[[Peer, bool], None] = lambda peer, congested: None,
     ) -> None:
         self.bookie_id = bookie_id
-        self.outstanding_bytes = 0  # of ADD frames that haven't been answered
+        self.congested = False  # owes so much that writers should wait
+        self._owed_bytes = 0  # of ADD frames that haven't been answered
+        self._on_congestion = on_congestion
         self._address = address
         self._settings = settings
         self._runtime = runtime
@@ -133,7 +137,7 @@ class Peer:
 
     def add(self, add: Add, index: int) -> None:
         """Send an ADD frame; `add.replied` or `add.failed` follows, never during this call."""
-        self.outstanding_bytes += add.body_bytes
+        self._owe(add.body_bytes)
         if self._state is _State.UP:
             self._write_add(add, index)
         elif self._state in (_State.IDLE, _State.CONNECTING):
@@ -142,6 +146,12 @@ class Peer:
         else:
             error = self._unavailable()
             asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
+
+    def _owe(self, size: int) -> None:
+        self._owed_bytes += size
+        if (self._owed_bytes > OWED_BYTES_MAX) is not self.congested:
+            self.congested = not self.congested
+            self._on_congestion(self, self.congested)
 
     def add_again(self, add: Add, index: int) -> None:
         """The bookie has forgotten a ledger's key (it may): present it and send once more."""
@@ -323,7 +333,7 @@ class Peer:
             self._add_failed(add, index, error)
 
     def _add_failed(self, add: Add, index: int, error: BookKeeperError) -> None:
-        self.outstanding_bytes -= add.body_bytes
+        self._owe(-add.body_bytes)
         add.failed(index, error)
 
     def _watch_oldest(self) -> None:
@@ -352,7 +362,7 @@ class Peer:
             sent = self._adds.pop(frame.correlation_id, None)
             if sent is not None:
                 add, index, _ = sent
-                self.outstanding_bytes -= add.body_bytes
+                self._owe(-add.body_bytes)
                 add.replied(index, frame.head)
             return
         if frame.opcode == Op.HELLO | wire.REPLY and self._greeting is not None and not self._greeting.done():

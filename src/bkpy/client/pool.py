@@ -32,6 +32,7 @@ class BookiePool:
         self._peers: dict[str, Peer] = {}
         self._keys: dict[int, bytes] = {}
         self._closed = False
+        self.congested: set[Peer] = set()
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
 
@@ -49,8 +50,15 @@ class BookiePool:
                 software=self._software,
                 key_of=self._keys.__getitem__,
                 next_id=self.next_id,
+                on_congestion=self._congestion,
             )
         return peer
+
+    def _congestion(self, peer: Peer, congested: bool) -> None:
+        if congested:
+            self.congested.add(peer)
+        else:
+            self.congested.discard(peer)
 
     def add_key(self, ledger_id: int, key: bytes) -> None:
         """From now on the ledger's key can be presented to bookies."""

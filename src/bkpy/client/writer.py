@@ -50,17 +50,25 @@ _CLOSE_ATTEMPTS_MAX: Final = 20  # each lost to somebody else's change of the me
 log = logging.getLogger("bkpy.client")
 
 
-class _Segment:
-    """Appends in id order whose futures are still to be resolved: one future an entry, or one for a range."""
+_UNSENT: Final = 1 << 62
 
-    __slots__ = ("bytes", "first", "futures", "last", "whole")
 
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.last = first - 1
-        self.bytes = 0
+class _Turn(Batch):
+    """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
+
+    If it leaves as a single batch, which is the rule, it is that batch.
+    """
+
+    __slots__ = ("end_length", "futures", "lengths", "payloads", "resolved", "whole")
+
+    def __init__(self, ledger_id: int, first_id: int, owner: LedgerWriter) -> None:
+        super().__init__(ledger_id, first_id, _UNSENT, owner)
+        self.payloads: list[bytes] = []
         self.futures: list[asyncio.Future[int]] = []
         self.whole: asyncio.Future[range] | None = None
+        self.lengths: list[int] = []  # the ledger's length after each entry, unless it left as a single batch
+        self.end_length = 0
+        self.resolved = 0  # entries of it that are confirmed
 
 
 class LedgerWriter:
@@ -88,27 +96,28 @@ class LedgerWriter:
         self._runtime = runtime
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
+        self._new_future = self._loop.create_future
         self._ledger_id = metadata.ledger_id
         self._entry_bytes_max = settings.entry_bytes_max
         self._batch_bytes_max = settings.batch_bytes_max
+        self._overhead = HEADER_BYTES + codec.mac_bytes
         self._timeout_s = settings.add_timeout_s
         self._window_bytes_max = settings.write_window_bytes
         self._window_entries_max = settings.write_window_entries
         self._window_bytes = 0
         self._window_entries = 0
         self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._gate = False  # whether appends must not go the short way: somebody waits, or the writer has ended
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
-        self._payloads: list[bytes] = []  # appended but not sent, ids _unsent_first ...
-        self._unsent_first = 0
+        self._turn: _Turn | None = None  # what `append` adds to
+        self._unsent: list[_Turn] = []
+        self._turns: deque[_Turn] = deque()  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
-        self._segments: deque[_Segment] = deque()
-        self._lengths: deque[tuple[int, list[int]]] = deque()  # cumulative lengths of what is sent, by first id
         self._acks = LedgerAcks()
         self._confirmed = -1
         self._length = 0
         self._lac_sent = -1
-        self._dirty = False
         self._error: BookKeeperError | None = None
         self._shut = False  # no more appends: `close` was called
         self._closing: asyncio.Future[None] | None = None
@@ -157,20 +166,22 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
-        if self._blocked(size):
-            await self._room(size, 1)
-        return await self._enqueue(data)
+        if self._gate or size > self._entry_bytes_max or not self._fits(size, 1):
+            await self._admit(size, size, 1)
+        return await self._enqueue(data, size)
 
     def append_nowait(self, data: bytes) -> asyncio.Future[int]:
         """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
         if type(data) is not bytes:
             data = _as_bytes(data)
-        if self._blocked(len(data)):
+        size = len(data)
+        if self._gate or size > self._entry_bytes_max or not self._fits(size, 1):
+            self._check(size)
             raise WouldBlock(
                 f"the writer's window is full ({self._window_entries} entries, {self._window_bytes} bytes pending)",
                 ledger_id=self._ledger_id,
             )
-        return self._enqueue(data)
+        return self._enqueue(data, size)
 
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.
@@ -178,21 +189,22 @@ class LedgerWriter:
         An empty sequence is an empty range. The batch is admitted to the window as a whole.
         """
         payloads = [data if type(data) is bytes else _as_bytes(data) for data in entries]
-        size = sum(map(len, payloads))
-        self._check(max(map(len, payloads), default=0))
-        if self._waiters or not self._fits(size, len(payloads)):
-            await self._room(size, len(payloads))
+        size, count = sum(map(len, payloads)), len(payloads)
+        largest = max(map(len, payloads), default=0)
+        if self._gate or largest > self._entry_bytes_max or not self._fits(size, count):
+            await self._admit(largest, size, count)
+        first = self._next_id
         if not payloads:
-            return range(self._next_id, self._next_id)
-        future: asyncio.Future[range] = self._loop.create_future()
-        segment = _Segment(self._next_id)
-        segment.last = self._next_id + len(payloads) - 1
-        segment.bytes = size
-        segment.whole = future
-        self._segments.append(segment)
-        self._payloads += payloads
-        self._took(size, len(payloads))
-        return await future
+            return range(first, first)
+        self._turn = None
+        turn = self._begin()
+        turn.payloads = payloads
+        turn.whole = self._new_future()
+        self._turn = None
+        self._next_id = first + count
+        self._window_bytes += size
+        self._window_entries += count
+        return await turn.whole
 
     def _check(self, size: int) -> None:
         """Raise whatever an append of `size` bytes could never get past."""
@@ -207,26 +219,27 @@ class LedgerWriter:
                 entry_id=self._next_id,
             )
 
-    def _blocked(self, size: int) -> bool:
-        """Whether the window has no room for one append now."""
-        if self._shut or self._error is not None or size > self._entry_bytes_max:
-            self._check(size)
-        return bool(self._waiters) or not self._fits(size, 1)
-
     def _fits(self, size: int, count: int) -> bool:
-        entries = self._window_entries + count
         return (
-            self._window_bytes + size <= self._window_bytes_max and entries <= self._window_entries_max
+            self._window_bytes + size <= self._window_bytes_max
+            and self._window_entries + count <= self._window_entries_max
         ) or self._window_entries == 0
 
-    async def _room(self, size: int, count: int) -> None:
+    def _set_gate(self) -> None:
+        self._gate = self._shut or self._error is not None or bool(self._waiters)
+
+    async def _admit(self, largest: int, size: int, count: int) -> None:
         """Wait, in order of arrival, until the window has room."""
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((size, count, turn))
+        self._check(largest)
+        if not self._waiters and self._fits(size, count):
+            return
+        admitted: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((size, count, admitted))
+        self._gate = True
         try:
-            await turn
+            await admitted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # admitted and cancelled at once: pass the room on
+            if admitted.done() and not admitted.cancelled():  # admitted and cancelled at once: pass the room on
                 self._release(size, count)
             raise
         # The room was taken for this append by whoever woke it up; from here on it is counted like any other.
@@ -235,29 +248,23 @@ class LedgerWriter:
         if self._error is not None:
             raise self._failure()
 
-    def _enqueue(self, data: bytes) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = self._loop.create_future()
-        segments = self._segments
-        if self._payloads and segments[-1].whole is None:  # this turn's appends share a segment
-            segment = segments[-1]
-        else:
-            segment = _Segment(self._next_id)
-            segments.append(segment)
-        size = len(data)
-        segment.futures.append(future)
-        segment.last += 1
-        segment.bytes += size
-        self._payloads.append(data)
-        self._took(size, 1)
+    def _enqueue(self, data: bytes, size: int) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = self._new_future()
+        turn = self._turn or self._begin()
+        turn.payloads.append(data)
+        turn.futures.append(future)
+        self._next_id += 1
+        self._window_bytes += size
+        self._window_entries += 1
         return future
 
-    def _took(self, size: int, count: int) -> None:
-        self._next_id += count
-        self._window_bytes += size
-        self._window_entries += count
-        if not self._dirty:
-            self._dirty = True
+    def _begin(self) -> _Turn:
+        turn = self._turn = _Turn(self._ledger_id, self._next_id, self)
+        self._turns.append(turn)
+        if not self._unsent:
             self._flights.mark(self)
+        self._unsent.append(turn)
+        return turn
 
     # --- the flights' calls -----------------------------------------------------------------------------------------
 
@@ -266,45 +273,55 @@ class LedgerWriter:
 
     def gather(self) -> None:
         """Make batches of what is unsent, and give them to their routes."""
-        self._dirty = False
-        payloads, self._payloads = self._payloads, []
-        if self._error is not None or not payloads:
-            return
-        first = self._unsent_first
-        self._unsent_first = first + len(payloads)
-        lengths = list(accumulate(map(len, payloads), initial=self._sent_length))
-        del lengths[0]
-        self._sent_length = lengths[-1]
-        self._lengths.append((first, lengths))
-        self._lac_sent = self._confirmed
-        if not self._striped:
-            self._send(self._routes[0], payloads, first, 1, lengths)
-            return
-        ensemble_size = len(self._routes)
-        stripes = [(k, (first + k) % ensemble_size) for k in range(min(ensemble_size, len(payloads)))]
-        for k, r in stripes:
-            self._send(self._routes[r], payloads[k::ensemble_size], first + k, ensemble_size, lengths[k::ensemble_size])
+        unsent, self._unsent, self._turn = self._unsent, [], None
+        if self._error is None:
+            self._lac_sent = self._confirmed
+            for turn in unsent:
+                if self._striped:
+                    self._send_striped(turn)
+                else:
+                    self._send(turn)
 
-    def _send(self, route: Route, payloads: list[bytes], first: int, stride: int, lengths: list[int]) -> None:
-        limit = self._batch_bytes_max
-        overhead = HEADER_BYTES + self._codec.mac_bytes
-        if sum(map(len, payloads)) + overhead * len(payloads) <= limit or len(payloads) == 1:
-            self._send_batch(route, payloads, first, stride, lengths)
+    def _send(self, turn: _Turn) -> None:
+        payloads, turn.payloads = turn.payloads, []
+        count, before = len(payloads), self._sent_length
+        turn.last_id = turn.first_id + count - 1
+        if count == 1 or sum(map(len, payloads)) + self._overhead * count <= self._batch_bytes_max:
+            parts: list[Bytes] = []
+            length = self._codec.encode_run(parts, payloads, turn.first_id, self._lac_sent, before)
+            self._sent_length = turn.end_length = length
+            self._acks.sent(turn)
+            self._routes[0].add(turn, count, 1, parts, length - before + self._overhead * count)
             return
-        sizes = list(accumulate(len(payload) + overhead for payload in payloads))
+        self._measure(turn, payloads)
+        self._send_chunks(self._routes[0], payloads, turn.first_id, 1, turn.lengths)
+
+    def _send_striped(self, turn: _Turn) -> None:
+        payloads, turn.payloads = turn.payloads, []
+        turn.last_id = turn.first_id + len(payloads) - 1
+        self._measure(turn, payloads)
+        size = len(self._routes)
+        for k in range(min(size, len(payloads))):
+            route = self._routes[(turn.first_id + k) % size]
+            self._send_chunks(route, payloads[k::size], turn.first_id + k, size, turn.lengths[k::size])
+
+    def _measure(self, turn: _Turn, payloads: list[bytes]) -> None:
+        turn.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
+        self._sent_length = turn.end_length = turn.lengths[-1]
+
+    def _send_chunks(self, route: Route, payloads: list[bytes], first: int, stride: int, lengths: list[int]) -> None:
+        """Cut into batches of at most `batch_bytes_max`, or one entry if that is larger."""
+        sizes = list(accumulate(len(payload) + self._overhead for payload in payloads))
         start, done = 0, 0
         while start < len(payloads):
-            end = max(bisect_right(sizes, done + limit, start), start + 1)
-            self._send_batch(route, payloads[start:end], first + start * stride, stride, lengths[start:end])
+            end = max(bisect_right(sizes, done + self._batch_bytes_max, start), start + 1)
+            parts: list[Bytes] = []
+            first_id = first + start * stride
+            self._codec.encode(parts, payloads[start:end], first_id, stride, self._lac_sent, lengths[start:end])
+            batch = Batch(self._ledger_id, first_id, first + (end - 1) * stride, self)
+            self._acks.sent(batch)
+            route.add(batch, end - start, stride, parts, sizes[end - 1] - done)
             start, done = end, sizes[end - 1]
-
-    def _send_batch(self, route: Route, payloads: list[bytes], first: int, stride: int, lengths: list[int]) -> None:
-        parts: list[Bytes] = []
-        count = len(payloads)
-        size = self._codec.encode(parts, payloads, first, stride, self._lac_sent, lengths)
-        batch = Batch(self._ledger_id, first, first + (count - 1) * stride, self)
-        self._acks.sent(batch)
-        route.add(batch, count, stride, parts, size)
 
     def completed(self, batch: Batch) -> None:
         if self._error is None:
@@ -317,26 +334,27 @@ class LedgerWriter:
         if self._error is not None:
             return
         self._error = error
-        self._payloads.clear()
-        segments, self._segments = self._segments, deque()
-        for segment in segments:
-            entry_id = segment.first
-            for pending in segment.futures:
+        self._unsent, self._turn = [], None
+        turns, self._turns = self._turns, deque()
+        for turn in turns:
+            entry_id = turn.first_id
+            for pending in turn.futures:
                 if not pending.done():
                     pending.set_exception(self._failure(entry_id))
                     pending.exception()  # retrieved: whoever used append_nowait may look later, or never
                 entry_id += 1
-            if segment.whole is not None and not segment.whole.done():
-                segment.whole.set_exception(self._failure(segment.first))
+            if turn.whole is not None and not turn.whole.done():
+                turn.whole.set_exception(self._failure(turn.first_id))
         waiters, self._waiters = self._waiters, deque()
-        for _, _, turn in waiters:
-            if not turn.done():
-                turn.set_exception(self._failure(outcome_unknown=False))
+        for _, _, admitted in waiters:
+            if not admitted.done():
+                admitted.set_exception(self._failure(outcome_unknown=False))
         flushing, self._flushing = self._flushing, []
         for target, flushed in flushing:
             if not flushed.done():
                 flushed.set_exception(self._failure(target))
         self._window_bytes = self._window_entries = 0
+        self._gate = True
 
     def _failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
         """A fresh copy of the writer's error, so that tracebacks don't pile up on a shared one."""
@@ -354,53 +372,47 @@ class LedgerWriter:
 
     def _confirm(self, confirmed: int) -> None:
         """Everything up to `confirmed` is durable: resolve futures in id order and make room."""
+        released, length = confirmed - self._confirmed, self._length
         self._confirmed = confirmed
-        released_bytes = released_entries = 0
-        segments = self._segments
-        while segments and segments[0].first <= confirmed:
-            segment = segments[0]
-            if segment.last <= confirmed:
-                segments.popleft()
-                futures = segment.futures
-                released_bytes += segment.bytes
-                released_entries += segment.last - segment.first + 1
-                if segment.whole is not None and not segment.whole.done():
-                    segment.whole.set_result(range(segment.first, segment.last + 1))
-            elif segment.whole is not None:
-                break
-            else:  # striped ledgers, or several batches: a part of it
-                count = confirmed - segment.first + 1
-                futures, segment.futures = segment.futures[:count], segment.futures[count:]
-                released_entries += count
-            entry_id = segment.first
+        turns = self._turns
+        while turns and turns[0].first_id <= confirmed:
+            turn = turns[0]
+            futures, entry_id = turn.futures, turn.first_id
+            if turn.resolved:
+                futures, entry_id = futures[turn.resolved :], entry_id + turn.resolved
+            if turn.last_id <= confirmed:
+                turns.popleft()
+                self._length = turn.end_length
+                if turn.whole is not None and not turn.whole.done():
+                    turn.whole.set_result(range(turn.first_id, turn.last_id + 1))
+            else:  # of several batches, some are done
+                turn.resolved = confirmed - turn.first_id + 1
+                self._length = turn.lengths[turn.resolved - 1]
+                futures = futures[: confirmed - entry_id + 1]
             for future in futures:
                 if not future.done():
                     future.set_result(entry_id)
                 entry_id += 1
-            segment.first = entry_id if futures else segment.first
-        self._measure(confirmed)
-        self._release(released_bytes, released_entries)
+            if turn.last_id > confirmed:
+                break
+        self._release(self._length - length, released)
         if self._flushing:
             self._wake_flushing()
         self._flights.moved(self)
-
-    def _measure(self, confirmed: int) -> None:
-        lengths = self._lengths
-        while lengths and lengths[0][0] + len(lengths[0][1]) - 1 <= confirmed:
-            self._length = lengths.popleft()[1][-1]
-        if lengths and lengths[0][0] <= confirmed:
-            self._length = lengths[0][1][confirmed - lengths[0][0]]
 
     def _release(self, size: int, count: int) -> None:
         self._window_bytes -= size
         self._window_entries -= count
         waiters = self._waiters
+        if not waiters:
+            return
         while waiters and (waiters[0][2].done() or self._fits(waiters[0][0], waiters[0][1])):
-            wanted, many, turn = waiters.popleft()
-            if not turn.done():
+            wanted, many, admitted = waiters.popleft()
+            if not admitted.done():
                 self._window_bytes += wanted
                 self._window_entries += many
-                turn.set_result(None)
+                admitted.set_result(None)
+        self._set_gate()
 
     def _wake_flushing(self) -> None:
         self._flushing = [(target, flushed) for target, flushed in self._flushing if not self._flushed(target, flushed)]
@@ -460,7 +472,7 @@ class LedgerWriter:
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return
-        self._shut = True
+        self._shut = self._gate = True
         self._closing = closing = self._loop.create_future()
         try:
             await self._drain()

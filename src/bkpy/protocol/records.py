@@ -23,6 +23,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from crc32c import crc32c
@@ -36,6 +37,8 @@ MAC_BYTES: Final = 32
 EXPLICIT_LAC_ENTRY: Final = -1
 
 DIGESTS: Final = ("crc32c", "hmac-sha256")
+
+_COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker than two
 
 _HEAD = struct.Struct("<II")
 _TAIL = struct.Struct("<qqq")
@@ -80,6 +83,32 @@ class RecordCodec:
         self._mac = hmac.new(mac_key, packed, hashlib.sha256) if digest == "hmac-sha256" else None
         self.mac_bytes = MAC_BYTES if self._mac is not None else 0
 
+    def encode_run(self, parts: list[Bytes], payloads: Sequence[bytes], first_id: int, lac: int, length: int) -> int:
+        """Append the records of payloads first_id, first_id + 1, ... to `parts`.
+
+        `length` is the ledger's cumulative length before the first of them; returns what it is after the last.
+        """
+        if self._mac is not None:
+            lengths = list(accumulate(map(len, payloads), initial=length))
+            self.encode(parts, payloads, first_id, 1, lac, lengths[1:])
+            return lengths[-1]
+        pack_head, pack_tail, seed, add = _HEAD.pack, _TAIL.pack, self._seed, parts.append
+        entry_id = first_id
+        for payload in payloads:
+            size = len(payload)
+            length += size
+            tail = pack_tail(entry_id, lac, length)
+            if size < _COPY_BYTES_MAX:
+                tail += payload
+                add(pack_head(size, crc32c(tail, seed)))
+                add(tail)
+            else:
+                add(pack_head(size, crc32c(payload, crc32c(tail, seed))))
+                add(tail)
+                add(payload)
+            entry_id += 1
+        return length
+
     def encode(
         self,
         parts: list[Bytes],
@@ -88,38 +117,21 @@ class RecordCodec:
         stride: int,
         lac: int,
         lengths: Sequence[int],
-    ) -> int:
-        """Append the records of `payloads` (ids first_id, first_id + stride, ...) to `parts`; returns their bytes.
+    ) -> None:
+        """Append the records of payloads first_id, first_id + stride, ... to `parts`.
 
         `lengths` are the ledger's cumulative lengths, one an entry.
         """
-        pack_head, pack_tail, seed, add = _HEAD.pack, _TAIL.pack, self._seed, parts.append
-        total = HEADER_BYTES * len(payloads)
         entry_id = first_id
-        if self._mac is not None:
-            for payload, length in zip(payloads, lengths, strict=True):
-                tail = pack_tail(entry_id, lac, length)
+        for payload, length in zip(payloads, lengths, strict=True):
+            tail = _TAIL.pack(entry_id, lac, length) + payload
+            if self._mac is not None:
                 mac = self._mac.copy()
                 mac.update(tail)
-                mac.update(payload)
-                code = mac.digest()
-                size = len(payload) + MAC_BYTES
-                add(pack_head(size, crc32c(code, crc32c(payload, crc32c(tail, seed)))))
-                add(tail)
-                add(payload)
-                add(code)
-                total += size
-                entry_id += stride
-            return total
-        for payload, length in zip(payloads, lengths, strict=True):
-            size = len(payload)
-            tail = pack_tail(entry_id, lac, length)
-            add(pack_head(size, crc32c(payload, crc32c(tail, seed))))
-            add(tail)
-            add(payload)
-            total += size
+                tail += mac.digest()
+            parts.append(_HEAD.pack(len(payload) + self.mac_bytes, crc32c(tail, self._seed)))
+            parts.append(tail)
             entry_id += stride
-        return total
 
     def explicit_lac(self, lac: int, length: int) -> bytes:
         """The record by which an idle writer publishes its last add confirmed."""

@@ -79,7 +79,7 @@ class _Starter:
         locks = contextlib.ExitStack()
         self._cleanup.callback(locks.close)
         for directory in (*self._journal_directories, *self._ledger_directories):
-            _make_directory(self._files, directory)
+            self._files.make_dirs(directory)
             try:
                 locks.enter_context(self._files.lock(f"{directory}/{LOCK_NAME}"))
             except BlockingIOError:
@@ -351,16 +351,3 @@ def _directories(cookie: Cookie) -> list[str]:
 
 def _trim(path: str) -> str:
     return path.rstrip("/") or "/"
-
-
-def _make_directory(files: Files, path: str) -> None:
-    """Create the directory and what is missing above it, durably."""
-    missing = []
-    at = path
-    while at and not files.exists(at):
-        missing.append(at)
-        at = at.rpartition("/")[0]
-    if missing:
-        files.make_dirs(path)
-        for made in missing:
-            files.sync_dir(made.rpartition("/")[0] or ("/" if made.startswith("/") else "."))

@@ -1,0 +1,192 @@
+"""What the storage tests share: entry records, adds, and a bookie's storage on a simulated disk that can crash."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.disk import SimDisk
+from sim.store import SimStores
+
+from bkpy.config import BookieSettings
+from bkpy.protocol.messages import AddColumns, pack
+from bkpy.protocol.records import RecordCodec, walk
+from bkpy.runtime import NoFaults, Runtime, TaskSpawner
+from bkpy.storage.ledger_storage import LedgerStorage
+
+KEY = b"k" * 32
+INSTANCE = "11111111-2222-3333-4444-555555555555"
+
+
+@dataclass
+class SteppingClock:
+    """A millisecond passes at each look, so that files get different names without waiting."""
+
+    now: float = 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+def sim_runtime(disk: SimDisk, clock: SteppingClock | None = None, seed: int | str = 0) -> Runtime:
+    """A runtime on `disk` whose tasks run on the loop of the test."""
+    return Runtime(
+        clock=clock or SteppingClock(),
+        files=disk,
+        store=SimStores(disk),
+        rng=random.Random(f"storage-{seed}"),
+        spawn=TaskSpawner(),
+        faults=NoFaults(),
+    )
+
+
+def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values: Any) -> BookieSettings:
+    """Small sizes, so that little data rolls files and fills blocks."""
+    return BookieSettings(
+        **{
+            "metadata_uri": "zk://127.0.0.1:2181/ledgers",
+            "bookie_id": "bookie-1",
+            "journal_directories": [f"{root}/journal{i}" for i in range(journals)],
+            "ledger_directories": [f"{root}/ledgers{i}" for i in range(ledgers)],
+            "journal_max_size_mb": 1,
+            "checkpoint_interval_s": 1e6,
+            **values,
+        }
+    )
+
+
+def records(ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"data", lac: int = -1) -> bytes:
+    """The records of these entries, one after the other."""
+    codec = RecordCodec(ledger_id)
+    parts: list[Any] = []
+    for entry_id in entry_ids:
+        codec.encode(parts, (payload,), entry_id, 1, lac, (0,))
+    return b"".join(parts)
+
+
+def found_ids(segments: Sequence[Any]) -> list[int]:
+    return [header.entry_id for header in walk(b"".join(segments))]
+
+
+def payloads(segments: Sequence[Any]) -> dict[int, bytes]:
+    """Payload by entry id, in the order in which the entries came."""
+    data = b"".join(segments)
+    return {header.entry_id: data[header.offset + 32 : header.end] for header in walk(data)}
+
+
+@dataclass
+class Batch:
+    """A batch of an ADD: entries first + k * stride."""
+
+    ledger_id: int
+    first: int
+    count: int = 1
+    stride: int = 1
+    payload: bytes = b"data"
+    lac: int = -1
+
+    @property
+    def ids(self) -> range:
+        return range(self.first, self.first + self.count * self.stride, self.stride)
+
+    def body(self) -> bytes:
+        return records(self.ledger_id, self.ids, self.payload, self.lac)
+
+
+def add(storage: LedgerStorage, *batches: Batch, bodies: Sequence[bytes] | None = None) -> asyncio.Future[None]:
+    """One ADD frame of these batches; resolved when it is durable. Ledgers not in the cache are created."""
+    parts = [batch.body() for batch in batches] if bodies is None else list(bodies)
+    strides = {batch.stride for batch in batches}
+    columns = AddColumns(
+        0,
+        [batch.ledger_id for batch in batches],
+        [batch.first for batch in batches],
+        [batch.count for batch in batches],
+        strides.pop() if len(strides) == 1 else [batch.stride for batch in batches],
+        [len(part) for part in parts],
+    )
+    for batch in batches:
+        storage.create(batch.ledger_id, KEY)
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    storage.add(columns, pack(list(columns)), memoryview(b"".join(parts)), lambda: future.set_result(None))
+    return future
+
+
+async def read_all(storage: LedgerStorage, ledger_id: int, first: int, last: int, bytes_max: int = 1 << 20) -> Any:
+    """(payload by id, unknown ids) of a range, by as many reads as it takes; checks what each of them promises."""
+    have: dict[int, bytes] = {}
+    unknown: set[int] = set()
+    at = first
+    while at <= last:
+        result = await storage.read(ledger_id, at, last, bytes_max)
+        assert at <= result.examined_to <= last
+        part = payloads(result.segments)
+        assert list(part) == sorted(part), "not in ascending order"
+        assert all(at <= entry_id <= result.examined_to for entry_id in part)
+        size = sum(map(len, result.segments))
+        assert size <= bytes_max or len(part) == 1 or bytes_max >= 1 << 20
+        have |= part
+        for low, high in result.unknown:
+            assert at <= low <= high <= result.examined_to
+            unknown.update(range(low, high + 1))
+        at = result.examined_to + 1
+    return have, unknown - have.keys()
+
+
+class Reports:
+    """Remembers what the storage reported."""
+
+    def __init__(self) -> None:
+        self.damages: list[tuple[str, str]] = []
+        self.groups: list[int] = []
+        self.replayed_frames = 0
+        self.checkpoints = 0
+
+    def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None:
+        self.groups.append(frames)
+
+    def checkpoint(self, bytes_: int, seconds: float) -> None:
+        self.checkpoints += 1
+
+    def replayed(self, frames: int, bytes_: int) -> None:
+        self.replayed_frames += frames
+
+    def damage(self, what: str, path: str) -> None:
+        self.damages.append((what, path))
+
+
+@dataclass
+class Host:
+    """A bookie's storage on a simulated disk, across crashes."""
+
+    disk: SimDisk = field(default_factory=SimDisk)
+    settings: BookieSettings = field(default_factory=settings)
+    cookie: bytes | None = None
+    clock: SteppingClock = field(default_factory=SteppingClock)
+    reports: Reports = field(default_factory=Reports)
+    boots: int = 0
+
+    async def boot(self) -> LedgerStorage:
+        self.boots += 1
+        self.reports = Reports()
+        storage = await LedgerStorage.open(
+            self.settings,
+            sim_runtime(self.disk, self.clock, self.boots),
+            instance_id=INSTANCE,
+            expected_cookie=self.cookie,
+            observer=self.reports,
+        )
+        self.cookie = storage.cookie
+        storage.check_invariants()
+        return storage
+
+    def journal_files(self, number: int = 0) -> list[str]:
+        directory = self.settings.journal_directories[number]
+        return [f"{directory}/{name}" for name in self.disk.listdir(directory) if name.endswith(".txn")]

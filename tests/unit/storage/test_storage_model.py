@@ -1,0 +1,100 @@
+"""Adds, checkpoints, restarts and crashes in any order against a dictionary: what was acknowledged is read back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .support import Batch, Host, add, read_all
+from .support import settings as bookie_settings
+
+LEDGERS = 3
+
+batches = st.builds(
+    lambda ledger_id, first, count, stride, size: (ledger_id, first, count, stride, size),
+    st.integers(0, LEDGERS - 1),
+    st.integers(0, 120),
+    st.integers(1, 30),
+    st.sampled_from((1, 1, 1, 2, 3)),
+    st.sampled_from((0, 3, 400, 3000)),
+)
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(batches, min_size=1, max_size=4)),
+        st.tuples(st.just("checkpoint"), st.none()),
+        st.tuples(st.just("crash"), st.booleans()),
+        st.tuples(st.just("close"), st.none()),
+        st.tuples(st.just("read"), st.tuples(st.integers(0, 200), st.integers(0, 80), st.integers(1, 20_000))),
+    ),
+    max_size=12,
+)
+
+
+async def run(script: list[tuple[str, object]], journals: int, ledgers: int) -> None:
+    host = Host(settings=bookie_settings(journals=journals, ledgers=ledgers, block_bytes=4096))
+    storage = await host.boot()
+    model: dict[int, dict[int, bytes]] = {ledger_id: {} for ledger_id in range(LEDGERS)}
+    for number, (action, argument) in enumerate([*script, ("crash", True), ("close", None)]):
+        if action == "add":
+            frame = [
+                Batch(ledger_id, first, count, stride, b"%d:" % (100 * number + i) + b"x" * size)
+                for i, (ledger_id, first, count, stride, size) in enumerate(argument)  # type: ignore[arg-type]
+            ]
+            await storage.states({batch.ledger_id for batch in frame})
+            await add(storage, *frame)
+            for batch in frame:
+                model[batch.ledger_id].update(dict.fromkeys(batch.ids, batch.payload))
+        elif action == "checkpoint":
+            await storage.checkpoint()
+        elif action == "crash":
+            if argument:
+                host.disk.power_cut()
+            else:
+                host.disk.crash()
+            storage = await host.boot()
+        elif action == "close":
+            await storage.close()
+            storage = await host.boot()
+            assert host.reports.replayed_frames == journals, "only clean-stop frames are left to be read"
+        storage.check_invariants()
+        first, length, bytes_max = argument if action == "read" else (0, 250, 1 << 20)  # type: ignore[misc]
+        for ledger_id, entries in model.items():
+            wanted = {i: entries[i] for i in sorted(entries) if first <= i <= first + length}
+            assert await read_all(storage, ledger_id, first, first + length, bytes_max) == (wanted, set())
+    assert not host.reports.damages
+
+
+@given(actions)
+@settings(max_examples=60, deadline=None)
+def test_one_journal_and_one_ledger_directory(script: list[tuple[str, object]]) -> None:
+    asyncio.run(run(script, 1, 1))
+
+
+@given(actions)
+@settings(max_examples=40, deadline=None)
+def test_two_journals_and_three_ledger_directories(script: list[tuple[str, object]]) -> None:
+    asyncio.run(run(script, 2, 3))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(300))
+def test_long_runs(seed: int) -> None:
+    rng = random.Random(seed)
+    script: list[tuple[str, object]] = []
+    for _ in range(60):
+        kind = rng.choice(("add", "add", "add", "add", "checkpoint", "crash", "close", "read"))
+        if kind == "add":
+            frame = [
+                (rng.randrange(3), rng.randrange(200), rng.randrange(1, 40), rng.choice((1, 1, 2, 5)), rng.choice((0, 900)))
+                for _ in range(rng.randrange(1, 5))
+            ]
+            script.append((kind, frame))
+        elif kind == "read":
+            script.append((kind, (rng.randrange(200), rng.randrange(80), rng.randrange(1, 20_000))))
+        else:
+            script.append((kind, rng.random() < 0.5))
+    asyncio.run(run(script, 1 + seed % 2, 1 + seed % 3))
