@@ -1,6 +1,8 @@
 """bkpy: a replicated log store. `connect` is where to begin."""
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 try:
     __version__ = version("bkpy")
@@ -69,3 +71,10 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`bkpy.local` without an import of its own; it isn't needed to use a cluster, so it isn't loaded for that."""
+    if name == "local":
+        return importlib.import_module("bkpy.local")
+    raise AttributeError(f"module 'bkpy' has no attribute {name!r}")

@@ -1,0 +1,184 @@
+"""The bookie's process: start, stop, identity, registration, metrics, settings."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import bkpy
+from bkpy.local import LocalCluster
+from bkpy.local_process import free_port
+from bkpy.metadata.connect import connect_store
+from bkpy.runtime import real_runtime
+
+DEADLINE_S = 60
+
+
+def bookie_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A bookie that is expected to refuse to start."""
+    return subprocess.run(
+        [sys.executable, "-m", "bkpy", "bookie", "run", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def settings(cluster: LocalCluster, directory: Path, **others: object) -> str:
+    """A configuration file for one more bookie."""
+    values = {
+        "metadata_uri": cluster.connect_string,
+        "bookie_id": "another",
+        "listen": f"127.0.0.1:{free_port()}",
+        "journal_directories": [str(directory / "journal")],
+        "ledger_directories": [str(directory / "ledgers")],
+        **others,
+    }
+    path = directory / "bookie.toml"
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    return str(path)
+
+
+async def registered(cluster: LocalCluster) -> list[str]:
+    store, root = await connect_store(cluster.connect_string, real_runtime())
+    try:
+        return [name for name in await store.children(f"{root}/available") if name != "readonly"]
+    finally:
+        await store.close()
+
+
+async def test_stopping_deregisters_and_exits_with_zero(cluster: LocalCluster) -> None:
+    bookie = cluster.bookies[0]
+    assert bookie.id in await registered(cluster)
+    await bookie.stop()
+    assert bookie.exit_status == 0
+    assert bookie.id not in await registered(cluster)
+    await bookie.start()
+    assert bookie.id in await registered(cluster)
+
+
+async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster) -> None:
+    """ZooKeeper ends the session of a bookie that was suspended for longer than the session timeout."""
+    bookie = cluster.bookies[1]
+    bookie.suspend()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while bookie.id in await registered(cluster):
+                await asyncio.sleep(0.2)
+    finally:
+        bookie.resume()
+    async with asyncio.timeout(DEADLINE_S):
+        while bookie.id not in await registered(cluster):
+            await asyncio.sleep(0.2)
+    async with bkpy.connect(cluster.connect_string) as client:
+        writer = await client.create_ledger(ack_quorum=3)
+        assert await writer.append(b"x") == 0
+        await writer.close()
+
+
+async def test_metrics_count_what_was_done(tmp_path: Path) -> None:
+    port = free_port()
+    async with LocalCluster(tmp_path, bookies=1, config={"metrics_port": port}) as cluster:
+        async with bkpy.connect(cluster.connect_string) as client:
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.append_batch([b"x" * 100] * 500)
+            await writer.append(b"y")
+            await writer.close()
+            reader = await client.open_ledger(writer.ledger_id)
+            assert len([e async for e in reader.read()]) == 501
+        page = await asyncio.to_thread(
+            lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S).read().decode()
+        )
+    found = {
+        (sample.name, sample.labels.get("operation")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+    assert found["bkpy_bookie_add_entries_total", None] == 501
+    assert found["bkpy_bookie_add_bytes_total", None] == 500 * 132 + 33
+    assert found["bkpy_bookie_read_bytes_total", None] == 500 * 132 + 33
+    assert found["bkpy_bookie_request_seconds_count", "add"] == 2
+    assert found["bkpy_bookie_request_seconds_count", "read"] >= 1
+    assert found["bkpy_bookie_journal_group_frames_count", None] >= 2
+    assert found["bkpy_bookie_memtable_bytes", None] > 500 * 132
+    assert found["bkpy_bookie_damage_total", None] == 0
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest(cluster: LocalCluster, tmp_path: Path) -> None:
+    done = bookie_run("--config", settings(cluster, tmp_path, journal_max_size=1))
+    assert done.returncode != 0
+    assert "journal_max_size" in done.stderr
+    assert "journal_max_size_mb" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_that_is_not_there(cluster: LocalCluster, tmp_path: Path) -> None:
+    uri = cluster.connect_string.replace("/ledgers", "/nowhere")
+    done = bookie_run("--config", settings(cluster, tmp_path), BKPY_METADATA_URI=uri)
+    assert done.returncode == 1
+    assert "bkpy cluster init" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken(cluster: LocalCluster, tmp_path: Path) -> None:
+    done = bookie_run("--config", settings(cluster, tmp_path), "--listen", cluster.bookies[0].address)
+    assert done.returncode == 1
+    assert cluster.bookies[0].address in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_directories_that_are_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
+    owner = cluster.bookies[0].directory
+    taken = {
+        "bookie_id": cluster.bookies[0].id,
+        "journal_directories": [str(next(p for p in owner.iterdir() if "journal" in p.name))],
+        "ledger_directories": [str(next(p for p in owner.iterdir() if "ledger" in p.name))],
+    }
+    done = bookie_run("--config", settings(cluster, tmp_path, **taken))
+    assert done.returncode == 1
+    assert "use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_an_empty_disk_under_a_known_id_is_refused(tmp_path: Path) -> None:
+    """A bookie that comes back without its data would deny what it has acknowledged."""
+    async with LocalCluster(tmp_path, bookies=1) as cluster:
+        bookie = cluster.bookies[0]
+        await bookie.stop()
+        moved = []
+        for path in bookie.directory.iterdir():
+            if path.is_dir():
+                moved.append((path, path.rename(tmp_path / f"moved-{path.name}")))
+        with pytest.raises(bkpy.BookieUnavailableError, match=bookie.id):
+            await bookie.start()
+        assert "IdentityError" not in bookie.log_path.read_text()  # one line for people
+        for path, kept in moved:
+            shutil.rmtree(path, ignore_errors=True)
+            kept.rename(path)
+        await bookie.start()
+
+
+async def test_a_foreign_clusters_directories_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "other", bookies=1) as other:
+        await other.bookies[0].stop()
+        directory = other.bookies[0].directory
+        foreign = {
+            "bookie_id": other.bookies[0].id,
+            "journal_directories": [str(next(p for p in directory.iterdir() if "journal" in p.name))],
+            "ledger_directories": [str(next(p for p in directory.iterdir() if "ledger" in p.name))],
+        }
+        target = tmp_path / "config"
+        target.mkdir()
+        done = await asyncio.to_thread(bookie_run, "--config", settings(cluster, target, **foreign))
+    assert done.returncode == 1
+    assert "cluster" in done.stderr
