@@ -96,7 +96,7 @@ class LedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes of the entries up to last add confirmed."""
+        """Payload bytes of the entries up to last add confirmed; for an open ledger, as last published by its writer."""
         return self._length
 
     @property

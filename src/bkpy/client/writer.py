@@ -61,12 +61,19 @@ class _Turn(Batch):
 
     __slots__ = ("end_length", "futures", "lengths", "payloads", "resolved", "whole")
 
-    def __init__(self, ledger_id: int, first_id: int, owner: LedgerWriter) -> None:
-        super().__init__(ledger_id, first_id, _UNSENT, owner)
-        self.payloads: list[bytes] = []
-        self.futures: list[asyncio.Future[int]] = []
+    def __init__(
+        self, owner: LedgerWriter, first_id: int, payloads: list[bytes], futures: list[asyncio.Future[int]]
+    ) -> None:
+        # All here, without a call of the base class: one of these is made for every lonely append.
+        self.ledger_id = owner.ledger_id
+        self.first_id = first_id
+        self.last_id = _UNSENT
+        self.owner = owner
+        self.done = False
+        self.payloads = payloads
+        self.futures = futures
         self.whole: asyncio.Future[range] | None = None
-        self.lengths: list[int] = []  # the ledger's length after each entry, unless it left as a single batch
+        self.lengths: Sequence[int] = ()  # the ledger's length after each entry, unless it left as a single batch
         self.end_length = 0
         self.resolved = 0  # entries of it that are confirmed
 
@@ -197,10 +204,9 @@ class LedgerWriter:
         if not payloads:
             return range(first, first)
         self._turn = None
-        turn = self._begin()
-        turn.payloads = payloads
+        turn = _Turn(self, first, payloads, [])
         turn.whole = self._new_future()
-        self._turn = None
+        self._begin(turn)
         self._next_id = first + count
         self._window_bytes += size
         self._window_entries += count
@@ -250,21 +256,23 @@ class LedgerWriter:
 
     def _enqueue(self, data: bytes, size: int) -> asyncio.Future[int]:
         future: asyncio.Future[int] = self._new_future()
-        turn = self._turn or self._begin()
-        turn.payloads.append(data)
-        turn.futures.append(future)
+        turn = self._turn
+        if turn is None:
+            self._turn = turn = _Turn(self, self._next_id, [data], [future])
+            self._begin(turn)
+        else:
+            turn.payloads.append(data)
+            turn.futures.append(future)
         self._next_id += 1
         self._window_bytes += size
         self._window_entries += 1
         return future
 
-    def _begin(self) -> _Turn:
-        turn = self._turn = _Turn(self._ledger_id, self._next_id, self)
+    def _begin(self, turn: _Turn) -> None:
         self._turns.append(turn)
         if not self._unsent:
             self._flights.mark(self)
         self._unsent.append(turn)
-        return turn
 
     # --- the flights' calls -----------------------------------------------------------------------------------------
 
@@ -309,7 +317,9 @@ class LedgerWriter:
         turn.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
         self._sent_length = turn.end_length = turn.lengths[-1]
 
-    def _send_chunks(self, route: Route, payloads: list[bytes], first: int, stride: int, lengths: list[int]) -> None:
+    def _send_chunks(
+        self, route: Route, payloads: list[bytes], first: int, stride: int, lengths: Sequence[int]
+    ) -> None:
         """Cut into batches of at most `batch_bytes_max`, or one entry if that is larger."""
         sizes = list(accumulate(len(payload) + self._overhead for payload in payloads))
         start, done = 0, 0

@@ -1,0 +1,63 @@
+"""Damaged entry logs on real disks: another replica is read, and nothing damaged is denied or returned."""
+
+from pathlib import Path
+
+import pytest
+
+import bkpy
+from bkpy.local import LocalBookie, LocalCluster
+
+PAYLOADS = [b"%d " % i * 100 for i in range(500)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path):
+    async with LocalCluster(tmp_path, bookies=3) as local:
+        yield local
+
+
+async def written(client: bkpy.Client) -> int:
+    async with await client.create_ledger(ack_quorum=3) as writer:
+        await writer.append_batch(PAYLOADS)
+    return writer.ledger_id
+
+
+async def damage(bookie: LocalBookie, needle: bytes) -> None:
+    """Flip a bit in every copy of `needle` in the bookie's entry logs, while it is stopped."""
+    await bookie.stop()  # with a checkpoint: everything is in the entry log, and nothing is replayed
+    flipped = 0
+    for path in bookie.directory.rglob("*.log"):
+        if path == bookie.log_path:
+            continue
+        data = bytearray(path.read_bytes())
+        at = -1
+        while (at := data.find(needle, at + 1)) >= 0:
+            data[at] ^= 0x10
+            flipped += 1
+        path.write_bytes(data)
+    assert flipped, "the entry is not in the entry log"
+    await bookie.start()
+
+
+async def test_a_damaged_replica_is_passed_over(cluster: LocalCluster) -> None:
+    async with bkpy.connect(cluster.connect_string) as client:
+        ledger_id = await written(client)
+        for bookie in cluster.bookies[:2]:
+            await damage(bookie, PAYLOADS[77])
+        for _ in range(6):  # whichever replica is asked first
+            reader = await client.open_ledger(ledger_id)
+            assert [e.data async for e in reader.read()] == PAYLOADS
+            assert [e.data async for e in reader.read(77, 77)] == [PAYLOADS[77]]
+
+
+async def test_when_all_replicas_are_damaged_the_entry_is_never_denied(cluster: LocalCluster) -> None:
+    async with bkpy.connect(cluster.connect_string) as client:
+        ledger_id = await written(client)
+        for bookie in cluster.bookies:
+            await damage(bookie, PAYLOADS[77])
+        reader = await client.open_ledger(ledger_id)
+        with pytest.raises((bkpy.CorruptDataError, bkpy.DigestMismatchError), match="entry") as caught:
+            [e async for e in reader.read(77, 77)]
+        for bookie in cluster.bookies:
+            assert bookie.id in str(caught.value)
+            assert "damage in" in bookie.log_path.read_text()

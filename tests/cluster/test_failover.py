@@ -1,0 +1,74 @@
+"""A client and bookies of a cluster whose ZooKeeper has three servers survive the loss of one, whichever it is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import bkpy
+from bkpy.bookie.node import BookieNode
+from bkpy.config import load_bookie_settings
+from bkpy.local_process import free_port
+from bkpy.local_zookeeper import ZooKeeperEnsemble
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.connect import connect_store
+from bkpy.runtime import real_runtime
+
+DEADLINE_S = 60
+
+
+@asynccontextmanager
+async def bookie(uri: str, directory: Path, name: str) -> AsyncIterator[BookieNode]:
+    flags = {
+        "metadata_uri": uri,
+        "bookie_id": name,
+        "listen": f"127.0.0.1:{free_port()}",
+        "journal_directories": str(directory / name / "journal"),
+        "ledger_directories": str(directory / name / "ledgers"),
+    }
+    runtime = real_runtime()
+    store, root = await connect_store(uri, runtime, session_timeout_s=6.0)
+    node = BookieNode(load_bookie_settings(None, {}, flags), store, root, runtime)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+        await store.close()
+
+
+async def test_the_loss_of_any_one_zookeeper_server(tmp_path: Path) -> None:
+    ensemble = ZooKeeperEnsemble(tmp_path / "zookeeper", servers=3)
+    await ensemble.start()
+    try:
+        uri = f"zk://{ensemble.connect_string}/ledgers"
+        store, root = await connect_store(uri, real_runtime())
+        await init_cluster(store, root)
+        await store.close()
+        async with (
+            bookie(uri, tmp_path, "a"),
+            bookie(uri, tmp_path, "b"),
+            bookie(uri, tmp_path, "c"),
+            bkpy.connect(uri, session_timeout_s=6.0) as client,
+        ):
+            for server in ensemble.servers:
+                writer = await client.create_ledger()
+                await writer.append(b"before")
+                await server.kill()
+                await writer.append(b"after")
+                async with asyncio.timeout(DEADLINE_S):
+                    while writer.last_add_confirmed == 1:
+                        try:
+                            await writer.close()
+                            break
+                        except bkpy.MetadataUnavailableError as e:
+                            # While the servers elect a leader; what is unknown then is found out by the next try.
+                            assert e.retriable
+                            await asyncio.sleep(0.1)
+                metadata = await client.ledger_metadata(writer.ledger_id)
+                assert (metadata.state, metadata.last_entry) == ("CLOSED", 1)
+                await server.start()
+                reader = await client.open_ledger(writer.ledger_id)
+                assert [e.data async for e in reader.read()] == [b"before", b"after"]
+    finally:
+        await ensemble.stop()
