@@ -96,7 +96,7 @@ class LedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes of the entries up to last add confirmed; for an open ledger, as last published by its writer."""
+        """Payload bytes up to last add confirmed; while the ledger is open, as last published by its writer."""
         return self._length
 
     @property

@@ -1,0 +1,241 @@
+"""Client and bookies in one process, on the in-memory store: what one may do to the other."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bkpy
+from bkpy.bookie import connection as bookie_connection
+from bkpy.bookie.node import BookieNode
+from bkpy.client import peer as client_peer
+from bkpy.client.connect import Client
+from bkpy.config import client_settings, load_bookie_settings
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.memory import MemoryStore
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.records import ledger_key
+from bkpy.runtime import real_runtime
+
+ROOT = "/ledgers"
+DEADLINE_S = 30
+
+
+class InProcess:
+    """Three bookies, and clients of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tree = MemoryStore(real_runtime())
+        self.nodes: list[BookieNode] = []
+        self.clients: list[Client] = []
+
+    async def start(self, **settings: Any) -> None:
+        await init_cluster(self.tree.session(), ROOT)
+        for name in ("a", "b", "c"):
+            flags = {
+                "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
+                "bookie_id": name,
+                "listen": "127.0.0.1:0",
+                "journal_directories": str(self.directory / name / "journal"),
+                "ledger_directories": str(self.directory / name / "ledgers"),
+                **{key: str(value) for key, value in settings.items()},
+            }
+            node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
+            await node.start()
+            self.nodes.append(node)
+
+    async def client(self, **settings: Any) -> Client:
+        client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
+        self.clients.append(client)
+        return client
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            await client.close()
+        for node in self.nodes:
+            await node.stop()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
+    local = InProcess(tmp_path)
+    await local.start()
+    yield local
+    await local.stop()
+
+
+async def contents(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
+    reader = await client.open_ledger(ledger_id, password=password)
+    return [entry.data async for entry in reader.read()]
+
+
+async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookie_connection, "_AUTHORISED_MAX", 3)
+    client = await cluster.client()
+    writers = [await client.create_ledger(ack_quorum=3) for _ in range(10)]
+    for i in range(5):
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(writer.append(b"%d" % i) for writer in writers[:3]))
+            for writer in writers:  # one after the other: each presents, and pushes others out
+                await writer.append(b"%d" % i)
+    for writer in writers:
+        await writer.close()
+    assert await contents(client, writers[0].ledger_id) == [b"%d" % (i // 2) for i in range(10)]
+    assert await contents(client, writers[9].ledger_id) == [b"%d" % i for i in range(5)]
+
+
+async def test_a_fenced_ledger_takes_no_append_and_its_writer_fails_for_good(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(password=b"pw")
+    other = await client.create_ledger()
+    await writer.append(b"before")
+    rival = await cluster.client()
+    rival._pool.add_key(writer.ledger_id, ledger_key(b"pw"))
+    for bookie_id in ("a", "b"):
+        reply = await rival._pool.peer(bookie_id).call(
+            Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+        )
+        assert m.decode_read_lac_reply(reply.head).fenced
+    both = await asyncio.gather(writer.append(b"after"), other.append(b"unharmed"), return_exceptions=True)
+    assert isinstance(both[0], bkpy.LedgerFencedError)
+    assert both[0].outcome_unknown
+    assert both[0].ledger_id == writer.ledger_id
+    assert both[1] == 0
+    with pytest.raises(bkpy.LedgerFencedError):
+        await writer.append(b"never")
+    with pytest.raises(bkpy.LedgerFencedError):
+        await writer.close()
+    assert (await client.ledger_metadata(writer.ledger_id)).state == "OPEN"
+    await other.close()
+
+
+async def test_fencing_with_a_wrong_key_is_refused_and_changes_nothing(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(password=b"pw")
+    await writer.append(b"x")
+    rival = await cluster.client()
+    rival._pool.add_key(writer.ledger_id, ledger_key(b"wrong"))
+    reply = await rival._pool.peer("a").call(
+        Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    )
+    assert m.reply_status(reply.head) == Status.UNAUTHORIZED
+    assert await writer.append(b"y") == 1
+    await writer.close()
+
+
+async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
+    """What a recovering client writes back is accepted; the same frame without the flag is not."""
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    pool, ledger_id = client._pool, writer.ledger_id
+    peer = pool.peer("a")
+    await peer.call(Op.READ_LAC, m.pack([int(Flags.RECOVERY), ledger_id]), present=ledger_id, timeout_s=DEADLINE_S)
+    parts: list[Any] = []
+    writer._codec.encode(parts, [b"back"], 1, 1, 0, [5])
+    body = b"".join(parts)
+    for flags, expected in [(0, [int(Status.FENCED)]), (int(Flags.RECOVERY), int(Status.OK))]:
+        statuses = await add(peer, [flags, [ledger_id], [1], [1], 1, [len(body)]], body, pool)
+        assert statuses == expected
+
+
+async def add(peer: client_peer.Peer, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:
+    """Send one ADD frame to one bookie."""
+    from bkpy.protocol import frame as wire
+
+    answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
+
+    class OneAdd:
+        correlation_id = pool.next_id()
+        body_bytes = len(body)
+        ledger_ids = frozenset(columns[1])
+        buffers = wire.encode(Op.ADD, correlation_id, m.pack(columns), (body,))
+
+        def replied(self, index: int, head: memoryview) -> None:
+            answered.set_result(m.decode_add_reply(head, len(columns[1])))
+
+        def failed(self, index: int, error: bkpy.BookKeeperError) -> None:
+            answered.set_exception(error)
+
+    peer.add(OneAdd(), 0)  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S):
+        return await answered
+
+
+async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory stays bounded although the ack quorum answers, and appends go on after the timeout."""
+    monkeypatch.setattr(client_peer, "OWED_BYTES_MAX", 100_000)
+    client = await cluster.client(add_timeout_s=1.0)
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    slow = client._pool.peer("b")
+    assert cluster.nodes[1]._server is not None
+    for connection in cluster.nodes[1]._server._connections:
+        connection.pause("test")
+    owed = 0
+    appended = 0
+    async with asyncio.timeout(DEADLINE_S):
+        while slow.up:
+            await writer.append(bytes(10_000))
+            appended += 1
+            owed = max(owed, slow._owed_bytes)
+    assert owed < 100_000 + 2 * 10_100
+    assert appended >= 9
+    assert not slow.congested
+    assert await writer.append(b"on") == appended + 1
+    await writer.close()
+
+
+async def test_memory_pressure_in_a_bookie_pauses_its_clients_and_loses_nothing(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start(memtable_bytes_max=200_000)
+    client = await cluster.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    payloads = [bytes([i % 256]) * 5000 for i in range(1000)]
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*(writer.append(payload) for payload in payloads))
+        await writer.close()
+        assert await contents(client, writer.ledger_id) == payloads
+    await cluster.stop()
+
+
+async def test_a_registered_bookie_that_cannot_be_reached_is_avoided(cluster: InProcess) -> None:
+    client = await cluster.client(connect_timeout_s=1.0)
+    assert cluster.nodes[2]._server is not None
+    cluster.nodes[2]._server.stop()  # registered, but nobody listens
+    for _ in range(5):
+        writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        assert "c" not in writer.metadata.fragments[0].bookies
+        await writer.append(b"x")
+        await writer.close()
+    with pytest.raises(bkpy.NotEnoughBookiesError, match="c"):
+        await client.create_ledger()
+
+
+async def test_a_part_of_a_turn_is_confirmed_when_its_first_batches_are(cluster: InProcess) -> None:
+    """One turn of more than a batch: futures and window follow last add confirmed, batch by batch."""
+    client = await cluster.client(batch_bytes_max=1000)
+    writer = await client.create_ledger(password=b"p", digest="hmac-sha256")
+    futures = [writer.append_nowait(bytes(100)) for _ in range(500)]
+    whole = asyncio.create_task(writer.append_batch([bytes(50)] * 300))
+    await asyncio.sleep(0)  # it has begun
+    seen: set[int] = set()
+    async with asyncio.timeout(DEADLINE_S):
+        while not whole.done():
+            done = sum(f.done() for f in futures)
+            assert [f.done() for f in futures] == [True] * done + [False] * (500 - done)
+            assert writer.last_add_confirmed + 1 >= done
+            assert writer._window_entries == 800 - (writer.last_add_confirmed + 1)
+            seen.add(writer.last_add_confirmed)
+            await asyncio.sleep(0)
+    assert await whole == range(500, 800)
+    assert len(seen) > 2
+    assert writer.length == 500 * 100 + 300 * 50
+    await writer.close()
+    assert len(await contents(client, writer.ledger_id, b"p")) == 800
