@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,12 @@ import bkpy
 WARM_UP_SHARE: Final = 0.25
 WARM_UP_MIN_S: Final = 1.0
 BATCH_ENTRIES: Final = 1000  # of one append_batch
-READ_LEDGER_BYTES: Final = 64 << 20  # what is written before it is read, over and over
+READ_LEDGER_BYTES: Final = 32 << 20  # what is written before it is read, over and over; half of a bookie's memtable
+GAP_RESOLUTION_S: Final = 0.01
+
+# Latencies are counted by classes of 5 us, so that a run of any length takes the same memory; the few above a second
+# are kept as they are.
+LATENCY_CLASSES_PER_S: Final = 200_000
 
 APPEND_APIS: Final = ("append", "append_batch")
 READ_APIS: Final = ("read", "read_blocks")
@@ -42,8 +47,10 @@ class Meter:
     def __init__(self) -> None:
         self.entries = 0
         self.errors = 0
-        self.latencies = array("d")
         self.seconds = 0.0
+        self.longest_gap_s = 0.0  # without any call coming back; set by who watches for it
+        self._counts = array("L", bytes(LATENCY_CLASSES_PER_S * array("L").itemsize))
+        self._slow: list[float] = []
         self._began = 0.0
         self.counting = False
         self.running = True
@@ -60,14 +67,31 @@ class Meter:
     def count(self, entries: int, began: float) -> None:
         if self.counting:
             self.entries += entries
-            self.latencies.append(time.perf_counter() - began)
+            waited = time.perf_counter() - began
+            try:
+                self._counts[int(waited * LATENCY_CLASSES_PER_S)] += 1
+            except IndexError:
+                self._slow.append(waited)
+
+    def percentiles_ms(self, *shares: float) -> list[float | None]:
+        """For each share the latency that this share of the calls didn't exceed, in ms; None if there were no calls."""
+        total = sum(self._counts) + len(self._slow)
+        if not total:
+            return [None] * len(shares)
+        ranks = [min(total - 1, int(total * share)) for share in shares]
+        found: dict[int, float] = {}
+        below = 0
+        for i, count in enumerate(self._counts):
+            if count:
+                for rank in ranks:
+                    if below <= rank < below + count:
+                        found[rank] = (i + 0.5) / LATENCY_CLASSES_PER_S
+                below += count
+        slow = sorted(self._slow)
+        return [round((found[rank] if rank in found else slow[rank - below]) * 1000, 3) for rank in ranks]
 
     def result(self, options: Options) -> dict[str, Any]:
-        ordered = sorted(self.latencies)
-
-        def percentile(share: float) -> float | None:
-            return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3) if ordered else None
-
+        p50, p99, p999 = self.percentiles_ms(0.5, 0.99, 0.999)
         rate = self.entries / self.seconds if self.seconds else 0.0
         return {
             "workload": options.workload,
@@ -79,15 +103,25 @@ class Meter:
             "seconds": round(self.seconds, 3),
             "entries_per_s": round(rate, 1),
             "mb_per_s": round(rate * options.size / 1e6, 2),
-            "p50_ms": percentile(0.5),
-            "p99_ms": percentile(0.99),
-            "p999_ms": percentile(0.999),
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "p999_ms": p999,
+            "longest_gap_ms": round(self.longest_gap_s * 1000, 1),
             "errors": self.errors,
         }
 
 
-async def run(client: bkpy.Client, options: Options, progress: Callable[[float], None]) -> dict[str, Any]:
-    """Run the workload; `progress` is told the share done, 0 to 1. The ledgers are deleted at the end."""
+async def run(
+    client: bkpy.Client,
+    options: Options,
+    progress: Callable[[float], None],
+    before_reads: Callable[[], Awaitable[None]] | None = None,
+) -> dict[str, Any]:
+    """Run the workload; `progress` is told the share done, 0 to 1. The ledgers are deleted at the end.
+
+    `before_reads` is awaited when the ledgers to read are closed and not yet opened. A run in which no call came back
+    is an error (`TimeoutError`), never a row of zeros.
+    """
     meter = Meter()
     made: list[int] = []
     try:
@@ -98,11 +132,16 @@ async def run(client: bkpy.Client, options: Options, progress: Callable[[float],
             for writer in writers:
                 await writer.close()
         else:
-            readers = await _filled(client, options, made)
+            await _fill(client, options, made)
+            if before_reads is not None:
+                await before_reads()
+            readers = [await client.open_ledger(ledger_id) for ledger_id in made]
             calls = [_read_calls(readers[i % len(readers)], options, meter) for i in range(options.outstanding)]
             await _timed(calls, options, meter, progress)
     finally:
         await asyncio.gather(*(client.delete_ledger(ledger_id) for ledger_id in made), return_exceptions=True)
+    if not meter.entries:
+        raise TimeoutError(f"no {options.api} came back within the {options.seconds:g} s that are counted")
     return meter.result(options)
 
 
@@ -119,18 +158,15 @@ async def _create(client: bkpy.Client, options: Options, made: list[int]) -> lis
     return await asyncio.gather(*(create() for _ in range(options.ledgers)))
 
 
-async def _filled(client: bkpy.Client, options: Options, made: list[int]) -> list[bkpy.LedgerReader]:
+async def _fill(client: bkpy.Client, options: Options, made: list[int]) -> None:
     """Closed ledgers, together of about READ_LEDGER_BYTES."""
     writers = await _create(client, options, made)
     count = max(1, READ_LEDGER_BYTES // options.ledgers // options.size)
     payload = bytes(options.size)
-    readers = []
     for writer in writers:
         for start in range(0, count, BATCH_ENTRIES):
             await writer.append_batch([payload] * min(BATCH_ENTRIES, count - start))
         await writer.close()
-        readers.append(await client.open_ledger(writer.ledger_id))
-    return readers
 
 
 async def _append_calls(writer: bkpy.LedgerWriter, options: Options, meter: Meter) -> None:
@@ -183,8 +219,21 @@ async def _timed(
             group.create_task(call)
         await _wait(warm_up, lambda share: progress(share * 0.2))
         meter.start()
+        watch = group.create_task(_watch_gaps(meter))
         await _wait(options.seconds, lambda share: progress(0.2 + share * 0.8))
         meter.stop()
+        watch.cancel()
+
+
+async def _watch_gaps(meter: Meter) -> None:
+    """Note the longest time without a call coming back: by looking now and then, which costs the calls nothing."""
+    seen, since = meter.entries, time.perf_counter()
+    while True:
+        await asyncio.sleep(GAP_RESOLUTION_S)
+        now = time.perf_counter()
+        meter.longest_gap_s = max(meter.longest_gap_s, now - since)
+        if meter.entries != seen:
+            seen, since = meter.entries, now
 
 
 async def _wait(seconds: float, progress: Callable[[float], None]) -> None:

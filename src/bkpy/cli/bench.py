@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli.common import json_option, print_table, progress, run
+
+if TYPE_CHECKING:
+    from bkpy.bench.workloads import Options
+    from bkpy.local import LocalCluster
 
 
 @click.command()
@@ -21,6 +26,7 @@ from bkpy.cli.common import json_option, print_table, progress, run
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
 @click.option("--api", default=None, help="append, append_batch (of 1000), read or read_blocks.")
+@click.option("--restart", is_flag=True, help="Restart the bookies before the reads, so that these come from disk.")
 @click.option("--ceiling", is_flag=True, help="Also run the same bytes through bare sockets and fdatasync.")
 @click.option("--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="Use this cluster instead of a new one.")
 @click.option("--dir", "directory", type=click.Path(), help="Where the cluster started for the run keeps its files.")
@@ -33,6 +39,7 @@ def bench(
     ensemble: str,
     seconds: float,
     api: str | None,
+    restart: bool,
     ceiling: bool,
     uri: str | None,
     directory: str | None,
@@ -48,9 +55,11 @@ def bench(
     api = api or apis[0]
     if api not in apis:
         raise click.UsageError(f"--api {api} doesn't go with --workload {workload}: one of {', '.join(apis)}")
+    if restart and (uri is not None or workload != "read"):
+        raise click.UsageError("--restart goes with --workload read and a cluster started for the run, not --connect")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
     with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
-        result = run(_measure(options, uri, scratch))
+        result = run(_measure(options, uri, scratch, restart))
         if ceiling:
             result["ceiling_mb_per_s"] = round(_ceiling(options, scratch), 2)
             result["ratio_to_ceiling"] = round(result["mb_per_s"] / result["ceiling_mb_per_s"], 3)
@@ -71,27 +80,45 @@ def _sizes(text: str) -> tuple[int, int, int]:
 
 
 @contextlib.asynccontextmanager
-async def _cluster(uri: str | None, scratch: str, bookies: int) -> AsyncIterator[str]:
+async def _cluster(uri: str | None, scratch: str, bookies: int) -> AsyncIterator[tuple[str, LocalCluster | None]]:
     if uri is not None:
-        yield uri
+        yield uri, None
         return
     from bkpy.local import LocalCluster
 
     async with LocalCluster(scratch, bookies=bookies) as cluster:
-        yield cluster.connect_string
+        yield cluster.connect_string, cluster
 
 
-async def _measure(options: Any, uri: str | None, scratch: str) -> dict[str, Any]:
+async def _measure(options: Options, uri: str | None, scratch: str, restart: bool) -> dict[str, Any]:
+    """The workload's figures, and the peaks of memory: those of bookies only if they were started for the run."""
     import bkpy
-    from bkpy.bench import workloads
+    from bkpy.bench import memory, workloads
 
-    async with _cluster(uri, scratch, max(3, options.ensemble[0])) as address, bkpy.connect(address) as client:
+    async with (
+        _cluster(uri, scratch, max(3, options.ensemble[0])) as (address, cluster),
+        bkpy.connect(address) as client,
+    ):
+        bookies = [] if cluster is None else cluster.bookies
+
+        async def restart_bookies() -> None:
+            for bookie in bookies:
+                await bookie.stop()
+                await bookie.start()
+
         with progress(unit="%") as bar:
             task = bar.add_task(f"{options.workload} of {options.size} B", total=100)
-            return await workloads.run(client, options, lambda share: bar.update(task, completed=round(share * 100)))
+            async with memory.watched(lambda: [os.getpid()], lambda: [b.pid for b in bookies]) as (own, theirs):
+                result = await workloads.run(
+                    client,
+                    options,
+                    lambda share: bar.update(task, completed=round(share * 100)),
+                    before_reads=restart_bookies if restart else None,
+                )
+    return {**result, "restarted": restart, "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
 
 
-def _ceiling(options: Any, scratch: str) -> float:
+def _ceiling(options: Options, scratch: str) -> float:
     from bkpy.bench import ceiling
 
     seconds = min(options.seconds, 5.0)
@@ -108,6 +135,9 @@ def _show(result: dict[str, Any]) -> None:
         "p50_ms": "p50 ms",
         "p99_ms": "p99 ms",
         "p999_ms": "p99.9 ms",
+        "longest_gap_ms": "longest without an answer, ms",
+        "client_rss_anon_mb": "client's memory, MB",
+        "bookie_rss_anon_mb": "largest bookie's memory, MB",
         "ceiling_mb_per_s": "bare sockets and fdatasync, MB/s",
         "ratio_to_ceiling": "share of that",
     }

@@ -97,14 +97,14 @@ class RecordCodec:
         for payload in payloads:
             size = len(payload)
             length += size
-            tail = pack_tail(entry_id, lac, length)
+            body = pack_tail(entry_id, lac, length)
             if size < _COPY_BYTES_MAX:
-                tail += payload
-                add(pack_head(size, crc32c(tail, seed)))
-                add(tail)
+                body += payload
+                add(pack_head(size, crc32c(body, seed)))
+                add(body)
             else:
-                add(pack_head(size, crc32c(payload, crc32c(tail, seed))))
-                add(tail)
+                add(pack_head(size, crc32c(payload, crc32c(body, seed))))
+                add(body)
                 add(payload)
             entry_id += 1
         return length

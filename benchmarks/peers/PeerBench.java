@@ -1,0 +1,266 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.bookkeeper.client.BKException;
+import org.apache.bookkeeper.client.BookKeeper;
+import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.api.LedgerEntries;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+
+/**
+ * A load on Apache BookKeeper, one line of standard input a command, one line of JSON its answer:
+ *
+ * <pre>
+ * open LEDGERS                              makes ledgers for `append`
+ * append DRIVE SIZE OUTSTANDING SECONDS     one round; DRIVE is `semaphore` or `chain`
+ * fill ENTRIES SIZE                         writes and closes the ledger for `read`
+ * read MODE SECONDS                         one round; MODE is `entries` or `batch`
+ * close                                     closes and deletes all ledgers
+ * </pre>
+ *
+ * `semaphore`: this thread adds whenever one of OUTSTANDING permits is free, to the ledgers in turn. `chain`: each of
+ * OUTSTANDING chains adds to its ledger again when its last add is acknowledged, from the callback. The process lives
+ * over all rounds, so that its compiled code does. A command that fails answers with `{"error": ...}`, and the process
+ * ends.
+ */
+public final class PeerBench {
+    private static final int READS_IN_FLIGHT = 8;
+    private static final int READ_ENTRIES = 1000;
+    private static final int FILL_OUTSTANDING = 1000;
+    private static final int SAMPLES_MAX = 1 << 22; // of one round: 4 million calls, far above what it reaches
+    private static final double RAMP_SHARE = 0.1; // of a round, before it is counted
+    private static final long STALL_S = 60;
+    private static final byte[] PASSWORD = new byte[0];
+
+    private final BookKeeper bk;
+    private final List<LedgerHandle> writers = new ArrayList<>();
+    private LedgerHandle reader;
+    private final int[] micros = new int[SAMPLES_MAX];
+
+    private PeerBench(String metadataUri) throws Exception {
+        ClientConfiguration conf = new ClientConfiguration();
+        conf.setMetadataServiceUri(metadataUri);
+        conf.setUseV2WireProtocol(true);
+        conf.setThrottleValue(0);
+        conf.setAddEntryTimeout(30);
+        conf.setReadEntryTimeout(30);
+        conf.setZkTimeout(60_000);
+        bk = new BookKeeper(conf);
+    }
+
+    public static void main(String[] args) throws Exception {
+        PeerBench bench = new PeerBench(args[0]);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("{\"ready\": true}");
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            try {
+                System.out.println(bench.command(line.trim().split(" ")));
+            } catch (Throwable e) {
+                System.out.println("{\"error\": \"" + String.valueOf(e).replaceAll("[\"\\\\\\n\\t]", " ") + "\"}");
+                System.exit(1);
+            }
+        }
+        System.exit(0); // standard input is closed: the harness has ended
+    }
+
+    private String command(String[] words) throws Exception {
+        switch (words[0]) {
+            case "open":
+                return open(Integer.parseInt(words[1]));
+            case "append":
+                return append(words[1].equals("chain"), new byte[Integer.parseInt(words[2])],
+                        Integer.parseInt(words[3]), Double.parseDouble(words[4]));
+            case "fill":
+                return fill(Integer.parseInt(words[1]), new byte[Integer.parseInt(words[2])]);
+            case "read":
+                return read(words[1].equals("batch"), Double.parseDouble(words[2]));
+            case "close":
+                return close();
+            default:
+                throw new IllegalArgumentException("no such command: " + words[0]);
+        }
+    }
+
+    private LedgerHandle create() throws Exception {
+        return bk.createLedger(3, 3, 2, BookKeeper.DigestType.CRC32C, PASSWORD);
+    }
+
+    private String open(int ledgers) throws Exception {
+        close();
+        for (int i = 0; i < ledgers; i++) {
+            writers.add(create());
+        }
+        return "{\"ledgers\": " + ledgers + "}";
+    }
+
+    private String close() throws Exception {
+        if (reader != null) {
+            reader.close();
+            bk.deleteLedger(reader.getId());
+            reader = null;
+        }
+        for (LedgerHandle writer : writers) {
+            writer.close();
+            bk.deleteLedger(writer.getId());
+        }
+        writers.clear();
+        return "{\"ledgers\": 0}";
+    }
+
+    /** One round: what was acknowledged between its ramp and its end, and the waits of those calls. */
+    private final class Round {
+        final long countFrom;
+        final long end;
+        final AtomicInteger calls = new AtomicInteger();
+        final AtomicLong entries = new AtomicLong();
+        volatile Throwable failure;
+
+        Round(double seconds) {
+            long now = System.nanoTime();
+            countFrom = now + (long) (seconds * RAMP_SHARE * 1e9);
+            end = now + (long) (seconds * (1 + RAMP_SHARE) * 1e9);
+        }
+
+        /** Whether the round goes on. */
+        boolean count(int count, long began) {
+            long now = System.nanoTime();
+            if (now >= countFrom && now < end) {
+                entries.addAndGet(count);
+                micros[calls.getAndIncrement()] = (int) ((now - began) / 1000);
+            }
+            return now < end && failure == null;
+        }
+
+        String result() throws Exception {
+            if (failure != null) {
+                throw new Exception(failure);
+            }
+            int n = calls.get();
+            if (n == 0) {
+                throw new Exception("nothing was acknowledged in this round");
+            }
+            Arrays.sort(micros, 0, n);
+            return String.format(Locale.ROOT,
+                    "{\"entries_per_s\": %.1f, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"p999_ms\": %.3f, \"calls\": %d}",
+                    entries.get() / ((end - countFrom) / 1e9), at(n, 0.5), at(n, 0.99), at(n, 0.999), n);
+        }
+
+        private double at(int n, double share) {
+            return micros[Math.min(n - 1, (int) (n * share))] / 1000.0;
+        }
+    }
+
+    private String append(boolean chain, byte[] payload, int outstanding, double seconds) throws Exception {
+        Semaphore permits = new Semaphore(outstanding);
+        Round round = new Round(seconds);
+        if (chain) {
+            for (int i = 0; i < outstanding; i++) {
+                permits.acquire();
+                addAgain(writers.get(i % writers.size()), payload, round, permits);
+            }
+        } else {
+            for (int i = 0; System.nanoTime() < round.end && round.failure == null; i++) {
+                acquire(permits, 1);
+                long began = System.nanoTime();
+                writers.get(i % writers.size()).asyncAddEntry(payload, (rc, handle, entryId, context) -> {
+                    if (rc == BKException.Code.OK) {
+                        round.count(1, began);
+                    } else {
+                        round.failure = BKException.create(rc);
+                    }
+                    permits.release();
+                }, null);
+            }
+        }
+        acquire(permits, outstanding); // all are acknowledged before the round's figures are read
+        return round.result();
+    }
+
+    private void addAgain(LedgerHandle writer, byte[] payload, Round round, Semaphore permits) {
+        long began = System.nanoTime();
+        writer.asyncAddEntry(payload, (rc, handle, entryId, context) -> {
+            if (rc != BKException.Code.OK) {
+                round.failure = BKException.create(rc);
+            } else if (round.count(1, began)) {
+                addAgain(writer, payload, round, permits);
+                return;
+            }
+            permits.release();
+        }, null);
+    }
+
+    private static void acquire(Semaphore permits, int count) throws Exception {
+        if (!permits.tryAcquire(count, STALL_S, TimeUnit.SECONDS)) {
+            throw new Exception("nothing was answered for " + STALL_S + " s");
+        }
+    }
+
+    private String fill(int entries, byte[] payload) throws Exception {
+        close();
+        Semaphore permits = new Semaphore(FILL_OUTSTANDING);
+        AtomicInteger failed = new AtomicInteger(BKException.Code.OK);
+        LedgerHandle writer = create();
+        for (int i = 0; i < entries; i++) {
+            acquire(permits, 1);
+            writer.asyncAddEntry(payload, (rc, handle, entryId, context) -> {
+                if (rc != BKException.Code.OK) {
+                    failed.set(rc);
+                }
+                permits.release();
+            }, null);
+        }
+        acquire(permits, FILL_OUTSTANDING);
+        if (failed.get() != BKException.Code.OK) {
+            throw BKException.create(failed.get());
+        }
+        writer.close();
+        reader = bk.openLedgerNoRecovery(writer.getId(), BookKeeper.DigestType.CRC32C, PASSWORD);
+        return "{\"ledger\": " + writer.getId() + "}";
+    }
+
+    /** The ledger from end to end again and again, READS_IN_FLIGHT ranges of READ_ENTRIES asked for at a time. */
+    private String read(boolean batch, double seconds) throws Exception {
+        Round round = new Round(seconds);
+        Semaphore permits = new Semaphore(READS_IN_FLIGHT);
+        long next = 0;
+        while (System.nanoTime() < round.end && round.failure == null) {
+            acquire(permits, 1);
+            long last = Math.min(next + READ_ENTRIES - 1, reader.getLastAddConfirmed());
+            readRange(batch, next, last, System.nanoTime(), round, permits);
+            next = last == reader.getLastAddConfirmed() ? 0 : last + 1;
+        }
+        acquire(permits, READS_IN_FLIGHT);
+        return round.result();
+    }
+
+    private void readRange(boolean batch, long first, long last, long began, Round round, Semaphore permits) {
+        CompletableFuture<LedgerEntries> future = batch
+                ? reader.batchReadAsync(first, (int) (last - first + 1), 0) : reader.readAsync(first, last);
+        future.whenComplete((entries, error) -> {
+            if (error != null) {
+                round.failure = error;
+                permits.release();
+                return;
+            }
+            int count = 0;
+            for (var entry : entries) {
+                count += entry.getLength() > 0 ? 1 : 0;
+            }
+            entries.close();
+            round.count(count, began);
+            if (first + count <= last && round.failure == null && count > 0) {
+                readRange(batch, first + count, last, began, round, permits); // a batch is at most one frame
+            } else {
+                permits.release();
+            }
+        });
+    }
+}

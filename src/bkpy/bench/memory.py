@@ -1,0 +1,59 @@
+"""Anonymous memory of processes (RssAnon): what they allocated themselves, without files mapped and pages cached."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final
+
+SAMPLE_INTERVAL_S: Final = 0.25
+
+
+class Peak:
+    """The most that any of the processes had at one of the looks, in MB (10^6 bytes); None before there was a look."""
+
+    def __init__(self) -> None:
+        self.mb: float | None = None
+
+    def look(self, pids: Iterable[int | None]) -> None:
+        for pid in pids:
+            now = None if pid is None else rss_anon_mb(pid)
+            if now is not None and (self.mb is None or now > self.mb):
+                self.mb = now
+
+
+def rss_anon_mb(pid: int) -> float | None:
+    """MB of anonymous memory of a process; None where the system doesn't tell, or the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("RssAnon:"):
+                    return round(int(line.split()[1]) * 1024 / 1e6, 1)
+    except OSError:
+        pass
+    return None
+
+
+@contextlib.asynccontextmanager
+async def watched(*groups: Callable[[], Iterable[int | None]]) -> AsyncIterator[list[Peak]]:
+    """A `Peak` for each group of process ids, which is asked for at every look, kept current until the block ends."""
+    looked_at = [(Peak(), pids) for pids in groups]
+
+    def look() -> None:
+        for peak, pids in looked_at:
+            peak.look(pids())
+
+    async def watch() -> None:
+        while True:
+            look()
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    task = asyncio.create_task(watch())
+    try:
+        yield [peak for peak, _ in looked_at]
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        look()
