@@ -19,9 +19,9 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * A load on Apache BookKeeper, one line of standard input a command, one line of JSON its answer:
  *
  * <pre>
- * open LEDGERS                              makes ledgers for `append`
+ * open LEDGERS                              makes the ledgers for `append`, instead of earlier ones
  * append DRIVE SIZE OUTSTANDING SECONDS     one round; DRIVE is `semaphore` or `chain`
- * fill ENTRIES SIZE                         writes and closes the ledger for `read`
+ * fill ENTRIES SIZE                         writes and closes the ledger for `read`, instead of an earlier one
  * read MODE SECONDS                         one round; MODE is `entries` or `batch`
  * close                                     closes and deletes all ledgers
  * </pre>
@@ -94,7 +94,7 @@ public final class PeerBench {
     }
 
     private String open(int ledgers) throws Exception {
-        close();
+        closeWriters();
         for (int i = 0; i < ledgers; i++) {
             writers.add(create());
         }
@@ -102,17 +102,25 @@ public final class PeerBench {
     }
 
     private String close() throws Exception {
+        closeWriters();
+        closeReader();
+        return "{\"ledgers\": 0}";
+    }
+
+    private void closeReader() throws Exception {
         if (reader != null) {
             reader.close();
             bk.deleteLedger(reader.getId());
             reader = null;
         }
+    }
+
+    private void closeWriters() throws Exception {
         for (LedgerHandle writer : writers) {
             writer.close();
             bk.deleteLedger(writer.getId());
         }
         writers.clear();
-        return "{\"ledgers\": 0}";
     }
 
     /** One round: what was acknowledged between its ramp and its end, and the waits of those calls. */
@@ -204,7 +212,7 @@ public final class PeerBench {
     }
 
     private String fill(int entries, byte[] payload) throws Exception {
-        close();
+        closeReader();
         Semaphore permits = new Semaphore(FILL_OUTSTANDING);
         AtomicInteger failed = new AtomicInteger(BKException.Code.OK);
         LedgerHandle writer = create();

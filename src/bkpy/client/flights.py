@@ -208,6 +208,12 @@ class Flights:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
 
+    def launch_now(self, writer: Writer) -> None:
+        """Send what the writer has, in the middle of a turn."""
+        if not (self._pool.congested and writer.blocked()):
+            writer.gather()
+            self._launch()
+
     def loaded(self, route: Route) -> None:
         """The route has batches to launch at the end of the turn."""
         self._loaded.append(route)
@@ -220,6 +226,9 @@ class Flights:
             dirty = [writer for writer in dirty if not writer.blocked()]
         for writer in dirty:
             writer.gather()
+        self._launch()
+
+    def _launch(self) -> None:
         loaded, self._loaded = self._loaded, []
         for route in loaded:
             route.launch()

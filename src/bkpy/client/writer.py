@@ -50,6 +50,9 @@ _CLOSE_ATTEMPTS_MAX: Final = 20  # each lost to somebody else's change of the me
 log = logging.getLogger("bkpy.client")
 
 
+# What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
+# the rest is still being appended.
+EARLY_BYTES: Final = 64 << 10
 _UNSENT: Final = 1 << 62
 
 
@@ -118,6 +121,7 @@ class LedgerWriter:
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._turn: _Turn | None = None  # what `append` adds to
         self._unsent: list[_Turn] = []
+        self._unsent_bytes = 0
         self._turns: deque[_Turn] = deque()  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
@@ -266,6 +270,9 @@ class LedgerWriter:
         self._next_id += 1
         self._window_bytes += size
         self._window_entries += 1
+        self._unsent_bytes += size + self._overhead
+        if self._unsent_bytes >= EARLY_BYTES:
+            self._flights.launch_now(self)
         return future
 
     def _begin(self, turn: _Turn) -> None:
@@ -282,6 +289,7 @@ class LedgerWriter:
     def gather(self) -> None:
         """Make batches of what is unsent, and give them to their routes."""
         unsent, self._unsent, self._turn = self._unsent, [], None
+        self._unsent_bytes = 0
         if self._error is None:
             self._lac_sent = self._confirmed
             for turn in unsent:

@@ -1,0 +1,82 @@
+"""Medians of rounds and the table of both systems, from the figures alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+RATES = ("entries_per_s", "p50_ms", "p99_ms", "p999_ms", "ceiling_mb_per_s")
+PEAKS = ("client_rss_anon_mb", "bookie_rss_anon_mb")
+
+
+def summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each rate and latency, the peak of each memory figure; the rounds are kept beside them."""
+    found: dict[str, Any] = {}
+    for names, of in ((RATES, statistics.median), (PEAKS, max)):
+        for name in names:
+            values = [one[name] for one in rounds if one.get(name) is not None]
+            if values:
+                found[name] = of(values)
+    return {**found, "rounds": list(rounds)}
+
+
+def comparisons(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each call of ours beside each of the peer's: `times` the rate, and of the latencies (below 1 is shorter)."""
+    for api, ours in row["ours"].items():
+        for mode, theirs in row["theirs"].items():
+            yield {
+                "name": row["name"],
+                "ours": api,
+                "theirs": mode,
+                "times": round(ours["entries_per_s"] / theirs["entries_per_s"], 2),
+                "p50_ratio": round(ours["p50_ms"] / theirs["p50_ms"], 2),
+                "p99_ratio": round(ours["p99_ms"] / theirs["p99_ms"], 2),
+                "share_of_ceiling": share_of_ceiling(row["size"], ours),
+            }
+
+
+def share_of_ceiling(size: int, ours: dict[str, Any]) -> float | None:
+    """Our bytes per second, as a share of what bare sockets moved in the same rounds."""
+    ceiling = ours.get("ceiling_mb_per_s")
+    return round(ours["entries_per_s"] * size / 1e6 / ceiling, 3) if ceiling else None
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    """Speed and memory, `bkpy / BookKeeper` in each cell of the latencies and the memory."""
+    speed = _table("call (bkpy : BookKeeper)", "bkpy/s", "BookKeeper/s", "times", "p50 ms", "p99 ms", "of bare sockets")
+    memory = _table("", "largest bookie, MB", "client, MB")
+    for row in rows:
+        for entry in comparisons(row):
+            ours, theirs = row["ours"][entry["ours"]], row["theirs"][entry["theirs"]]
+            share = entry["share_of_ceiling"]
+            speed.add_row(
+                row["name"],
+                f"{entry['ours']} : {entry['theirs']}",
+                f"{ours['entries_per_s']:,.0f}",
+                f"{theirs['entries_per_s']:,.0f}",
+                f"{entry['times']:.2f}",
+                *(_pair(ours, theirs, name, 2) for name in ("p50_ms", "p99_ms")),
+                "" if share is None else f"{share:.2f}",
+            )
+            label = f"{entry['ours']} : {entry['theirs']}"
+            memory.add_row(
+                row["name"], label, *(_pair(ours, theirs, name, 0) for name in ("bookie_rss_anon_mb", PEAKS[0]))
+            )
+    return [speed, memory]
+
+
+def _table(second: str, *columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("workload", second):
+        table.add_column(column, no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _pair(ours: dict[str, Any], theirs: dict[str, Any], name: str, digits: int) -> str:
+    return " / ".join("-" if side.get(name) is None else f"{side[name]:,.{digits}f}" for side in (ours, theirs))

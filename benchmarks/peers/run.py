@@ -1,0 +1,227 @@
+"""bkpy beside Apache BookKeeper: the same loads on the same machine, round by round in turn, medians of the rounds.
+
+    python benchmarks/peers/run.py [--quick] [--json FILE] [--dir DIRECTORY] [--rows N,N,...]
+
+Both systems' servers run all the time; only one is under load. Fails, and says why, if a server can't be reached, a
+round brings no entry, or the time is up; the rows that were measured by then are in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bookkeeper import JavaCluster, PeerError, fetch
+from report import comparisons, summary, tables
+from rich.console import Console
+from rows import DRIVES, READ_MODES, ROWS, Row
+
+from bkpy.bench.machine import machine, versions
+from bkpy.bench.memory import watched
+from bkpy.bench.workloads import READ_LEDGER_BYTES
+from bkpy.errors import BookKeeperError
+from bkpy.java import find_java
+from bkpy.local import LocalCluster
+
+OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
+SETTLE_S = 0.5  # between two rounds, for what the other system has left to write
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure: seconds of a round, rounds of each system, warm-ups after a start and for each row."""
+
+    seconds: float
+    rounds: int
+    cold_rounds: int
+    warm_rounds: int
+    time_max_s: float
+    ceiling_each_round: bool
+
+
+FULL = Plan(10.0, 7, 12, 2, 5400.0, True)
+QUICK = Plan(2.0, 3, 8, 2, 590.0, False)
+
+
+class Comparison:
+    """Runs rows on both systems. `cold` is whether the peer's servers have yet to compile their code."""
+
+    def __init__(self, plan: Plan, ours: LocalCluster, theirs: JavaCluster, directory: str) -> None:
+        self._plan = plan
+        self._ours = ours
+        self._theirs = theirs
+        self._directory = directory
+        self._cold = True
+
+    async def row(self, row: Row) -> dict[str, Any]:
+        """The figures of one row: for each call of ours, and each of theirs, medians and rounds."""
+        modes, warm_ups = await self._prepare(row)
+        ours: dict[str, list[dict[str, Any]]] = {api: [] for api, _ in row.apis}
+        theirs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
+        for i in range(self._plan.rounds):
+            ceiling = self._plan.ceiling_each_round or i == self._plan.rounds - 1
+            for api, entries in row.apis:
+                ours[api].append(await self._our_round(row, api, entries, ceiling))
+            for mode in modes:
+                theirs[mode].append(await self._their_round(row, mode, refill=True))
+        await self._theirs.command("close")
+        result = {
+            "name": row.name,
+            "workload": row.workload,
+            "size": row.size,
+            "outstanding": row.outstanding,
+            "ledgers": row.ledgers,
+            "journalMaxGroupWaitMSec": row.group_wait_ms,
+            "restarted": row.restart,
+            "ours": {api: summary(rounds) for api, rounds in ours.items()},
+            "theirs": {mode: summary(rounds) for mode, rounds in theirs.items()},
+            "their_warm_up": warm_ups,
+        }
+        return {**result, "comparisons": list(comparisons(result))}
+
+    async def _prepare(self, row: Row) -> tuple[tuple[str, ...], dict[str, list[dict[str, Any]]]]:
+        """Bring the peer's servers into the row's state and warm them up; which of its ways of calling to measure."""
+        if row.workload == "read":
+            await self._fill(row)
+        if row.restart or row.group_wait_ms != self._theirs.group_wait_ms:
+            await self._theirs.restart(row.group_wait_ms)
+            self._cold = True
+        if self._cold:
+            await self._theirs.command("open", 1)
+            for _ in range(self._plan.cold_rounds):
+                await self._theirs.command("append", DRIVES[0], 100, 1000, self._plan.seconds)
+            self._cold = False
+        ways = READ_MODES if row.workload == "read" else DRIVES
+        if row.workload == "append":
+            await self._theirs.command("open", row.ledgers)
+        warm_ups: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+        for way in list(ways) * self._plan.warm_rounds:
+            warm_ups[way].append(await self._their_round(row, way, refill=False))
+        if row.workload == "append":
+            ways = (max(ways, key=lambda way: warm_ups[way][-1]["entries_per_s"]),)
+        return ways, warm_ups
+
+    async def _fill(self, row: Row) -> None:
+        await self._theirs.command("fill", READ_LEDGER_BYTES // row.size, row.size)
+
+    async def _their_round(self, row: Row, mode: str, refill: bool) -> dict[str, Any]:
+        if row.workload == "read":
+            if refill and not row.restart:
+                await self._fill(row)  # so that it is in memory, as ours is
+            words: tuple[object, ...] = ("read", mode, self._plan.seconds)
+        else:
+            words = ("append", mode, row.size, row.outstanding, self._plan.seconds)
+        await asyncio.sleep(SETTLE_S)
+        client = self._theirs.client
+        assert client is not None
+        async with watched(lambda: [client.pid], lambda: [b.pid for b in self._theirs.bookies]) as (own, bookies):
+            answer = await self._theirs.command(*words)
+        return {**answer, "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": bookies.mb}
+
+    async def _our_round(self, row: Row, api: str, entries: int, ceiling: bool) -> dict[str, Any]:
+        """One `bkpy bench`. After a restart it is on a cluster of its own, because it restarts that."""
+        where = ["--dir", self._directory] if row.restart else ["--connect", self._ours.connect_string]
+        command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(self._plan.seconds), *where]
+        command += [*row.our_arguments(api, entries), *(["--ceiling"] if ceiling else [])]
+        await asyncio.sleep(SETTLE_S)
+        async with watched(lambda: [b.pid for b in self._ours.bookies]) as (bookies,):
+            answer = await _output(command, OUR_TIMEOUT_S + 3 * self._plan.seconds)
+        if not row.restart:
+            answer["bookie_rss_anon_mb"] = bookies.mb
+        return answer
+
+
+async def _output(command: list[str], timeout_s: float) -> dict[str, Any]:
+    """The JSON that the command prints; `PeerError` if it fails or takes too long."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
+    except TimeoutError:
+        raise PeerError(f"took longer than {timeout_s:g} s: {' '.join(command)}") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise PeerError(f"{' '.join(command)} ended with status {process.returncode}: {err.decode()[-2000:]}")
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+async def measure(plan: Plan, rows: list[Row], directory: str, found: dict[str, Any], json_path: Path | None) -> None:
+    """Measure the rows into `found["rows"]`, and write the file after each."""
+    class_path, found["versions"]["bookkeeper"] = await asyncio.to_thread(fetch)
+    found["versions"]["java"] = find_java().version
+    theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
+    try:
+        async with LocalCluster(Path(directory) / "bkpy") as ours:
+            await theirs.start()
+            comparison = Comparison(plan, ours, theirs, directory)
+            for row in rows:
+                began = time.monotonic()
+                found["rows"].append(await comparison.row(row))
+                print(f"{row.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+                if json_path is not None:
+                    json_path.write_text(json.dumps(found, indent=1) + "\n")
+    finally:
+        await theirs.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under ten minutes, and rougher")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures to FILE")
+    parser.add_argument("--dir", metavar="DIRECTORY", help="where the servers keep their files while it runs")
+    parser.add_argument("--rows", metavar="N,N", help=f"only these, 1 to {len(ROWS)}")
+    parser.add_argument("--seconds", type=float, help="of a round, instead of the usual")
+    parser.add_argument("--rounds", type=int, help="of each system, instead of the usual")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    changed = {name: getattr(options, name) for name in ("seconds", "rounds") if getattr(options, name) is not None}
+    plan = Plan(**{**vars(plan), **changed})
+    rows = [ROWS[int(n) - 1] for n in options.rows.split(",")] if options.rows else list(ROWS)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="bkpy-peers-") as directory:
+        found: dict[str, Any] = {
+            "date": now.isoformat(timespec="seconds"),
+            "command": " ".join(["benchmarks/peers/run.py", *sys.argv[1:]]),
+            "plan": vars(plan),
+            "machine": machine(directory),
+            "versions": versions(),
+            "rows": [],
+        }
+        failure = None
+        try:
+            asyncio.run(_bounded(plan, rows, directory, found, options.json))
+        except (PeerError, BookKeeperError, OSError) as e:
+            failure = f"bench-peers: {e}"
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 150
+    for table in tables(found["rows"]):
+        console.print(table)
+    if failure is not None:
+        raise SystemExit(failure)
+
+
+async def _bounded(plan: Plan, *rest: Any) -> None:
+    try:
+        async with asyncio.timeout(plan.time_max_s):
+            await measure(plan, *rest)
+    except TimeoutError:
+        raise PeerError(f"not ready within {plan.time_max_s:g} s") from None
+
+
+if __name__ == "__main__":
+    main()
