@@ -241,8 +241,6 @@ class LedgerMetadata:
         }
         return json.dumps(known | _sorted(self.unknown), indent=1, ensure_ascii=False).encode("utf-8")
 
-    to_json = encode
-
     @classmethod
     def decode(cls, ledger_id: int, data: bytes) -> LedgerMetadata:
         """The value stored under `ledger_id`.

@@ -30,17 +30,15 @@ class WatchTable:
     def __init__(self) -> None:
         self._by_path: dict[str, dict[Watch, Kind | None]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._by_path.values()))
-
     def register(self, watch: Watch, kind: Kind | None = None) -> None:
         """Before the request that sets the watch, with no kind; after its reply, with the kind that it turned out as.
 
         Registered before, because the first event may follow the reply in the same packet.
         """
-        watches = self._by_path.setdefault(watch.path, {})
-        if kind is None or watch in watches:  # woken between request and reply: the server's watch is used up
-            watches[watch] = kind
+        if kind is None:
+            self._by_path.setdefault(watch.path, {})[watch] = None
+        elif watch in self._by_path.get(watch.path, ()):  # else it was woken before the reply and is used up
+            self._by_path[watch.path][watch] = kind
 
     def forget(self, watch: Watch) -> None:
         watches = self._by_path.get(watch.path)
