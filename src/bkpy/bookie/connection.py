@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _OK_HEAD: Final = m.pack(int(Status.OK))
 _BACKLOG_FRAMES_MAX: Final = 64  # beyond this the socket is not read: the slow path must catch up first
+_READS_AT_ONCE: Final = 8  # whose answers may be in memory while the client isn't reading; the others wait
 _AUTHORISED_MAX: Final = 100_000  # ledgers a connection may have presented; beyond it, clients present again
 
 
@@ -44,6 +45,9 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog_busy = False
         self._out: list[wire.Bytes] = []
         self._pauses: set[str] = set()
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.peer = "?"
         self.in_flight = 0
         self.idle_ticks = 0
@@ -60,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._writable.set()  # nobody waits for a connection that is gone
         self._backlog.clear()
         self._out.clear()
         self._server.closed(self)
@@ -84,8 +89,11 @@ class Connection(asyncio.BufferedProtocol):
         # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
         self.pause("writing")
 
+        self._writable.clear()
+
     def resume_writing(self) -> None:
         self.resume("writing")
+        self._writable.set()
 
     # --- flow control and closing -----------------------------------------------------------------------------------
 
@@ -341,10 +349,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(frame, status, f"fencing ledger {read.ledger_id} was refused")
                 return
         limit = min(read.bytes_max, self._server.settings.read_bytes_max)
-        result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
-        self._metrics.read_done(sum(map(len, result.segments)))
-        head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
-        self._reply(Op.READ, frame.correlation_id, head, result.segments)
+        async with self._reads:
+            await self._writable.wait()
+            result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
+            self._metrics.read_done(sum(map(len, result.segments)))
+            head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
+            self._reply(Op.READ, frame.correlation_id, head, result.segments)
+            self._flush()  # so that the next one waits if the client doesn't read
 
     async def _read_lac(self, frame: wire.Frame, request: m.ReadLac) -> None:
         if request.flags & Flags.RECOVERY:

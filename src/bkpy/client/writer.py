@@ -485,11 +485,13 @@ class LedgerWriter:
 
         If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. Raises
         `LedgerFencedError` if somebody else is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at
-        a different entry.
+        a different entry, `ClientClosedError` if the writer was abandoned before.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return
+        if isinstance(self._error, ClientClosedError):
+            raise self._failure()  # it was abandoned, with the ledger left open
         self._shut = self._gate = True
         self._closing = closing = self._loop.create_future()
         try:

@@ -15,6 +15,7 @@ from bkpy.client.connect import Client
 from bkpy.config import client_settings, load_bookie_settings
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
+from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
@@ -145,8 +146,6 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
 
 async def add(peer: client_peer.Peer, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:
     """Send one ADD frame to one bookie."""
-    from bkpy.protocol import frame as wire
-
     answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
 
     class OneAdd:
@@ -239,3 +238,41 @@ async def test_a_part_of_a_turn_is_confirmed_when_its_first_batches_are(cluster:
     assert writer.length == 500 * 100 + 300 * 50
     await writer.close()
     assert len(await contents(client, writer.ledger_id, b"p")) == 800
+
+
+async def test_a_client_that_asks_and_does_not_read_costs_little_memory(cluster: InProcess) -> None:
+    """Hundreds of reads of a megabyte are asked for at once, and none is taken: only a few are prepared."""
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append_batch([bytes(10_000)] * 200)
+    await writer.flush()
+    node = cluster.nodes[0]
+    assert node._server is not None
+    _, sender = await asyncio.open_connection(*node.address.rsplit(":", 1), limit=1)
+    head = m.pack([0, writer.ledger_id, 0, 199, 1 << 20])
+    requests = [wire.encode(Op.HELLO, 1, m.pack(["test", "", ""]))]
+    requests += [wire.encode(Op.READ, 2 + i, head) for i in range(500)]
+    sender.writelines([part for request in requests for part in request])
+    connection = list(node._server._connections)[-1]
+    async with asyncio.timeout(DEADLINE_S):
+        while connection._writable.is_set():
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert connection.in_flight > 400
+    assert connection._transport is not None
+    assert connection._transport.get_write_buffer_size() < 10 << 20
+    sender.close()
+    async with asyncio.timeout(DEADLINE_S):
+        while connection.in_flight:
+            await asyncio.sleep(0.01)
+    await writer.close()
+
+
+async def test_closing_an_abandoned_writer_leaves_its_ledger_open(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    writer.abandon()
+    with pytest.raises(bkpy.ClientClosedError):
+        await writer.close()
+    assert (await client.ledger_metadata(writer.ledger_id)).state == "OPEN"
