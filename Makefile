@@ -7,14 +7,16 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-full check bench clean
+.PHONY: help demo test test-full check golden bench bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
 	@echo "make test       all tests that need no privileges (under ten minutes)"
 	@echo "make test-full  these, the exhaustive and the privileged ones"
 	@echo "make check      format, lint, types, direction of imports"
+	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make bench      the standard table of throughput and latency"
+	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1 for ten minutes)"
 	@echo "make clean      remove everything that the others made"
 
 demo: $(VENV)/.demo
@@ -32,8 +34,12 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
 
+golden: $(VENV)/.dev
+	$(BIN)/python tests/golden/regenerate.py
+
 bench: $(VENV)/.demo
-	$(BIN)/python benchmarks/table.py
+	$(BIN)/python benchmarks/table.py --json docs/bench.json
+	$(BIN)/python benchmarks/picture.py docs/bench.json docs/bench-peers.json --to docs/bench.svg
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data spark-warehouse
@@ -55,3 +61,6 @@ $(BIN)/pip:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) has no venv module (Debian: apt-get install python3-venv)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
+
+bench-peers: $(VENV)/.demo
+	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) --json docs/bench-peers.json

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -38,6 +39,14 @@ def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
     if errors:
         raise errors[0]
     return outcome[0]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and has not ended; a zombie, whose parent has not looked yet, has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.conftest import alive
 
 from bkpy import java
 from bkpy.errors import ConfigError, MetadataUnavailableError
@@ -20,14 +21,6 @@ from bkpy.metadata.connect import connect_store
 from bkpy.runtime import real_runtime
 
 PATIENCE_S = 60.0
-
-
-def alive(pid: int) -> bool:
-    """Whether the process exists and has not ended (a zombie has)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 async def ended(pid: int) -> bool:

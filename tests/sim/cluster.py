@@ -1,18 +1,21 @@
 """Real bookies and a real client in a world, and a record of what the client was promised.
 
-The oracle is simple: whatever happened to the bookies meanwhile, what was acknowledged is read back byte for byte, and
-what a closed ledger does not contain was never acknowledged.
+The oracle is simple: whatever happened to the bookies meanwhile, what the client was told to be durable is read back
+byte for byte, and what a bookie has acknowledged is on that bookie.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import zlib
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.connect import Client
@@ -21,14 +24,38 @@ from bkpy.client.writer import LedgerWriter
 from bkpy.config import BookieSettings, client_settings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.cluster import init_cluster
+from bkpy.protocol.messages import AddColumns
 from bkpy.protocol.records import HEADER_BYTES, walk
+from bkpy.runtime import Bytes
+from bkpy.storage.ledger_storage import LedgerStorage
 
 from .metadata import SimSession
 from .world import Host, World
 
+T = TypeVar("T")
+
 ROOT = "/ledgers"
 PORT = 3181
-START_TIMEOUT_S = 60.0
+
+# The ids that the bookie which runs has acknowledged, by ledger. Inherited by all that the bookie does.
+_PROMISES: contextvars.ContextVar[defaultdict[int, set[int]]] = contextvars.ContextVar("promises")
+_add = LedgerStorage.add
+
+
+def _watched_add(
+    storage: LedgerStorage, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]
+) -> None:
+    """`LedgerStorage.add`, noting what the bookie is told to be durable."""
+    promises = _PROMISES.get()
+
+    def durable() -> None:
+        for i, ledger_id in enumerate(columns.ledger_ids):
+            stride = columns.strides if isinstance(columns.strides, int) else columns.strides[i]
+            first, count = columns.first_ids[i], columns.counts[i]
+            promises[ledger_id].update(range(first, first + count * stride, stride))
+        on_durable()
+
+    _add(storage, columns, head, body, durable)
 
 
 @dataclass
@@ -36,16 +63,10 @@ class Ledger:
     """What is known of one ledger from outside."""
 
     password: bytes
-    write_quorum: int
-    ack_quorum: int
+    tolerates_one: bool  # whether its writer goes on without one bookie
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     last_entry: int | None = None  # at which it was closed
     failure: BookKeeperError | None = None  # of its writer
-
-    @property
-    def tolerates_one(self) -> bool:
-        """Whether its writer goes on without one bookie."""
-        return self.ack_quorum < self.write_quorum
 
 
 class Bookie:
@@ -54,14 +75,16 @@ class Bookie:
     def __init__(self, world: World, name: str, **settings: Any) -> None:
         self.world = world
         self.host = world.add_host(name)
-        # Small enough that every run rolls files and checkpoints many times.
+        # Small enough that files are rolled and replaced; at times a checkpoint is never far, at times the journal is
+        # all there is.
+        rng = world.stream(f"settings-{name}")
         small = {
             "journal_max_size_mb": 1,
-            "journal_max_backups": 0,
-            "memtable_bytes_max": 64 << 10,
-            "checkpoint_interval_s": 0.5,
+            "journal_max_backups": rng.randrange(2),
+            "memtable_bytes_max": rng.choice((32, 128, 1024)) << 10,
+            "checkpoint_interval_s": rng.choice((0.3, 2.0, 60.0)),
             "entry_log_max_size_mb": 1,
-            "block_bytes": 8 << 10,
+            "block_bytes": rng.choice((4, 64)) << 10,
         }
         self.settings = BookieSettings(
             metadata_uri=f"zk://10.0.0.100:2181{ROOT}",
@@ -73,6 +96,7 @@ class Bookie:
         )
         self.node: BookieNode | None = None
         self.session: SimSession | None = None
+        self.promises: defaultdict[int, set[int]] = defaultdict(set)
 
     async def start(self) -> None:
         """Boot the host and return when the bookie serves."""
@@ -85,6 +109,7 @@ class Bookie:
 
     async def _live(self, started: asyncio.Future[None]) -> None:
         """The process: it serves until its storage fails, and then exits."""
+        _PROMISES.set(self.promises)
         self.session = self.host.session()
         self.node = node = BookieNode(self.settings, self.session, ROOT, self.host.runtime)
         await node.start()
@@ -120,6 +145,10 @@ class Cluster:
         self.ledgers: dict[int, Ledger] = {}
         self.created = asyncio.Semaphore(0)  # released for each ledger
 
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        with patch.object(LedgerStorage, "add", _watched_add):
+            return self.world.run(main)
+
     async def start(self) -> None:
         self.client_host.boot()
         await self.client_host.start(init_cluster(self.client_host.session(), ROOT))
@@ -149,7 +178,7 @@ class Cluster:
         writer = await client.create_ledger(
             ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, **options
         )
-        ledger = self.ledgers[writer.ledger_id] = Ledger(options.get("password", b""), write_quorum, ack_quorum)
+        ledger = self.ledgers[writer.ledger_id] = Ledger(options.get("password", b""), ack_quorum < write_quorum)
         self._note("created", writer)
         self.created.release()
         try:
@@ -197,14 +226,15 @@ class Cluster:
 
     # --- reading back -----------------------------------------------------------------------------------------------
 
-    async def check(self, *, copies: bool = True) -> None:
-        """Read everything back through a new client; with `copies`, from each bookie by itself too."""
+    async def check(self) -> None:
+        """Read everything back through a new client, and from each bookie by itself what that one has promised."""
         async with self.client() as client:
             for ledger_id, ledger in self.ledgers.items():
                 reader = await client.open_ledger(ledger_id, password=ledger.password)
                 await self._check_ledger(reader, ledger)
-                if copies:
-                    await self._check_copies(reader, ledger)
+                for bookie in self.bookies:
+                    if bookie.host.up:
+                        await self._check_bookie(reader, ledger, bookie)
                 await reader.close()
 
     async def _check_ledger(self, reader: LedgerReader, ledger: Ledger) -> None:
@@ -217,28 +247,25 @@ class Cluster:
         for entry_id, data in ledger.acknowledged.items():
             assert found[entry_id].data == data, f"entry {entry_id} of ledger {reader.ledger_id}"
 
-    async def _check_copies(self, reader: LedgerReader, ledger: Ledger) -> None:
-        """Every acknowledged entry is on an ack quorum of bookies: they promised to keep it."""
-        held = dict.fromkeys(range(reader.last_add_confirmed + 1), 0)
-        for bookie_id in reader.metadata.fragments[-1].bookies:
-            first = 0
-            while first <= reader.last_add_confirmed:
-                reply, view = await reader._ask(bookie_id, first, reader.last_add_confirmed)
-                assert not reply.unknown
-                for header in walk(view):
-                    data = view[header.offset + HEADER_BYTES : header.end]
-                    assert data == ledger.acknowledged.get(header.entry_id, data)
-                    held[header.entry_id] += 1
-                first = reply.examined_to + 1
-        for entry_id in ledger.acknowledged:
-            assert held[entry_id] >= ledger.ack_quorum, (
-                f"entry {entry_id} of ledger {reader.ledger_id} is on {held[entry_id]} bookies"
-            )
+    async def _check_bookie(self, reader: LedgerReader, ledger: Ledger, bookie: Bookie) -> None:
+        promised = bookie.promises[reader.ledger_id]
+        held: set[int] = set()
+        first, last = 0, max(promised, default=-1)
+        while first <= last:
+            reply, view = await reader._ask(bookie.settings.bookie_id, first, last)
+            assert not reply.unknown
+            for header in walk(view):
+                data = view[header.offset + HEADER_BYTES : header.end]
+                assert data == ledger.acknowledged.get(header.entry_id, data)
+                held.add(header.entry_id)
+            first = reply.examined_to + 1
+        lost = sorted(promised - held)
+        assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {reader.ledger_id}"
 
     async def check_with_one_down(self, bookie: Bookie) -> None:
         """The loss of one bookie hides nothing."""
         bookie.host.crash()
-        await self.client_host.start(self.check(copies=False))
+        await self.client_host.start(self.check())
         await bookie.start()
 
 

@@ -79,7 +79,7 @@ class SimDisk:
         self.operations = 0
         self.generation = 0  # of the process; handles of an earlier one are dead
         self.dead = False  # crashed and not yet started again
-        self.ignores_syncs = False  # says that files are synced, and does nothing: to see that a test notices
+        self.never_syncs: str | None = None  # syncs of paths with this part do nothing: to see that a test notices
         self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
         self.on_crash: Callable[[], None] | None = None
         self._faults: list[_Fault] = []
@@ -399,7 +399,7 @@ class SimFile:
                     inode.durable[sector] = inode.dirty[sector][-1]
             inode.dirty.clear()
             raise
-        if not self._disk.ignores_syncs:
+        if self._disk.never_syncs is None or self._disk.never_syncs not in self.path:
             self._inode.sync()
 
     def allocate(self, length: int) -> None:

@@ -92,6 +92,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 1000.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._turns = 0
+        self.ends_at = float("inf")  # a program that is still running then is stuck, however busy it looks
         self.outside = contextvars.Context()  # of no incarnation
         self.unfinished: dict[asyncio.Task[Any], Incarnation | None] = {}
         self.errors: list[dict[str, Any]] = []
@@ -149,6 +150,8 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self._timers:
             raise StuckError(f"nothing can happen any more; waiting: {self._waiting()}")
         when = self._timers[0][0]
+        if when > self.ends_at:
+            raise StuckError(f"still running at {self._now}; waiting: {self._waiting()}; errors: {self.errors}")
         if when > self._now:
             self._now = when
             self._turns = 0

@@ -14,7 +14,9 @@ from bkpy.errors import BookieUnavailableError, NotEnoughBookiesError
 
 from .cluster import Bookie, Cluster
 
-MISFORTUNES = ("crash", "power cut", "crash at a disk operation", "failed fdatasync", "full journal disk")
+DEATHS = ("crash", "power cut", "crash at a disk operation", "failed fdatasync", "full journal disk")
+DISTURBANCES = ("reset", "partition", "one-way block", "disk stall")
+BLACKOUT = "power cut of all"
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2))  # ensemble, write quorum, ack quorum
 LEDGER_ENTRIES = 100
 
@@ -28,31 +30,63 @@ async def standard_run(cluster: Cluster) -> None:
     writing = cluster.client_host.start(write_until(cluster, over), name="workload")
     for _ in SIZES:
         await cluster.created.acquire()
-    misfortunes = plan.choice((0, 1, 1, 1, 2, 4))
-    for _ in range(misfortunes):
-        await misfortune(cluster, plan.choice(cluster.bookies), plan.choice(MISFORTUNES))
+    events = [plan.choice((*DEATHS, *DISTURBANCES, BLACKOUT)) for _ in range(plan.choice((0, 1, 1, 1, 2, 4)))]
+    for event in events:
+        if event == BLACKOUT:
+            await blackout(cluster)
+        elif event in DISTURBANCES:
+            await disturbance(cluster, plan.choice(cluster.bookies), event)
+        else:
+            await death(cluster, plan.choice(cluster.bookies), event)
     over.set()
     await writing
     for ledger_id, ledger in cluster.ledgers.items():
         # Without one bookie a write quorum of three still has its ack quorum of two.
-        if misfortunes < 2 and ledger.tolerates_one:
+        if len(events) < 2 and BLACKOUT not in events and ledger.tolerates_one:
             assert ledger.failure is None, f"the writer of ledger {ledger_id} failed"
     if plan.random() < 0.5:
         stopped = plan.choice(cluster.bookies)
         await stopped.stop()
         await stopped.start()
-    for bookie in cluster.bookies:
-        bookie.host.power_cut()
-    await asyncio.sleep(plan.random() * 20.0)  # sessions may have expired, or not
-    for bookie in cluster.bookies:
-        await bookie.start()
+    await blackout(cluster)
     await cluster.client_host.start(cluster.check())
     await cluster.check_with_one_down(plan.choice(cluster.bookies))
 
 
-async def misfortune(cluster: Cluster, bookie: Bookie, event: str) -> None:
-    """Let `event` happen to the bookie at some time, and have it running again in the end."""
-    rng = cluster.world.stream(f"misfortune-{bookie.host.boots}")
+async def blackout(cluster: Cluster) -> None:
+    """All bookies lose power in the same instant, and are started again one after the other."""
+    rng = cluster.world.stream(f"blackout-{cluster.bookies[0].host.boots}")
+    await asyncio.sleep(rng.random() * 0.3)
+    for bookie in cluster.bookies:
+        bookie.host.record("event", BLACKOUT)
+        bookie.host.power_cut()
+    await asyncio.sleep(rng.random() * 20.0)  # sessions may have expired, or not
+    for bookie in cluster.bookies:
+        await bookie.start()
+
+
+async def disturbance(cluster: Cluster, bookie: Bookie, event: str) -> None:
+    """Let `event` come between the client and the bookie, or the bookie and its disk, for a while."""
+    net, here, there = cluster.world.net, cluster.client_host.address, bookie.host.address
+    rng = cluster.world.stream(f"disturbance-{cluster.world.loop.time()}")
+    await asyncio.sleep(rng.random() * 0.3)
+    bookie.host.record("event", event)
+    if event == "reset":
+        net.reset(here, there)
+    elif event == "partition":
+        net.partition(here, there)
+    elif event == "one-way block":
+        net.block(*((here, there) if rng.random() < 0.5 else (there, here)))
+    else:
+        bookie.host.disk.stall()
+    await asyncio.sleep(rng.random() ** 3 * 10)
+    net.heal()
+    bookie.host.disk.unstall()
+
+
+async def death(cluster: Cluster, bookie: Bookie, event: str) -> None:
+    """Let the bookie die of `event` at some time, and have it running again in the end."""
+    rng = cluster.world.stream(f"death-{bookie.host.boots}")
     host, boot = bookie.host, bookie.host.boots
     await asyncio.sleep(rng.random() * 0.3)
     host.record("event", event)
@@ -66,10 +100,12 @@ async def misfortune(cluster: Cluster, bookie: Bookie, event: str) -> None:
         host.disk.fail_at(rng.randrange(1, 10), errno.EIO, operation="fdatasync")
     else:
         host.disk.fail_at(1, errno.ENOSPC, path="/journal/", repeat=True)
-    await asyncio.sleep(rng.random())
+    await asyncio.sleep(rng.random() ** 3)
     host.disk.heal()
     if host.up and host.boots == boot:
         host.crash()  # what should have killed it didn't come, or left it in a state of no use
+    if rng.random() < 0.5:
+        host.power_cut()
     await bookie.start()
 
 
@@ -88,18 +124,19 @@ async def _write_ledgers(cluster: Cluster, client: Client, sizes: tuple[int, int
             continue
         if over.is_set():
             return
+        await asyncio.sleep(cluster.rng.random())
 
 
 def run_seed(seed: int) -> Cluster:
     cluster = Cluster(seed)
-    cluster.world.run(standard_run(cluster))
+    cluster.run(standard_run(cluster))
     return cluster
 
 
 def main() -> None:
     cluster = Cluster(int(sys.argv[1]))
     try:
-        cluster.world.run(standard_run(cluster))
+        cluster.run(standard_run(cluster))
     finally:
         for event in cluster.world.trace:
             print(event)

@@ -12,6 +12,7 @@ import pytest
 
 from bkpy.metadata.store import NoNode
 
+from .loop import StuckError
 from .world import Host, HostDied, UnhandledError, World
 
 
@@ -157,6 +158,25 @@ def test_an_error_that_nobody_handles_fails_the_run() -> None:
 
     with pytest.raises(UnhandledError, match="task child died"):
         world.run(main())
+
+
+def test_a_run_that_does_not_end_is_reported() -> None:
+    world = World(1)
+    host = world.add_host("h")
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            host.record("tick")
+
+    async def main() -> None:
+        host.boot()
+        host.start(tick())
+        await world.loop.create_future()
+
+    with pytest.raises(StuckError, match="still running"):
+        world.run(main(), limit_s=10)
+    assert 98 <= sum(event.what == "tick" for event in world.trace) <= 100
 
 
 def test_a_dead_process_loses_its_session_after_the_timeout() -> None:

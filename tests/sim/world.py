@@ -93,13 +93,15 @@ class World:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
+    def run(self, main: Coroutine[Any, Any, T], *, limit_s: float = 1000.0) -> T:
         """Run `main` outside of all hosts until it ends. Raises what it raises, or `UnhandledError`.
 
+        `StuckError` if it hasn't ended after `limit_s` virtual seconds: timers may keep a world busy for ever.
         The garbage collector rests meanwhile: it would end abandoned coroutines at moments of its own.
         """
         collecting = gc.isenabled()
         gc.disable()
+        self.loop.ends_at = self.loop.time() + limit_s
         try:
             result = self.loop.run_until_complete(main)
             self._raise_errors()

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
+from bkpy.errors import BookKeeperError, CorruptDataError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
@@ -259,7 +259,10 @@ class Connection(asyncio.BufferedProtocol):
             self._presented.clear()
             self._authorised.clear()
         self._presented.update(zip(present.ledger_ids, present.keys, strict=True))
-        states = await self._storage.states(present.ledger_ids)
+        try:
+            states = await self._storage.states(present.ledger_ids)
+        except CorruptDataError:
+            return  # nobody is authorised for now; each ADD is answered by what its own ledgers are
         for ledger_id, key in zip(present.ledger_ids, present.keys, strict=True):
             state = states[ledger_id]
             if state is not None and state.key == key:
@@ -273,13 +276,20 @@ class Connection(asyncio.BufferedProtocol):
             return Status.OK
         if key is None:
             return Status.KEY_REQUIRED
+        if known == b"":
+            return Status.UNKNOWN  # the key was lost with the index: who may write can't be told
         return Status.OK if known is None or known == key else Status.UNAUTHORIZED
 
     async def _add_slow(self, frame: wire.Frame) -> None:
         columns = m.decode_add(frame.head, len(frame.body))
         recovery = bool(columns.flags & Flags.RECOVERY)
         ids = set(columns.ledger_ids)
-        states = await self._storage.states(ids)
+        try:
+            states = await self._storage.states(ids)
+        except CorruptDataError as e:
+            self._server.log.error("an append is refused: %s", e)
+            self._reply(Op.ADD, frame.correlation_id, m.pack(int(Status.UNKNOWN)))
+            return
         if self._server.draining:
             self._reply(Op.ADD, frame.correlation_id, m.pack(int(Status.UNAVAILABLE)))
             return

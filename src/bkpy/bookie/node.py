@@ -85,6 +85,8 @@ class BookieNode:
             version=_version(),
             free_bytes=self._runtime.files.space(settings.ledger_directories[0])[0],
             metrics_port=max(self.metrics_port, 0),
+            # After a loss of data here, new ledgers would be in limbo from the start: they belong elsewhere.
+            read_only=storage.untrusted,
         )
         self._registration = Registration(
             self._store,

@@ -48,8 +48,11 @@ class Ids:
         elif self.stride == 1:
             first, last = max(self.first, base), min(self.last, end)
             return ((1 << (last - first + 1)) - 1) << (first - base) if first <= last else 0
-        else:
-            bits = _progression(self.count, self.stride)
+        else:  # only those between, for a stride may be of any width
+            low, high = self.rank(base), self.rank(end + 1)
+            if low >= high:
+                return 0
+            return _progression(high - low, self.stride) << (self.first + low * self.stride - base)
         shift = self.first - base
         bits = bits << shift if shift >= 0 else bits >> -shift
         return bits & ((1 << (end - base + 1)) - 1) if end >= base else 0

@@ -262,9 +262,14 @@ def load_shard(store: OrderedStore) -> ShardRow | None:
 def initialise(store: OrderedStore, uuid: bytes, journals: int) -> ShardRow:
     """Give a new environment its row."""
     row = ShardRow(uuid, False, 1, 0, 0, (START,) * journals)
+    put_shard(store, row)
+    return row
+
+
+def put_shard(store: OrderedStore, row: ShardRow) -> None:
+    """Store the shard's own row. Blocks."""
     with store.write() as txn:
         txn.put(SHARD_KEY, encode_shard(row))
-    return row
 
 
 def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:

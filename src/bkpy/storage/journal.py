@@ -188,6 +188,7 @@ class Journal:
 
     def _start(self) -> None:
         if self._failed:
+            self._idle.set()  # nobody may wait for what will never be written
             return
         if not self._pending:
             if not self._gathering.records:
@@ -231,11 +232,14 @@ class Journal:
         await self._worker.run(self._writer.retain, lowest)
 
     async def stop(self) -> None:
-        """Wait for what is pending, then write the clean-stop frame, unless the journal failed."""
+        """Wait for what is pending, then write the clean-stop frame, unless the journal failed (or fails at that)."""
         await self._idle.wait()
         if not self._failed:
             self._running = True  # nothing may be appended any more
-            self.position, _, _ = await self._worker.run(self._writer.write, Kind.CLEAN_STOP, 0, [])
+            try:
+                self.position, _, _ = await self._worker.run(self._writer.write, Kind.CLEAN_STOP, 0, [])
+            except OSError as e:
+                self.fail(e)
 
     def release(self) -> None:
         """End the thread and close the file, without waiting for what is pending to be acknowledged."""

@@ -171,9 +171,11 @@ class JournalReplay:
         return _NextSource(NextFile.NONE, None, None)
 
     def _later(self, source: _Source, offset: int, nonce: bytes | None) -> int | None:
-        """Offset of the first valid frame header after `offset` with a sequence that the chain has not reached."""
-        needle, inside = (nonce, 8) if nonce is not None else (FRAME_MAGIC, 0)
-        start = offset + PAGE_BYTES
+        """Offset of the first valid frame header after `offset` with a sequence that the chain has not reached.
+
+        Without the nonce (the file's header can't be read) also the one at `offset`: the chain could not follow it.
+        """
+        needle, inside, start = (nonce, 8, offset + PAGE_BYTES) if nonce is not None else (FRAME_MAGIC, 0, offset)
         while chunk := source.file.pread(CHUNK_BYTES, start):
             at = chunk.find(needle)
             while at >= 0:

@@ -8,14 +8,12 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
-
-import msgpack
 
 from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.protocol.messages import AddColumns, select
+from bkpy.protocol.messages import AddColumns
 from bkpy.protocol.records import HEADER_BYTES
 from bkpy.runtime import Bytes, Runtime
 from bkpy.storage.index import LedgerRow
@@ -23,6 +21,7 @@ from bkpy.storage.journal import Journal
 from bkpy.storage.journal_format import Mark, RecordKind
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.shard import Shard
+from bkpy.storage.split import after, split
 from bkpy.storage.state import LedgerState, StateCache
 
 MIB: Final = 1 << 20
@@ -86,6 +85,7 @@ class LedgerStorage:
         self._homes: dict[int, int] = {}  # shards of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
         self._fencing: dict[int, asyncio.Future[None]] = {}
+        self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._relieving: set[int] = set()
         self._closed = False
 
@@ -206,6 +206,13 @@ class LedgerStorage:
     def _journal(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]
 
+    def add_shard(self, shard: Shard) -> None:
+        """Use one ledger directory more. Ledgers seen before stay where they are."""
+        self.shards.append(shard)
+        for state in self._states.all():
+            if state.shard != state.ledger_id % len(self.shards):
+                self._homes[state.ledger_id] = state.shard
+
     def shard_of(self, ledger_id: int) -> int:
         """The number of the shard that holds the ledger, whose state was loaded once."""
         return self._homes.get(ledger_id, ledger_id % len(self.shards))
@@ -225,7 +232,7 @@ class LedgerStorage:
             self.store(self.shards[number], part.columns, part.body)
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
-        callback = on_durable if len(parts) == 1 else _after(len(parts), on_durable)
+        callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
         for number, part in parts.items():
             self.journals[number].add(part.head, part.body, callback)
 
@@ -266,12 +273,22 @@ class LedgerStorage:
         """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
         state = (await self.states((ledger_id,)))[ledger_id]
         assert state is not None, f"ledger {ledger_id} is not known"
-        if not take_explicit_lac(state, record):
-            return
-        self.touch(state)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._journal(ledger_id).record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: _resolve(done))
-        await self._durable(done)
+        if take_explicit_lac(state, record):
+            self.touch(state)
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._publishing[ledger_id] = done
+            self._journal(ledger_id).record(
+                RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done)
+            )
+        # The one that is at least as high may not be synced yet; what was journaled last is durable last.
+        pending = self._publishing.get(ledger_id)
+        if pending is not None:
+            await self._durable(pending)
+
+    def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        done.set_result(None)
+        if self._publishing[ledger_id] is done:
+            del self._publishing[ledger_id]
 
     async def _durable(self, future: asyncio.Future[None]) -> None:
         """Wait for a journal's callback; `StorageFailedError` if it will never come."""
@@ -319,7 +336,12 @@ class LedgerStorage:
         task = self._runtime.spawn(
             self._checkpoint(shard, close_log), name=f"checkpoint of {shard.directory}", on_death=self.fail
         )
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except BookKeeperError:
+            raise
+        except Exception as e:  # of the file system, or of the index's own library
+            raise StorageFailedError(f"the checkpoint failed: {e}", path=shard.directory) from e
 
     async def _checkpoint(self, shard: Shard, close_log: bool) -> None:
         async with shard.checkpointing:
@@ -398,7 +420,10 @@ class LedgerStorage:
             raise StorageFailedError(f"the storage has failed: {self.failed.exception()}")
 
     async def close(self) -> None:
-        """Checkpoint, end the journals in order, and release the directories. After a failure only the last."""
+        """Checkpoint, end the journals in order, and release the directories. After a failure only the last.
+
+        `StorageFailedError` if that fails; nothing is lost then, the next start replays the journals.
+        """
         if self._closed:
             return
         self._closed = True
@@ -410,6 +435,7 @@ class LedgerStorage:
                     await self.checkpoint_shard(shard, close_log=True)
                 for journal in self.journals:
                     await journal.stop()
+                self._check()
         finally:
             self.release()
 
@@ -438,44 +464,6 @@ class LedgerStorage:
             assert mark.sequence <= journal.position.sequence
 
 
-class _Part(NamedTuple):
-    columns: AddColumns
-    head: Bytes
-    body: Bytes
-
-
-def split(columns: AddColumns, head: Bytes, body: Bytes, owner: Callable[[int], int]) -> dict[int, _Part]:
-    """The batches by the owners of their ledgers; the frame as it is if there is only one."""
-    owners = list(map(owner, columns.ledger_ids))
-    if len(set(owners)) == 1:
-        return {owners[0]: _Part(columns, head, body)}
-    view = memoryview(body)
-    pieces: list[memoryview] = []
-    start = 0
-    for size in columns.sizes:
-        pieces.append(view[start : start + size])
-        start += size
-    parts: dict[int, _Part] = {}
-    for number in sorted(set(owners)):
-        keep: Sequence[int] = [i for i, its in enumerate(owners) if its == number]
-        chosen = select(columns, keep)
-        parts[number] = _Part(chosen, msgpack.packb(list(chosen)), b"".join([pieces[i] for i in keep]))
-    return parts
-
-
-def _after(count: int, callback: Callable[[], None]) -> Callable[[], None]:
-    """A function that calls `callback` when it is called for the `count`-th time."""
-    left = count
-
-    def one() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            callback()
-
-    return one
-
-
 def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
     """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
     if _lac(record) <= _lac(state.explicit_lac):
@@ -486,8 +474,3 @@ def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
 
 def _lac(record: bytes) -> int:
     return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

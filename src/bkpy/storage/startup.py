@@ -20,9 +20,10 @@ from bkpy.storage.index import ShardRow
 from bkpy.storage.journal import Journal, JournalWriter
 from bkpy.storage.journal_format import Record, RecordKind, decode_ledger, decode_records, file_id_of
 from bkpy.storage.journal_replay import Frame, JournalReplay, cut, refuse
-from bkpy.storage.ledger_storage import MIB, LedgerStorage, split, take_explicit_lac
+from bkpy.storage.ledger_storage import MIB, LedgerStorage, take_explicit_lac
 from bkpy.storage.observer import StorageObserver
 from bkpy.storage.shard import Limits, Shard
+from bkpy.storage.split import split
 
 LOCK_NAME: Final = "lock"
 INDEX_NAME: Final = "index"
@@ -220,7 +221,9 @@ class _Starter:
         """A further ledger directory: everything journaled so far is in the others' indexes already."""
         store, row = self._new_index(directory)
         row = row._replace(marks=tuple(storage.positions))
-        storage.shards.append(self._shard(len(storage.shards), directory, store, row))
+        # Before the cookies name it: a later start that found its first marks would miss journals that are long gone.
+        index.put_shard(store, row)
+        storage.add_shard(self._shard(len(storage.shards), directory, store, row))
         return row.uuid.hex()
 
     # --- replay -------------------------------------------------------------------------------------------------------

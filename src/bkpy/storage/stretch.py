@@ -62,8 +62,8 @@ def contiguous(stretch: Stretch, first: int, last: int) -> bool:
     return stretch.live.bits(first, last) == stretch.ids.bits(first, last)
 
 
-def cut(stretch: Stretch, first: int, last: int, bytes_max: int) -> Cut:
-    """The entries from first to last of one stretch where all of them live: as many as fit, at least one."""
+def cut(stretch: Stretch, first: int, last: int, bytes_max: int, at_least_one: bool) -> Cut:
+    """The entries from first to last of one stretch where all of them live, as many as fit."""
     ids, runs, data = stretch.ids, stretch.runs, stretch.data
     low, high = ids.rank(first), ids.rank(last + 1)
     spans: list[list[int]] = []
@@ -75,7 +75,7 @@ def cut(stretch: Stretch, first: int, last: int, bytes_max: int) -> Cut:
         if begin >= end:
             break
         try:
-            start, stop, reached = _within_run(stretch, i, begin, end, bytes_max - used, used == 0)
+            start, stop, reached = _within_run(stretch, i, begin, end, bytes_max - used, at_least_one and not used)
         except CorruptDataError:
             unknown += _ranges(ids, begin, end)
             continue
@@ -110,8 +110,6 @@ def _within_run(
     start = stop = run_start
     reached = run_rank
     for header in _walk_run(stretch, i):
-        if reached >= end:
-            break
         if reached >= begin:
             if header.end - start > bytes_max and (reached > begin or not at_least_one):
                 break
@@ -119,6 +117,8 @@ def _within_run(
         else:
             start = stop = header.end
         reached += 1
+        if reached == end:
+            break  # what follows may be of no meaning, and doesn't matter here
     if reached < begin or (reached < end and reached == begin and at_least_one):
         raise CorruptDataError("a run ends before the entry that is looked for")
     return start, stop, reached
@@ -167,7 +167,9 @@ def living_records(stretch: Stretch, first: int, last: int) -> Iterator[tuple[in
             continue
 
 
-def merge(stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int) -> Cut:
+def merge(
+    stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int, at_least_one: bool
+) -> Cut:
     """The entries from first to last of stretches that overlap, record by record; at most 65,536 ids at once."""
     end = min(last, first + SPAN_MAX - 1)
     codec = RecordCodec(ledger_id)
@@ -180,7 +182,7 @@ def merge(stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, b
             if doubled >> (entry_id - first) & 1 and not verifies(codec, stretch.data, header):
                 continue
             found[entry_id] = stretch.data[header.offset : header.end]
-    return _take(found, claimed, first, end, bytes_max)
+    return _take(found, claimed, first, end, bytes_max, at_least_one)
 
 
 def verifies(codec: RecordCodec, data: memoryview, header: EntryHeader) -> bool:
@@ -192,13 +194,13 @@ def verifies(codec: RecordCodec, data: memoryview, header: EntryHeader) -> bool:
     return True
 
 
-def _take(found: dict[int, memoryview], claimed: int, first: int, end: int, bytes_max: int) -> Cut:
+def _take(found: dict[int, memoryview], claimed: int, first: int, end: int, bytes_max: int, at_least_one: bool) -> Cut:
     """As many of the records as fit, and the claimed ids among them that have none."""
     segments: list[memoryview] = []
     used = 0
     for entry_id in sorted(found):
         record = found[entry_id]
-        if segments and used + len(record) > bytes_max:
+        if used + len(record) > bytes_max and (segments or not at_least_one):
             end = entry_id - 1
             break
         segments.append(record)
@@ -225,15 +227,18 @@ class Assembled(NamedTuple):
 def assemble(
     stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int, *, stop_at_gap: bool = False
 ) -> Assembled:
-    """The entries from first to last out of all stretches, in ascending order, as many as fit, at least one."""
+    """The entries from first to last out of all stretches, in ascending order, as many as fit, at least one.
+
+    `stop_at_gap`: end before the first id that may be in none of them, because it may be elsewhere.
+    """
     segments: list[memoryview] = []
     unknown: list[tuple[int, int]] = []
     used, cursor, gap = 0, first, False
     for group, low, high in _groups(stretches, first, last):
+        if stop_at_gap and (low > cursor or len(group) > 1 or not group[0].live.full):
+            return Assembled(segments, cursor - 1, unknown, False)
         if low > cursor:
             gap = True
-            if stop_at_gap:
-                return Assembled(segments, cursor - 1, unknown, False)
         if segments and used >= bytes_max:
             return Assembled(segments, low - 1, unknown, gap)
         if len(group) == 1 and contiguous(group[0], low, high):
@@ -241,9 +246,9 @@ def assemble(
                 gap = True
             if segments and high == group[0].live.last and len(group[0].data) > bytes_max - used:
                 return Assembled(segments, low - 1, unknown, gap)  # a whole block more: the next read begins with it
-            part = cut(group[0], low, high, bytes_max - used)
+            part = cut(group[0], low, high, bytes_max - used, not segments)
         else:
-            part = merge(group, ledger_id, low, high, bytes_max - used)
+            part = merge(group, ledger_id, low, high, bytes_max - used, not segments)
             gap = True  # maybe; then it is looked into, which is all that this decides
         segments += part.segments
         unknown += part.unknown

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.disk import SimDisk
-from sim.store import SimStores
-
 from bkpy.config import BookieSettings
 from bkpy.protocol.messages import AddColumns, pack
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.runtime import NoFaults, Runtime, TaskSpawner
 from bkpy.storage.ledger_storage import LedgerStorage
+from sim.disk import SimDisk
+from sim.store import SimStores
 
 KEY = b"k" * 32
 INSTANCE = "11111111-2222-3333-4444-555555555555"

@@ -89,7 +89,13 @@ def test_long_runs(seed: int) -> None:
         kind = rng.choice(("add", "add", "add", "add", "checkpoint", "crash", "close", "read"))
         if kind == "add":
             frame = [
-                (rng.randrange(3), rng.randrange(200), rng.randrange(1, 40), rng.choice((1, 1, 2, 5)), rng.choice((0, 900)))
+                (
+                    rng.randrange(3),
+                    rng.randrange(200),
+                    rng.randrange(1, 40),
+                    rng.choice((1, 1, 2, 5)),
+                    rng.choice((0, 900)),
+                )
                 for _ in range(rng.randrange(1, 5))
             ]
             script.append((kind, frame))

@@ -1,0 +1,116 @@
+"""Writes the golden files of the stored formats and the wire anew, from fixed inputs: `make golden`.
+
+A difference means that files written by earlier versions can't be read any more: raise the format's version instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bkpy.protocol.messages import pack
+from bkpy.protocol.records import RecordCodec
+from bkpy.storage import index
+from bkpy.storage.cookie import Cookie, LedgerDirectory
+from bkpy.storage.entry_log import LogWriter, Place, encode_block, log_name
+from bkpy.storage.ids import Ids
+from bkpy.storage.index import BlockRow, LedgerRow, LogRow, ShardRow
+from bkpy.storage.journal_format import (
+    FileHeader,
+    Kind,
+    Mark,
+    RecordKind,
+    encode_file_header,
+    encode_frame,
+    encode_ledger,
+    encode_record,
+)
+from golden import wire
+from sim.disk import SimDisk
+
+HERE = Path(__file__).parent / "storage"
+KEY = bytes(range(32))
+NONCE = b"0123456789abcdef"
+UUID = b"fedcba9876543210"
+LEDGER = 5
+STRIPED = Ids.from_bits(100, 0b1011011)
+
+
+def records(entry_ids: list[int]) -> bytes:
+    parts: list[bytes] = []
+    codec = RecordCodec(LEDGER)
+    for entry_id in entry_ids:
+        codec.encode(parts, (b"entry %d" % entry_id,), entry_id, 1, entry_id - 1, (10 * (entry_id + 1),))
+    return b"".join(parts)
+
+
+def journal() -> bytes:
+    body = records([0, 1, 2])
+    columns = pack([0, [LEDGER], [0], [3], 1, [len(body)]])
+    ledger = encode_ledger(LEDGER)
+    lac = RecordCodec(LEDGER).explicit_lac(2, 30)
+    file = encode_file_header(FileHeader(1, 0x18F00000000, NONCE, 7, 0xABCD))
+    frames = (
+        (Kind.RECORDS, ((RecordKind.KEY, ledger, KEY), (RecordKind.ADD, columns, body))),
+        (Kind.RECORDS, ((RecordKind.FENCE, ledger, KEY), (RecordKind.EXPLICIT_LAC, ledger, lac))),
+        (Kind.CLEAN_STOP, ()),
+    )
+    sequence, chain = 7, 0xABCD
+    for kind, contents in frames:
+        parts = [part for k, head, data in contents for part in (encode_record(k, head, data), head, data)]
+        buffers, _, chain = encode_frame(kind, NONCE, sequence, chain, len(contents), parts)
+        sequence += 1
+        file += b"".join(buffers)
+    return file
+
+
+def entry_log() -> bytes:
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    log = LogWriter(disk, "/d", 3, UUID)
+    log.append(LEDGER, Ids(0, 3), [(0, 0)], [records([0, 1, 2])])
+    log.append(LEDGER + 1, Ids(9, 1), [(0, 0)], [records([9])])
+    log.finish()
+    return disk.contents(f"/d/{log_name(3)}")
+
+
+def rows() -> bytes:
+    """The index's rows, one a line: key, then value."""
+    ledger = LedgerRow(KEY, True, True, RecordCodec(LEDGER).explicit_lac(2, 30), 99, 98, 7, 2, 0x12345678)
+    marks = (Mark(0x18F00000000, 4096, 7, 0xABCD), Mark(0x18F00000001, 8192, 9, 0xEF))
+    shard = ShardRow(UUID, True, 4, 1, 0x9ABCDEF0, marks)
+    items = (
+        (index.SHARD_KEY, index.encode_shard(shard)),
+        (index.ledger_key(LEDGER), index.encode_ledger(LEDGER, ledger)),
+        index.encode_block_row(LEDGER, BlockRow(Ids(0, 3), Place(3, 64, 200))),
+        (index.log_key(3), index.encode_log(3, LogRow(1000, 2, True))),
+    )
+    return b"".join(b"%s %s\n" % (key.hex().encode(), value.hex().encode()) for key, value in items)
+
+
+def cookie() -> bytes:
+    directories = (LedgerDirectory("/data/1", UUID.hex()), LedgerDirectory("/data/2", NONCE.hex()))
+    return Cookie("bookie-1", "11111111-2222-3333-4444-555555555555", ("/journal",), directories).encode()
+
+
+def exact() -> dict[str, bytes]:
+    """Files that are written to the last byte as they always were."""
+    return {"journal.txn": journal(), "entry-log.log": entry_log(), "index-rows.txt": rows(), "cookie.json": cookie()}
+
+
+def readable() -> dict[str, bytes]:
+    """Files with compressed bitmaps: another zlib may write other bytes, but must read these."""
+    block, _ = encode_block(LEDGER, STRIPED, [(0, 0)], [records(list(STRIPED.from_rank(0)))])
+    key, value = index.encode_block_row(LEDGER, BlockRow(STRIPED, Place(3, 64, 200)))
+    return {"striped-block.bin": block, "striped-row.txt": b"%s %s\n" % (key.hex().encode(), value.hex().encode())}
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    for name, data in (exact() | readable()).items():
+        (HERE / name).write_bytes(data)
+        print(f"{HERE / name}: {len(data)} bytes")
+    wire.WIRE.write_bytes(wire.frames())
+    print(f"{wire.WIRE}: {len(wire.frames())} bytes")

@@ -1,0 +1,64 @@
+"""The stored formats stay as they are: fixed inputs give the golden bytes, and the golden bytes are read as ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkpy.storage import index
+from bkpy.storage.cookie import decode_cookie
+from bkpy.storage.entry_log import LogReader, Place, decode_block, log_name
+from bkpy.storage.journal_format import Mark, RecordKind, decode_ledger, decode_records, file_name
+from bkpy.storage.journal_replay import JournalReplay
+from golden.regenerate import HERE, KEY, LEDGER, STRIPED, UUID, exact
+from sim.disk import SimDisk
+
+from .support import found_ids
+
+
+@pytest.mark.parametrize("name", exact())
+def test_the_bytes_are_the_golden_ones(name: str) -> None:
+    assert exact()[name] == (HERE / name).read_bytes()
+
+
+def test_the_golden_journal_is_replayed() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/j")
+    disk.replace(f"/j/{file_name(0x18F00000000)}", (HERE / "journal.txn").read_bytes())
+    replay = JournalReplay(disk, "/j", 1, Mark(0x18F00000000, 4096, 7, 0xABCD))
+    first, second, stop = list(replay)
+    key, entries = decode_records(first.body, first.records)
+    assert (key.kind, decode_ledger(key.head), bytes(key.body)) == (RecordKind.KEY, LEDGER, KEY)
+    assert (entries.kind, found_ids([entries.body])) == (RecordKind.ADD, [0, 1, 2])
+    fence, lac = decode_records(second.body, second.records)
+    assert (fence.kind, lac.kind) == (RecordKind.FENCE, RecordKind.EXPLICIT_LAC)
+    assert (stop.records, replay.damages, replay.torn) == (0, [], None)
+
+
+def test_the_golden_entry_log_is_read() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    data = (HERE / "entry-log.log").read_bytes()
+    disk.replace(f"/d/{log_name(3)}", data)
+    length = 52 + 8 + 3 * (32 + 7)
+    block = decode_block(LogReader(disk, "/d").read(Place(3, 64, length)), LEDGER)
+    assert found_ids([block.data]) == list(block.ids.from_rank(0)) == [0, 1, 2]
+    assert data.endswith(b"bkFT")
+    assert UUID in data[:64]
+
+
+def test_golden_bitmaps_are_read() -> None:
+    block = decode_block((HERE / "striped-block.bin").read_bytes(), LEDGER)
+    assert found_ids([block.data]) == list(block.ids.from_rank(0)) == list(STRIPED.from_rank(0))
+    key, value = (bytes.fromhex(part) for part in (HERE / "striped-row.txt").read_text().split())
+    assert list(index.decode_block_row(key, value).ids.from_rank(0)) == list(STRIPED.from_rank(0))
+
+
+def test_golden_rows_and_cookie_are_read() -> None:
+    lines = (HERE / "index-rows.txt").read_text().splitlines()
+    rows = dict(tuple(bytes.fromhex(part) for part in line.split()) for line in lines)
+    shard = index.decode_shard(rows[index.SHARD_KEY])
+    assert (shard.uuid, shard.unknown_in_limbo, shard.next_log_id, len(shard.marks)) == (UUID, True, 4, 2)
+    ledger = index.decode_ledger(index.ledger_key(LEDGER), rows[index.ledger_key(LEDGER)])
+    assert (ledger.key, ledger.fenced, ledger.limbo, ledger.last_entry, ledger.lac) == (KEY, True, True, 99, 98)
+    cookie = decode_cookie((HERE / "cookie.json").read_bytes(), "cookie.json")
+    assert [directory.path for directory in cookie.ledger_directories] == ["/data/1", "/data/2"]

@@ -1,0 +1,174 @@
+"""The index: exact ids, take-over, checksums and counts, against a dictionary of which block holds which id."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bkpy.errors import CorruptDataError
+from bkpy.runtime import OrderedStore
+from bkpy.storage import index
+from bkpy.storage.entry_log import Place
+from bkpy.storage.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
+from bkpy.storage.index import BlockRow, Changes, LedgerRow, ShardRow
+from sim.disk import SimDisk
+from sim.store import SimStores
+
+from .support import KEY
+
+LEDGER = 7
+progressions = st.builds(Ids, st.integers(0, 150), st.integers(1, 25), st.integers(1, 4))
+sets = progressions | st.sets(st.integers(0, 200), min_size=1).map(lambda ids: of(ids))
+
+
+def of(ids: set[int]) -> Ids:
+    return Ids.from_bits(0, sum(1 << i for i in ids))
+
+
+def members(ids: Ids) -> list[int]:
+    return list(ids.from_rank(0))
+
+
+def fresh() -> tuple[OrderedStore, ShardRow]:
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    store = SimStores(disk).open("/d/index", create=True)
+    return store, index.initialise(store, b"u" * 16, 1)
+
+
+def insert(store: OrderedStore, shard: ShardRow, strong: list[BlockRow], weak: list[BlockRow]) -> ShardRow:
+    changes = Changes(shard)
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER) or LedgerRow(KEY, False, False)
+        changes.ledger(txn, LEDGER, row, strong, weak)
+    changes.commit(store)
+    return changes.shard
+
+
+def stored(store: OrderedStore) -> dict[int, int]:
+    """Log id by entry id, over all block rows; no id may be in two."""
+    found: dict[int, int] = {}
+    with store.read() as txn:
+        for key, value in index.scan_blocks(txn, LEDGER, 0, 1 << 40):
+            row = index.decode_block_row(key, value)
+            for entry_id in members(row.ids):
+                assert entry_id not in found, f"{entry_id} lives in two blocks"
+                found[entry_id] = row.place.log_id
+    return found
+
+
+@given(st.lists(st.tuples(sets, st.booleans()), min_size=1, max_size=12), st.integers(0, 200), st.integers(0, 60))
+@settings(max_examples=300, deadline=None)
+def test_a_block_takes_over_exactly_its_ids(blocks: list[tuple[Ids, bool]], first: int, length: int) -> None:
+    store, shard = fresh()
+    model: dict[int, int] = {}
+    for number, (ids, weak) in enumerate(blocks, 1):
+        rows = [BlockRow(ids, Place(number, 64, 100))]
+        shard = insert(store, shard, [], rows) if weak else insert(store, shard, rows, [])
+        for entry_id in members(ids):
+            model[entry_id] = model.get(entry_id, number) if weak else number
+        assert stored(store) == model
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER)
+        assert row is not None
+        assert index.blocks_fit(txn, LEDGER, row)
+        assert index.ledgers_fit(txn, shard)
+        assert row.last_entry == max(model)
+        found, complete_to, damaged = index.find_blocks(txn, LEDGER, row.span_max, first, first + length, 1 << 30)
+        assert (complete_to, damaged) == (first + length, False)
+        some, limit, _ = index.find_blocks(txn, LEDGER, row.span_max, first, first + length, 150)
+    wanted = {i: n for i, n in model.items() if first <= i <= first + length}
+    assert {i: b.place.log_id for b in found for i in members(b.ids) if first <= i <= first + length} == wanted
+    assert first <= limit <= first + length
+    assert {i: b.place.log_id for b in some for i in members(b.ids) if first <= i <= limit} == {
+        i: n for i, n in wanted.items() if i <= limit
+    }
+
+
+def test_a_row_that_lost_its_lowest_id_is_stored_under_the_next() -> None:
+    store, shard = fresh()
+    shard = insert(store, shard, [BlockRow(of({0, 3, 6}), Place(1, 64, 1))], [])
+    shard = insert(store, shard, [BlockRow(of({0}), Place(2, 64, 1))], [])
+    with store.read() as txn:
+        rows = [index.decode_block_row(*item) for item in index.scan_blocks(txn, LEDGER, 0, 10)]
+    assert [(members(row.ids), row.place.log_id) for row in rows] == [([0], 2), ([3, 6], 1)]
+
+
+@given(sets, st.integers(0, 220), st.integers(0, 220))
+def test_sets_of_ids(ids: Ids, a: int, b: int) -> None:
+    everything = members(ids)
+    assert everything == sorted(set(everything))
+    assert (ids.first, ids.last, ids.count) == (everything[0], everything[-1], len(everything))
+    assert ids.full == (everything == list(range(everything[0], everything[-1] + 1)))
+    assert ids.rank(a) == sum(i < a for i in everything)
+    assert ids.bits(a, b) == sum(1 << (i - a) for i in everything if a <= i <= b)
+    assert list(ids.from_rank(len(everything) // 2)) == everything[len(everything) // 2 :]
+    again = decode_bitmap(ids.first, ids.last - ids.first + 1, encode_bitmap(ids))
+    assert members(again) == everything
+
+
+@pytest.mark.parametrize(
+    ("span", "stored_bitmap"),
+    [(0, b""), (SPAN_MAX + 1, b""), (8, b"not zlib"), (9, encode_bitmap(of({0, 7}))), (8, encode_bitmap(of({0, 8})))],
+)
+def test_a_bitmap_that_does_not_fit_is_refused(span: int, stored_bitmap: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        decode_bitmap(0, span, stored_bitmap)
+
+
+def test_every_flipped_bit_of_a_row_is_noticed() -> None:
+    key, value = index.encode_block_row(LEDGER, BlockRow(of({1, 2, 5}), Place(3, 64, 99)))
+    ledger_key, ledger_value = index.ledger_key(LEDGER), index.encode_ledger(LEDGER, LedgerRow(KEY, True, False, b"x"))
+    shard = index.encode_shard(ShardRow(b"u" * 16, False, 1, 0, 0, (index.START,)))
+    decoders = (
+        (value, lambda v: index.decode_block_row(key, v)),
+        (ledger_value, lambda v: index.decode_ledger(ledger_key, v)),
+        (shard, index.decode_shard),
+    )
+    for whole, decode in decoders:
+        decode(whole)
+        for bit in range(8 * len(whole)):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << (bit % 8)
+            with pytest.raises(CorruptDataError):
+                decode(bytes(flipped))
+        for length in range(len(whole)):
+            with pytest.raises(CorruptDataError):
+                decode(whole[:length])
+    with pytest.raises(CorruptDataError):
+        index.decode_block_row(index.block_key(LEDGER, 2), value)  # the value of another key
+
+
+@pytest.mark.parametrize("lost", ["block", "ledger"])
+def test_a_row_that_vanished_is_missed(lost: str) -> None:
+    store, shard = fresh()
+    shard = insert(store, shard, [BlockRow(Ids(0, 5), Place(1, 64, 1)), BlockRow(Ids(5, 5), Place(1, 99, 1))], [])
+    with store.write() as txn:
+        assert txn.delete(index.block_key(LEDGER, 5) if lost == "block" else index.ledger_key(LEDGER))
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER)
+        if lost == "block":
+            assert row is not None
+            assert index.ledgers_fit(txn, shard)
+            assert not index.blocks_fit(txn, LEDGER, row)
+        else:
+            assert not index.ledgers_fit(txn, shard)
+
+
+def test_limbo_for_all_makes_damaged_rows_anew() -> None:
+    store, shard = fresh()
+    shard = insert(store, shard, [BlockRow(Ids(0, 5), Place(1, 64, 1)), BlockRow(Ids(5, 5), Place(1, 99, 1))], [])
+    with store.write() as txn:
+        value = bytearray(txn.get(index.ledger_key(LEDGER)) or b"")
+        value[40] ^= 1
+        txn.put(index.ledger_key(LEDGER), bytes(value))
+    shard = index.put_all_in_limbo(store, shard)
+    assert index.load_shard(store) == shard
+    with store.read() as txn:
+        row = index.get_ledger(txn, LEDGER)
+        assert row is not None
+        assert (row.key, row.fenced, row.limbo, row.last_entry) == (b"", True, True, 9)
+        assert index.blocks_fit(txn, LEDGER, row)
+        assert index.ledgers_fit(txn, shard)
+    assert shard.unknown_in_limbo

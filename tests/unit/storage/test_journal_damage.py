@@ -1,0 +1,119 @@
+"""Bytes of a journal that rotted: the bookie refuses to start and says why, or puts everything in limbo."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkpy.errors import CorruptDataError
+from bkpy.storage.journal_format import PAGE_BYTES, decode_file_header, decode_frame_header
+
+from .support import Batch, Host, add, read_all
+from .told import IDS, Told, copy_of, durable, new_host, script
+
+
+def worn() -> tuple[Host, Told, list[tuple[str, int, int]]]:
+    """A host that crashed with a journal to replay, and (file, start, end) of what was acknowledged before its end.
+
+    Of each journal the last frame is not in it: damaged, it looks torn.
+    """
+    host, told = new_host(), Told()
+
+    async def life() -> None:
+        storage = await host.boot()
+        await script(storage, told)
+        for ledger_id in (1, 2):  # the last frames: what is in them is not looked at below
+            await durable(storage, add(storage, Batch(ledger_id, IDS + 1)))
+        host.disk.crash()
+
+    asyncio.run(life())
+    ranges = []
+    for number in range(len(host.settings.journal_directories)):
+        path = host.journal_files(number)[-1]
+        data = host.disk.contents(path)
+        header = decode_file_header(data[:PAGE_BYTES])
+        assert header is not None
+        offset = last = PAGE_BYTES
+        while (frame := decode_frame_header(data, offset, header.nonce)) is not None:
+            last, offset = offset, offset + frame.frame_bytes
+        ranges.append((path, 0, last))
+    return host, told, ranges
+
+
+async def flip_and_check(host: Host, told: Told, path: str, offset: int) -> str:
+    """What happened with one byte inverted: "sound", "refused" (and limbo as the other setting)."""
+    where = f"byte {offset} of {path}"
+    refusing = copy_of(host)
+    refusing.disk.flip(path, offset, 0xFF)
+    try:
+        storage = await refusing.boot()
+    except CorruptDataError as e:
+        refusal = str(e)
+    else:
+        await told.check(storage)
+        return "sound"
+    assert path in refusal, where
+    limbo = copy_of(host)
+    limbo.settings = new_host(journal_damage="limbo").settings
+    limbo.disk.flip(path, offset, 0xFF)
+    for _ in range(2):  # what was found stays known after the journal has gone
+        storage = await limbo.boot()
+        assert storage.untrusted
+        for ledger_id, entries in told.acknowledged.items():
+            have, unknown = await read_all(storage, ledger_id, 0, IDS)
+            denied = entries.keys() - have.keys() - unknown
+            assert not denied, f"{where}: entries {sorted(denied)} of ledger {ledger_id} are denied"
+            assert all(have[i] == told.sent[ledger_id][i] for i in have), where
+            state = (await storage.states((ledger_id,)))[ledger_id]
+            assert state is None or state.fenced
+            assert (await storage.last_entry(ledger_id)).limbo
+        assert (await storage.read(1234, 0, 5, 100)).unknown == [(0, 5)], "a ledger never seen may have been lost"
+        assert (await storage.last_entry(1234)).known
+        limbo.disk.power_cut()
+    return "refused"
+
+
+@pytest.mark.parametrize("stride", [1999, pytest.param(157, marks=pytest.mark.exhaustive)])
+def test_a_flipped_byte_is_refused_or_puts_everything_in_limbo(stride: int) -> None:
+    host, told, ranges = worn()
+    seen: set[str] = set()
+
+    async def sweep() -> None:
+        for path, start, end in ranges:
+            heads = {page + i for page in range(start, end, PAGE_BYTES) for i in (9, 49)}
+            for offset in sorted({*range(start, end, stride), *heads}):
+                seen.add(await flip_and_check(host, told, path, offset))
+
+    asyncio.run(sweep())
+    assert seen == {"sound", "refused"}
+
+
+def test_damage_is_reported_with_file_offset_and_ledgers() -> None:
+    host, _, ranges = worn()
+    path = ranges[1][0]
+    host.disk.flip(path, host.disk.contents(path).index(b"three"))  # the records' heads are still readable
+    with pytest.raises(CorruptDataError, match=r"ledgers concerned: .*3") as caught:
+        asyncio.run(host.boot())
+    assert path in str(caught.value)
+    assert "journal_damage" in str(caught.value)
+
+
+def test_limbo_takes_new_ledgers_and_fences_them() -> None:
+    host, told, ranges = worn()
+    host.settings = new_host(journal_damage="limbo").settings
+    path = ranges[1][0]
+    host.disk.flip(path, host.disk.contents(path).index(b"three"))
+
+    async def life() -> None:
+        storage = await host.boot()
+        assert host.reports.damages
+        await told.add(storage, Batch(77, 0, 3))
+        assert 77 in storage.fenced, "a fence of it may be among what was lost"
+        assert await read_all(storage, 77, 0, 4) == ({0: b"data", 1: b"data", 2: b"data"}, {3, 4})
+        host.disk.power_cut()
+        storage = await host.boot()
+        assert (await storage.states((77,)))[77] is not None
+        assert 77 in storage.fenced
+
+    asyncio.run(life())
