@@ -6,6 +6,7 @@ Invariants: nothing is printed as equal that was not compared; no process is lef
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
 import time
@@ -29,6 +30,8 @@ ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
 # Columns of flights.csv. No field of it is quoted, so a line is split at its commas.
 _MONTH, _DEPARTURE_DELAY, _CARRIER, _ORIGIN, _COLUMNS = 1, 5, 9, 12, 19
 _UNKNOWN = "NA"
+
+_JVM_END_TIMEOUT_S = 60.0
 
 Advance = Callable[[int], None]
 
@@ -158,13 +161,25 @@ async def read_months(uri: str, months: Sequence[Month], advance: Advance) -> tu
         return {month: task.result() for month, task in tasks.items()}, time.monotonic() - started
 
 
-def export_months(spark: SparkSession, uri: str, months: Sequence[Month], target: Path) -> float:
-    """The ledgers as Parquet files in `target`, written by Spark's workers; returns the seconds that it took."""
-    started = time.monotonic()
-    ledgers = ",".join(str(month.ledger_id) for month in months)
-    rows = spark.read.format("bkpy").option("metadataServiceUri", uri).option("ledgers", ledgers).load()
-    rows.write.parquet(str(target))
-    return time.monotonic() - started
+@contextlib.contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """A Spark of the demo's own; its JVM has ended afterwards, which stopping the session alone does not wait for."""
+    from pyspark import SparkContext
+
+    from bkpy.spark.session import local_session
+
+    # So few rows need no more tasks to be counted by than there are cores.
+    session = local_session("bkpy demo", config={"spark.sql.shuffle.partitions": "2"})
+    try:
+        yield session
+    finally:
+        session.stop()
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        if gateway is not None:
+            gateway.shutdown()
+            process = gateway.proc
+            process.stdin.close()  # what the JVM takes as the end of its program
+            process.wait(_JVM_END_TIMEOUT_S)
 
 
 def query(spark: SparkSession, parquet: Path) -> tuple[Numbers, dict[int, int]]:

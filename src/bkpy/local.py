@@ -32,7 +32,7 @@ _HOST = "127.0.0.1"
 _ROOT = "/ledgers"
 _START_TIMEOUT_S = 120.0  # a bookie is ready in a second; replaying a large journal on a busy machine takes longer
 _STOP_TIMEOUT_S = 60.0  # it finishes what is in flight and writes a checkpoint
-_LOCK_TIMEOUT_S = 5.0  # the processes of a killed predecessor are gone much sooner
+_LOCK_TIMEOUT_S = 3.0  # the processes of a killed predecessor are gone much sooner
 _SESSION_TIMEOUT_S = 10.0
 
 # What makes a bookie part of this cluster, which is not how it works.

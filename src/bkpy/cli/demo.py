@@ -104,19 +104,21 @@ def _store(uri: str, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
 def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], parquet: Path) -> bool:
     """Export the ledgers with Spark, query the files, and compare with the numbers from the lines."""
     from bkpy import demo as steps
-    from bkpy.spark.session import local_session
+    from bkpy.spark.export import export_ledgers
 
-    with progress() as bar:
-        waiting = bar.add_task("Spark", total=None)
-        with local_session("bkpy demo") as spark:
-            export_s = steps.export_months(spark, uri, months, parquet)
-            bar.update(waiting, description="Spark queries")
+    with progress(unit="partitions") as bar:
+        task = bar.add_task("starting Spark", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, description="exporting", completed=done, total=total)
+
+        with steps.spark_session() as spark:
+            exported = export_ledgers(uri, [m.ledger_id for m in months], parquet, spark=spark, progress=show)
             ours, by_ledger = steps.query(spark, parquet)
     theirs = steps.count([line for month in months for line in lines[month.month]])
-    total = sum(by_ledger.values())
-    size = sum(file.stat().st_size for file in parquet.glob("*.parquet"))
     click.echo(
-        f"Exported {total:,} rows to Parquet, {human_bytes(size)}, in {export_s:.2f} s: {total / export_s:,.0f} rows/s"
+        f"Exported {exported.rows:,} rows to {exported.files} Parquet files in {exported.seconds:.2f} s: "
+        f"{exported.rows / exported.seconds:,.0f} rows/s"
     )
     return all((_compare(ours, theirs), by_ledger == {m.ledger_id: m.entries for m in months}))
 
