@@ -16,7 +16,7 @@ help:
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make bench      the standard table of throughput and latency"
-	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1 for ten minutes)"
+	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes)"
 	@echo "make clean      remove everything that the others made"
 
 demo: $(VENV)/.demo

@@ -8,14 +8,19 @@ Fails, and prints no table, if a row can't be measured.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from bkpy.bench.machine import machine, versions
 
 # name, then the arguments of `bkpy bench`
 ROWS: list[tuple[str, list[str]]] = [
@@ -29,6 +34,7 @@ ROWS: list[tuple[str, list[str]]] = [
     ("append 10 KB, 200 in flight", ["--size", "10240", "--outstanding", "200"]),
     ("read 1 KB", ["--workload", "read", "--size", "1024", "--outstanding", "1"]),
     ("read_blocks 1 KB", ["--workload", "read", "--size", "1024", "--outstanding", "1", "--api", "read_blocks"]),
+    ("read 1 KB after a restart", ["--workload", "read", "--size", "1024", "--outstanding", "1", "--restart"]),
     ("read 10 KB", ["--workload", "read", "--size", "10240", "--outstanding", "1"]),
 ]
 
@@ -45,10 +51,21 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="counted seconds of each row")
-    parser.add_argument("--json", metavar="FILE", help="also write all figures to FILE")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures, the machine and the versions to FILE")
     options = parser.parse_args()
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("workload", "entries/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "bare MB/s", "share"):
+    for column in (
+        "workload",
+        "entries/s",
+        "MB/s",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "bare MB/s",
+        "share",
+        "bookie MB",
+        "client MB",
+    ):
         table.add_column(column, justify="left" if column == "workload" else "right", no_wrap=True)
     results = []
     for name, arguments in ROWS:
@@ -62,14 +79,24 @@ def main() -> None:
             *(f"{result[key]:,.2f}" for key in ("p50_ms", "p99_ms", "p999_ms")),
             f"{result['ceiling_mb_per_s']:,.1f}",
             f"{result['ratio_to_ceiling']:.2f}",
+            *(
+                "-" if result[key] is None else f"{result[key]:,.0f}"
+                for key in ("bookie_rss_anon_mb", "client_rss_anon_mb")
+            ),
         )
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 120
+        console.width = 140
     console.print(table)
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
+        found = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["benchmarks/table.py", *sys.argv[1:]]),
+            "machine": machine(tempfile.gettempdir()),
+            "versions": versions(),
+            "rows": results,
+        }
+        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

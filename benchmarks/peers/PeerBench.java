@@ -1,10 +1,13 @@
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -57,18 +60,32 @@ public final class PeerBench {
     }
 
     public static void main(String[] args) throws Exception {
+        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+        Thread listener = new Thread(() -> listen(lines), "listener");
+        listener.setDaemon(true);
+        listener.start();
         PeerBench bench = new PeerBench(args[0]);
-        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("{\"ready\": true}");
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
+        while (true) {
             try {
-                System.out.println(bench.command(line.trim().split(" ")));
+                System.out.println(bench.command(lines.take().trim().split(" ")));
             } catch (Throwable e) {
                 System.out.println("{\"error\": \"" + String.valueOf(e).replaceAll("[\"\\\\\\n\\t]", " ") + "\"}");
                 System.exit(1);
             }
         }
-        System.exit(0); // standard input is closed: the harness has ended
+    }
+
+    /** Standard input ends when the harness does, however that ends: so does this process then, in a round or not. */
+    private static void listen(BlockingQueue<String> lines) {
+        try (BufferedReader in = new BufferedReader(new InputStreamReader(System.in))) {
+            for (String line = in.readLine(); line != null; line = in.readLine()) {
+                lines.add(line);
+            }
+        } catch (IOException e) {
+            System.err.println(e);
+        }
+        Runtime.getRuntime().halt(0);
     }
 
     private String command(String[] words) throws Exception {
@@ -89,8 +106,19 @@ public final class PeerBench {
         }
     }
 
+    /** A new ledger; waits for bookies that have been restarted and aren't known yet. */
     private LedgerHandle create() throws Exception {
-        return bk.createLedger(3, 3, 2, BookKeeper.DigestType.CRC32C, PASSWORD);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(STALL_S);
+        while (true) {
+            try {
+                return bk.createLedger(3, 3, 2, BookKeeper.DigestType.CRC32C, PASSWORD);
+            } catch (BKException.BKNotEnoughBookiesException e) {
+                if (System.nanoTime() > deadline) {
+                    throw e;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private String open(int ledgers) throws Exception {

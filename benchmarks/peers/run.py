@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from bkpy.java import find_java
 from bkpy.local import LocalCluster
 
 OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
+COLD_S = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
 SETTLE_S = 0.5  # between two rounds, for what the other system has left to write
 
 
@@ -47,8 +49,8 @@ class Plan:
     ceiling_each_round: bool
 
 
-FULL = Plan(10.0, 7, 12, 2, 5400.0, True)
-QUICK = Plan(2.0, 3, 8, 2, 590.0, False)
+FULL = Plan(seconds=10.0, rounds=7, cold_rounds=8, warm_rounds=2, time_max_s=5400.0, ceiling_each_round=True)
+QUICK = Plan(seconds=2.0, rounds=3, cold_rounds=4, warm_rounds=1, time_max_s=590.0, ceiling_each_round=False)
 
 
 class Comparison:
@@ -95,11 +97,8 @@ class Comparison:
             await self._theirs.restart(row.group_wait_ms)
             self._cold = True
         if self._cold:
-            await self._theirs.command("open", 1)
-            for _ in range(self._plan.cold_rounds):
-                await self._theirs.command("append", DRIVES[0], 100, 1000, self._plan.seconds)
-            self._cold = False
-        ways = READ_MODES if row.workload == "read" else DRIVES
+            await self._warm_up_cold(row)
+        ways: tuple[str, ...] = READ_MODES if row.workload == "read" else DRIVES
         if row.workload == "append":
             await self._theirs.command("open", row.ledgers)
         warm_ups: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
@@ -108,6 +107,15 @@ class Comparison:
         if row.workload == "append":
             ways = (max(ways, key=lambda way: warm_ups[way][-1]["entries_per_s"]),)
         return ways, warm_ups
+
+    async def _warm_up_cold(self, row: Row) -> None:
+        await self._theirs.command("open", 1)
+        for seconds in (COLD_S, *[self._plan.seconds] * self._plan.cold_rounds):
+            await self._theirs.command("append", DRIVES[0], 100, 1000, seconds)
+        if row.workload == "read":
+            for mode in READ_MODES:
+                await self._theirs.command("read", mode, COLD_S)
+        self._cold = False
 
     async def _fill(self, row: Row) -> None:
         await self._theirs.command("fill", READ_LEDGER_BYTES // row.size, row.size)
@@ -159,21 +167,19 @@ async def _output(command: list[str], timeout_s: float) -> dict[str, Any]:
     return result
 
 
-async def measure(plan: Plan, rows: list[Row], directory: str, found: dict[str, Any], json_path: Path | None) -> None:
-    """Measure the rows into `found["rows"]`, and write the file after each."""
-    class_path, found["versions"]["bookkeeper"] = await asyncio.to_thread(fetch)
-    found["versions"]["java"] = find_java().version
+async def measure(plan: Plan, rows: list[Row], directory: str, class_path: str, save: Callable[[Any], None]) -> None:
+    """Measure the rows, and hand each to `save` when it is done; `PeerError` if the time isn't enough for all."""
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
     try:
-        async with LocalCluster(Path(directory) / "bkpy") as ours:
+        async with asyncio.timeout(plan.time_max_s), LocalCluster(Path(directory) / "bkpy") as ours:
             await theirs.start()
             comparison = Comparison(plan, ours, theirs, directory)
             for row in rows:
                 began = time.monotonic()
-                found["rows"].append(await comparison.row(row))
+                save(await comparison.row(row))
                 print(f"{row.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
-                if json_path is not None:
-                    json_path.write_text(json.dumps(found, indent=1) + "\n")
+    except TimeoutError:
+        raise PeerError(f"not all rows were measured within {plan.time_max_s:g} s") from None
     finally:
         await theirs.kill()
 
@@ -191,36 +197,34 @@ def main() -> None:
     changed = {name: getattr(options, name) for name in ("seconds", "rounds") if getattr(options, name) is not None}
     plan = Plan(**{**vars(plan), **changed})
     rows = [ROWS[int(n) - 1] for n in options.rows.split(",")] if options.rows else list(ROWS)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    found: dict[str, Any] = {"rows": []}
+    failure = None
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bkpy-peers-") as directory:
-        found: dict[str, Any] = {
-            "date": now.isoformat(timespec="seconds"),
-            "command": " ".join(["benchmarks/peers/run.py", *sys.argv[1:]]),
-            "plan": vars(plan),
-            "machine": machine(directory),
-            "versions": versions(),
-            "rows": [],
-        }
-        failure = None
         try:
-            asyncio.run(_bounded(plan, rows, directory, found, options.json))
+            class_path, version = fetch()
+            found |= {
+                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "command": " ".join(["benchmarks/peers/run.py", *sys.argv[1:]]),
+                "plan": vars(plan),
+                "machine": machine(directory),
+                "versions": {**versions(), "bookkeeper": version, "java": find_java().version},
+            }
+
+            def save(row: dict[str, Any]) -> None:
+                found["rows"].append(row)
+                if options.json is not None:
+                    options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+            asyncio.run(measure(plan, rows, directory, class_path, save))
         except (PeerError, BookKeeperError, OSError) as e:
             failure = f"bench-peers: {e}"
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 150
-    for table in tables(found["rows"]):
+        console.width = 165
+    for table in tables(found["rows"]) if found["rows"] else ():
         console.print(table)
     if failure is not None:
         raise SystemExit(failure)
-
-
-async def _bounded(plan: Plan, *rest: Any) -> None:
-    try:
-        async with asyncio.timeout(plan.time_max_s):
-            await measure(plan, *rest)
-    except TimeoutError:
-        raise PeerError(f"not ready within {plan.time_max_s:g} s") from None
 
 
 if __name__ == "__main__":

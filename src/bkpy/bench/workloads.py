@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,8 +47,10 @@ class Meter:
         self.entries = 0
         self.errors = 0
         self.seconds = 0.0
-        self.longest_gap_s = 0.0  # without any call coming back; set by who watches for it
-        self._counts = array("L", bytes(LATENCY_CLASSES_PER_S * array("L").itemsize))
+        self.longest_gap_s = 0.0
+        self._seen = 0
+        self._seen_at = 0.0
+        self._counts = [0] * LATENCY_CLASSES_PER_S
         self._slow: list[float] = []
         self._began = 0.0
         self.counting = False
@@ -57,9 +58,10 @@ class Meter:
 
     def start(self) -> None:
         self.counting = True
-        self._began = time.perf_counter()
+        self._began = self._seen_at = time.perf_counter()
 
     def stop(self) -> None:
+        self.look()
         self.seconds = time.perf_counter() - self._began
         self.counting = False
         self.running = False
@@ -72,6 +74,16 @@ class Meter:
                 self._counts[int(waited * LATENCY_CLASSES_PER_S)] += 1
             except IndexError:
                 self._slow.append(waited)
+
+    def look(self) -> None:
+        """Note the time since the last look that found new entries: in all of it, maybe, no call came back.
+
+        Looking now and then costs the calls nothing. A loop that is too busy to look is a gap, too.
+        """
+        now = time.perf_counter()
+        self.longest_gap_s = max(self.longest_gap_s, now - self._seen_at)
+        if self.entries != self._seen:
+            self._seen, self._seen_at = self.entries, now
 
     def percentiles_ms(self, *shares: float) -> list[float | None]:
         """For each share the latency that this share of the calls didn't exceed, in ms; None if there were no calls."""
@@ -226,14 +238,9 @@ async def _timed(
 
 
 async def _watch_gaps(meter: Meter) -> None:
-    """Note the longest time without a call coming back: by looking now and then, which costs the calls nothing."""
-    seen, since = meter.entries, time.perf_counter()
     while True:
         await asyncio.sleep(GAP_RESOLUTION_S)
-        now = time.perf_counter()
-        meter.longest_gap_s = max(meter.longest_gap_s, now - since)
-        if meter.entries != seen:
-            seen, since = meter.entries, now
+        meter.look()
 
 
 async def _wait(seconds: float, progress: Callable[[float], None]) -> None:

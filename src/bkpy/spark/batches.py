@@ -23,7 +23,7 @@ def batches(
     """The entries of a block. `columns` are the source's names of the columns that the schema has."""
     for part in _parts(block, bytes_max):
         arrays = [_column(name, part) for name in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)  # raises unless the types are the schema's
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)  # of exactly this schema, or an error
 
 
 def _parts(block: Block, bytes_max: int) -> Iterator[Block]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def _reporting(spark: SparkSession, total: int, progress: Progress | None) -> It
         yield
         return
     context = spark.sparkContext
-    group = f"bkpy export {id(progress)}"
+    group = f"bkpy export {uuid.uuid4()}"  # jobs of an earlier export must not count
     before = context.getLocalProperty(_JOB_GROUP)
     context.setLocalProperty(_JOB_GROUP, group)
     ended = threading.Event()

@@ -48,6 +48,8 @@ class SourceOptions:
     prefetch_depth: int = 8  # measured: hides several milliseconds of latency; more gains nothing
     timeout_s: float = 10.0
     password_file: str | None = None
+    fail_on_data_loss: bool = True
+    pushdown: bool = False
 
     def client_settings(self) -> dict[str, Any]:
         """The settings of the clients that plan and read, as `bkpy.connect` takes them."""
@@ -186,6 +188,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
 # option: (field, what makes a value of its text or raises ValueError)
 _PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "metadataServiceUri": ("metadata_uri", _uri),
@@ -199,4 +207,6 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "prefetchDepth": ("prefetch_depth", _whole(1, PREFETCH_DEPTH_MAX)),
     "timeoutSeconds": ("timeout_s", _seconds),
     "passwordFile": ("password_file", str),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "pushdown": ("pushdown", _flag),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -40,7 +40,8 @@ def load_ledgers(options: SourceOptions) -> list[LedgerMetadata]:
     """The metadata of the ledgers to read, by id. Blocks, on an event loop of its own.
 
     Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed, `UnauthorizedError` for one with another
-    password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are left out.
+    password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are left out;
+    without `fail_on_data_loss`, so are named ones that don't exist.
     """
     return asyncio.run(_load(options))
 
@@ -54,20 +55,21 @@ async def _load(options: SourceOptions) -> list[LedgerMetadata]:
             ids = sorted([ledger_id async for ledger_id in client.list_ledgers()])
         found: list[LedgerMetadata] = []
         for i in range(0, len(ids), _METADATA_IN_FLIGHT):
-            found += await _read(client, ids[i : i + _METADATA_IN_FLIGHT], named=options.ledgers is not None)
+            found += await _read(client, ids[i : i + _METADATA_IN_FLIGHT], options)
     for metadata in found:
         if metadata.ledger_key != key:
             raise UnauthorizedError("the password is not the ledger's", ledger_id=metadata.ledger_id)
     return found
 
 
-async def _read(client: bkpy.Client, ids: Sequence[int], *, named: bool) -> list[LedgerMetadata]:
+async def _read(client: bkpy.Client, ids: Sequence[int], options: SourceOptions) -> list[LedgerMetadata]:
     """The metadata of those that are closed. One that isn't, or doesn't exist, is an error if it was named."""
+    named = options.ledgers is not None
     results = await asyncio.gather(*map(client.ledger_metadata, ids), return_exceptions=True)
     closed = []
     for result in results:
-        if isinstance(result, NoSuchLedgerError) and not named:
-            continue  # deleted since it was listed
+        if isinstance(result, NoSuchLedgerError) and not (named and options.fail_on_data_loss):
+            continue  # deleted, perhaps since it was listed
         if isinstance(result, BaseException):
             raise result
         if result.state is LedgerState.CLOSED:
@@ -80,17 +82,25 @@ async def _read(client: bkpy.Client, ids: Sequence[int], *, named: bool) -> list
     return closed
 
 
-def plan(ledgers: Sequence[LedgerMetadata], options: SourceOptions) -> list[EntryRange]:
+def plan(
+    ledgers: Sequence[LedgerMetadata],
+    options: SourceOptions,
+    narrow: Callable[[EntryRange], EntryRange | None] | None = None,
+) -> list[EntryRange]:
     """The ranges to read, by ledger and entry: each at most `partition_bytes_max` by the ledger's average entry.
 
-    There are at least `partitions_min` of them as far as there are entries. Raises `ConfigError` for offsets of a
-    ledger that isn't read and `NoSuchEntryError` for offsets past a ledger's end.
+    There are at least `partitions_min` of them as far as there are entries. `narrow` says what of a range is wanted.
+    Raises `ConfigError` for offsets of a ledger that isn't read and `NoSuchEntryError` for offsets past a ledger's end.
     """
     ids = {metadata.ledger_id for metadata in ledgers}
+    if not options.fail_on_data_loss:
+        ids.update(options.ledgers or options.starts.keys() | options.ends.keys())  # those that were deleted, too
     for name, offsets in (("startingOffsets", options.starts), ("endingOffsets", options.ends)):
         if others := sorted(set(offsets) - ids):
             raise ConfigError(f"option {name} names a ledger that isn't read", ledger_id=others[0])
     wholes = [whole for metadata in ledgers for whole in _fragments(metadata, options)]
+    if narrow is not None:
+        wholes = [narrowed for narrowed in map(narrow, wholes) if narrowed is not None]
     pieces = _pieces(wholes, options.partition_bytes_max, options.partitions_min)
     return [part for whole, count in zip(wholes, pieces, strict=True) for part in _cut(whole, count)]
 

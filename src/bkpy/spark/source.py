@@ -7,14 +7,16 @@ once and in order, or raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from bkpy.errors import NoSuchEntryError, NoSuchLedgerError
 from bkpy.spark.options import SourceOptions
+from bkpy.spark.pushdown import Conditions
 from bkpy.spark.schema import resolve
 
 if TYPE_CHECKING:
@@ -31,19 +33,26 @@ class LedgerSourceReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @classmethod
-    def of(cls, given: Mapping[str, str], schema: StructType) -> LedgerSourceReader:
+    @staticmethod
+    def of(given: Mapping[str, str], schema: StructType) -> LedgerSourceReader:
         """The reader for these options and the schema that Spark settled. Raises `ConfigError`."""
-        return cls(resolve(given, schema), schema)
+        options = resolve(given, schema)
+        return (FilteringReader if options.pushdown else LedgerSourceReader)(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """What each task reads, an `EntryRange`. Raises what `load_ledgers` and `plan` raise."""
         from bkpy.spark.planning import load_ledgers, plan
 
-        return [InputPartition(part) for part in plan(load_ledgers(self._options), self._options)]
+        return [InputPartition(part) for part in plan(load_ledgers(self._options), self._options, self._narrow)]
+
+    def _narrow(self, whole: EntryRange) -> EntryRange | None:
+        return whole
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The entries of one partition. Raises what reading raises, `DigestMismatchError` for damaged entries."""
+        """The entries of one partition. Raises what reading raises, `DigestMismatchError` for damaged entries.
+
+        Without `fail_on_data_loss`, what was deleted since the plan was made is left out.
+        """
         part: EntryRange | None = partition.value
         if part is None:  # Spark makes a partition of nothing when a plan is empty
             return
@@ -55,11 +64,36 @@ class LedgerSourceReader(DataSourceReader):
         # The time zone is what Spark itself compares with; no column here depends on it.
         schema = to_arrow_schema(self._schema, timezone="UTC")
         expected = part.first
-        for block in _stepwise(_blocks(self._options, part)):
-            assert block.first_entry == expected
-            expected = block.last_entry + 1
-            yield from batches(block, columns, schema)
-        assert expected == part.last + 1
+        try:
+            for block in _stepwise(_blocks(self._options, part)):
+                assert block.first_entry == expected
+                expected = block.last_entry + 1
+                yield from batches(block, columns, schema)
+        except (NoSuchLedgerError, NoSuchEntryError):
+            if self._options.fail_on_data_loss:
+                raise
+        else:
+            assert expected == part.last + 1
+
+
+class FilteringReader(LedgerSourceReader):
+    """Plans only what a query's conditions leave. A class of its own: Spark asks any reader that has `pushFilters`."""
+
+    _conditions = Conditions()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take over what narrows the plan; returns the conditions that Spark has to apply."""
+        left = []
+        for condition in filters:
+            both = self._conditions.and_also(condition)
+            if both is None:
+                left.append(condition)
+            else:
+                self._conditions = both
+        return left
+
+    def _narrow(self, whole: EntryRange) -> EntryRange | None:
+        return self._conditions.narrow(whole)
 
 
 async def _blocks(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:

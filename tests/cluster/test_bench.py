@@ -1,0 +1,212 @@
+"""The benches run, and what they print can be read: no figure is judged here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bkpy.bench import ceiling, memory
+from bkpy.bench.machine import machine, versions
+from bkpy.bench.workloads import Meter, Options
+from bkpy.local import LocalCluster
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PATIENCE_S = 100.0
+SHORT = ("--seconds", "0.5", "--outstanding", "20")
+NUMBERS = ("entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_gap_ms", "client_rss_anon_mb")
+
+
+def bench(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bkpy", "bench", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    """A module of benchmarks/ or benchmarks/peers/, which aren't packages."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
+    return __import__(name)
+
+
+@pytest.mark.parametrize(
+    ("workload", "api"), [("append", "append"), ("append", "append_batch"), ("read", "read"), ("read", "read_blocks")]
+)
+def test_a_workload_on_a_given_cluster(cluster: LocalCluster, workload: str, api: str) -> None:
+    uri = cluster.connect_string
+    result = json.loads(bench("--connect", uri, "--workload", workload, "--api", api, "--size", "200", *SHORT).stdout)
+    expected = {"workload": workload, "api": api, "size": 200, "outstanding": 20, "ledgers": 1, "errors": 0}
+    assert {name: result[name] for name in expected} == expected
+    assert all(result[name] > 0 for name in NUMBERS)
+    assert result["p50_ms"] <= result["p99_ms"] <= result["p999_ms"]
+    assert result["mb_per_s"] == pytest.approx(result["entries_per_s"] * 200 / 1e6, abs=0.01)
+    assert result["ceiling_mb_per_s"] is None
+    assert result["ratio_to_ceiling"] is None
+    assert result["bookie_rss_anon_mb"] is None  # a cluster that it didn't start may be anywhere
+
+
+def test_many_ledgers(cluster: LocalCluster) -> None:
+    result = json.loads(bench("--connect", cluster.connect_string, "--ledgers", "20", *SHORT).stdout)
+    assert result["ledgers"] == 20
+    assert result["entries_per_s"] > 0
+
+
+def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path: Path) -> None:
+    done = bench("--workload", "read", "--restart", "--ceiling", "--size", "1000", "--dir", str(tmp_path), *SHORT)
+    result = json.loads(done.stdout)
+    assert result["restarted"] is True
+    assert result["entries_per_s"] > 0
+    assert result["bookie_rss_anon_mb"] > 0
+    assert result["ratio_to_ceiling"] == pytest.approx(result["mb_per_s"] / result["ceiling_mb_per_s"], abs=0.001)
+    assert not list(tmp_path.iterdir())
+
+
+def test_restart_needs_a_cluster_of_its_own(cluster: LocalCluster) -> None:
+    done = bench("--connect", cluster.connect_string, "--workload", "read", "--restart", *SHORT, status=2)
+    assert "--restart" in done.stderr
+
+
+def test_no_servers_no_figures(tmp_path: Path) -> None:
+    done = bench("--connect", "zk://127.0.0.1:1/ledgers", *SHORT, status=1)
+    assert done.stdout == ""
+    assert done.stderr.startswith("bkpy: ")
+
+
+def test_ceiling_of_appends_and_reads(tmp_path: Path) -> None:
+    assert ceiling.appends(str(tmp_path), 100_000, copies=3, ack_quorum=2, seconds=0.2) > 0
+    assert ceiling.reads(str(tmp_path), in_flight=3, copies=3, seconds=0.2) > 0
+
+
+def test_percentiles_are_of_the_calls_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = Meter()
+    meter.start()
+    now = 1000.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    waits = [0.001] * 97 + [0.02, 0.5, 3.0]
+    for wait in waits:
+        meter.count(10, now - wait)
+    assert meter.entries == 10 * len(waits)
+    assert meter.percentiles_ms(0.5, 0.97, 0.98, 0.99) == pytest.approx([1.0, 20.0, 500.0, 3000.0], rel=0.01)
+    assert Meter().percentiles_ms(0.5) == [None]
+    result = meter.result(Options("append", 100, 1, 1, (3, 3, 2), 1.0, "append"))
+    assert result["p50_ms"] == pytest.approx(1.0, rel=0.01)
+
+
+def test_machine_versions_and_memory_are_known(tmp_path: Path) -> None:
+    found = machine(str(tmp_path))
+    assert found["cpu"]
+    assert found["cores"] >= 1
+    assert found["memory_gib"] > 0
+    assert found["file_system"]
+    assert versions()["python"].startswith("3.")
+    own = memory.rss_anon_mb(os.getpid())
+    assert own is not None
+    assert own > 1
+
+
+# --- the comparison: only what needs no download --------------------------------------------------------------------
+
+
+def peer_row(name: str = "100 B, 1000 outstanding") -> dict[str, Any]:
+    def side(rate: float, wait: float) -> dict[str, Any]:
+        return {"entries_per_s": rate, "p50_ms": wait, "p99_ms": 2 * wait, "p999_ms": 3 * wait}
+
+    return {
+        "name": name,
+        "size": 100,
+        "ours": {"append": side(500_000.0, 2.0) | {"ceiling_mb_per_s": 100.0, "client_rss_anon_mb": 40.0}},
+        "theirs": {"chain": side(100_000.0, 8.0) | {"client_rss_anon_mb": 200.0}},
+    }
+
+
+def test_rounds_become_medians_and_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = script(monkeypatch, "report")
+    rounds = [
+        {"entries_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "p999_ms": 3.0, "client_rss_anon_mb": rate}
+        for rate in (10.0, 30.0, 11.0)
+    ]
+    found = report.summary(rounds)
+    assert found["entries_per_s"] == 11.0
+    assert found["client_rss_anon_mb"] == 30.0
+    assert "ceiling_mb_per_s" not in found
+    assert found["rounds"] == rounds
+
+
+def test_each_call_is_compared_with_each_of_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = script(monkeypatch, "report")
+    row = peer_row()
+    row["theirs"]["batch"] = dict(row["theirs"]["chain"], entries_per_s=250_000.0)
+    first, second = report.comparisons(row)
+    assert (first["theirs"], first["times"], first["p99_ratio"]) == ("chain", 5.0, 0.25)
+    assert (second["theirs"], second["times"]) == ("batch", 2.0)
+    assert first["share_of_ceiling"] == 0.5
+    speed, used = report.tables([row])
+    assert speed.row_count == used.row_count == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"error": "no bookie"}\n',
+        b"[1]\n",
+        b"{\n",
+        b'{"entries_per_s": 0.0, "calls": 0}\n',
+        b'{"entries_per_s": NaN}\n',
+    ],
+)
+def test_an_answer_without_a_figure_is_an_error(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    bookkeeper = script(monkeypatch, "bookkeeper")
+    with pytest.raises(bookkeeper.PeerError):
+        bookkeeper.parse_answer(line)
+    assert bookkeeper.parse_answer(b'{"entries_per_s": 5.0}\n') == {"entries_per_s": 5.0}
+
+
+def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = script(monkeypatch, "rows").ROWS
+    first = rows[0]
+    assert first.our_arguments("append", 1)[-4:] == ["--outstanding", "1000", "--ledgers", "1"]
+    assert first.our_arguments("append_batch", 1000)[-4:] == ["--outstanding", "10", "--ledgers", "1"]
+    restarted = [row for row in rows if row.restart]
+    assert restarted
+    assert all("--restart" in row.our_arguments("read", 1) for row in restarted)
+
+
+def test_the_peers_version_is_the_one_that_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bookkeeper = script(monkeypatch, "bookkeeper")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert bookkeeper.cache_directory() == tmp_path / "bkpy-bench"
+    assert bookkeeper._version((BENCHMARKS / "peers" / "pom.xml").read_text()).startswith("4.17.")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(bookkeeper, "_javac_of_java", lambda: None)
+    with pytest.raises(bookkeeper.PeerError, match="javac is missing"):
+        bookkeeper.fetch()
+
+
+@pytest.mark.parametrize("with_peers", [False, True])
+def test_picture_from_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_peers: bool) -> None:
+    row = {"name": "append <100 B>", "entries_per_s": 1000.0, "mb_per_s": 0.1, "ratio_to_ceiling": 0.5}
+    found = {"date": "2026-01-02T03:04:05+00:00", "machine": machine(str(tmp_path)), "versions": versions()}
+    (tmp_path / "bench.json").write_text(json.dumps({**found, "rows": [row]}))
+    report = script(monkeypatch, "report")
+    compared = peer_row()
+    compared["comparisons"] = list(report.comparisons(compared))
+    peers = {**found, "versions": {"bookkeeper": "4.17.3"}, "rows": [compared]}
+    if with_peers:
+        (tmp_path / "peers.json").write_text(json.dumps(peers))
+    command = [sys.executable, str(BENCHMARKS / "picture.py"), "bench.json", "peers.json", "--to", "bench.svg"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    root = xml.etree.ElementTree.parse(tmp_path / "bench.svg").getroot()
+    texts = [element.text or "" for element in root.iter() if element.tag.endswith("text")]
+    assert "append <100 B>" in texts
+    assert ("100 B, 1000 outstanding (append)" in texts) is with_peers
+    assert ("5.0" in texts) is with_peers
+    assert any("2026-01-02" in text for text in texts)

@@ -1,0 +1,75 @@
+"""Blocks as record batches: the same rows, the schema of Spark, and no batch over its bound."""
+
+from __future__ import annotations
+
+from array import array
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from bkpy.client.block import Block
+from bkpy.spark.batches import batches
+from bkpy.spark.options import COLUMNS
+from bkpy.spark.schema import TYPES
+
+GAP = b"#" * 7  # what a block has between payloads
+
+
+def block_of(payloads: list[bytes], ledger_id: int = 3, first_entry: int = 0) -> Block:
+    buffer, starts, ends = bytearray(), array("q"), array("q")
+    for payload in payloads:
+        buffer += GAP
+        starts.append(len(buffer))
+        buffer += payload
+        ends.append(len(buffer))
+    return Block(ledger_id, first_entry, memoryview(bytes(buffer)), starts, ends)
+
+
+def schema_of(columns: tuple[str, ...]) -> pa.Schema:
+    return to_arrow_schema(StructType([StructField(name, TYPES[name]) for name in columns]), timezone="UTC")
+
+
+@settings(deadline=None)  # the first batch loads libraries
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=30),
+    st.integers(0, 2**62),
+    st.permutations(COLUMNS).flatmap(lambda order: st.integers(1, 6).map(lambda n: tuple(order[:n]))),
+    st.integers(1, 100),
+)
+def test_rows(payloads: list[bytes], first_entry: int, columns: tuple[str, ...], bytes_max: int) -> None:
+    schema = schema_of(columns)
+    made = list(batches(block_of(payloads, 3, first_entry), columns, schema, bytes_max))
+    for batch in made:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema)
+    expected = [
+        {"log": None, "ledger_id": 3, "entry_id": first_entry + i, "payload": p, "length": len(p), "position": None}
+        for i, p in enumerate(payloads)
+    ]
+    assert pa.Table.from_batches(made).to_pylist() == [{name: row[name] for name in columns} for row in expected]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(1, 60))
+def test_batches_are_as_large_as_they_may_be(sizes: list[int], bytes_max: int) -> None:
+    made = list(batches(block_of([bytes(size) for size in sizes]), ("length",), schema_of(("length",)), bytes_max))
+    groups = [batch.column(0).to_pylist() for batch in made]
+    assert [size for group in groups for size in group] == sizes
+    for i, group in enumerate(groups):
+        assert len(group) == 1 or sum(group) <= bytes_max
+        assert i + 1 == len(groups) or sum(group) + groups[i + 1][0] > bytes_max
+
+
+def test_an_entry_larger_than_a_batch_has_one_alone() -> None:
+    schema = schema_of(("payload",))
+    made = list(batches(block_of([b"a", b"x" * 100, b"b"]), ("payload",), schema, 10))
+    assert [batch.num_rows for batch in made] == [1, 1, 1]
+
+
+def test_a_batch_of_another_schema_is_not_made() -> None:
+    with pytest.raises(pa.ArrowNotImplementedError, match="cast"):
+        list(batches(block_of([b"a"]), ("length",), schema_of(("payload",))))

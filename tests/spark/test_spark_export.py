@@ -1,0 +1,133 @@
+"""The export: files that other programs read, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, NoSuchLedgerError
+from bkpy.spark.export import ExportSummary, export_ledgers, translated
+from bkpy.spark.options import COLUMNS
+from spark.conftest import Ledgers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Seconds, the start of a cluster and of Spark included. An interrupted call would also break all that follow.
+pytestmark = pytest.mark.timeout(900)
+
+PATIENCE_S = 250.0  # a JVM, two Python workers and a session with three bookies, on a machine that is busy otherwise
+
+
+def export(spark: SparkSession, ledgers: Ledgers, ids: str | list[int], to: Path, **arguments: Any) -> ExportSummary:
+    return export_ledgers(ledgers.uri, ids, to, spark=spark, **arguments)
+
+
+def test_parquet(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    summary = export(
+        spark, ledgers, ledgers.closed, tmp_path / "out", progress=lambda done, total: steps.append((done, total))
+    )
+    table = pq.read_table(tmp_path / "out")
+    assert table.column_names == list(COLUMNS)
+    rows = table.sort_by([("ledger_id", "ascending"), ("entry_id", "ascending")]).to_pylist()
+    assert [(row["ledger_id"], row["entry_id"], row["payload"]) for row in rows] == [
+        (ledger_id, entry_id, payload)
+        for ledger_id in sorted(ledgers.payloads)
+        for entry_id, payload in enumerate(ledgers.payloads[ledger_id])
+    ]
+    written = [payload for payloads in ledgers.payloads.values() for payload in payloads]
+    assert (summary.ledgers, summary.rows, summary.bytes) == (4, len(written), sum(map(len, written)))
+    assert summary.files == len(list((tmp_path / "out").glob("*.parquet"))) == 3
+    assert steps[0] == (0, 3)
+    assert steps[-1] == (3, 3)
+
+
+def test_csv_and_json_as_text(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    texts = [payload.decode() for payload in ledgers.payloads[ledgers.awkward]]
+    export(spark, ledgers, [ledgers.awkward], tmp_path / "csv", format="csv", payload="utf8")
+    (file,) = (tmp_path / "csv").glob("*.csv")
+    with file.open(newline="", encoding="utf-8") as lines:
+        assert [row["payload"] for row in csv.DictReader(lines)] == texts
+    export(spark, ledgers, str(ledgers.awkward), tmp_path / "json", format="json", payload="utf8")
+    (file,) = (tmp_path / "json").glob("*.json")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["payload"] for row in rows] == texts
+    assert [row["entry_id"] for row in rows] == list(range(len(texts)))
+
+
+def test_text_formats_hold_bytes_as_base64(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    export(spark, ledgers, [ledgers.plain], tmp_path / "out", format="json")
+    rows = [json.loads(line) for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
+    payloads = {row["entry_id"]: base64.b64decode(row["payload"]) for row in rows}
+    assert payloads == dict(enumerate(ledgers.payloads[ledgers.plain]))
+
+
+def test_bytes_that_are_no_text_are_refused_as_text(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    with pytest.raises(CorruptDataError, match=rf"not UTF-8 text, .* \[ledger {ledgers.plain}, entry \d+\]"):
+        export(spark, ledgers, [ledgers.plain], tmp_path / "out", payload="utf8")
+
+
+def test_nothing_closed_is_an_empty_export(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    summary = export(spark, ledgers, [ledgers.empty], tmp_path / "out")
+    assert (summary.ledgers, summary.rows, summary.bytes) == (1, 0, 0)
+
+
+def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("precious")
+    with pytest.raises(ConfigError, match=r"not empty .*full"):
+        export(spark, ledgers, "closed", tmp_path / "full")
+    with pytest.raises(ConfigError, match="not empty"):
+        export(spark, ledgers, "closed", tmp_path / "full" / "mine")
+    with pytest.raises(NoSuchLedgerError, match="999999"):
+        export(spark, ledgers, [ledgers.plain, 999_999], tmp_path / "out")
+    with pytest.raises(ConfigError, match="only closed ones"):
+        export(spark, ledgers, [ledgers.unfinished], tmp_path / "out")
+    with pytest.raises(ConfigError, match="'avro' is not one of parquet, csv, json"):
+        export(spark, ledgers, "closed", tmp_path / "out", format="avro")
+    with pytest.raises(ConfigError, match="'hex' is not one of utf8, base64"):
+        export(spark, ledgers, "closed", tmp_path / "out", payload="hex")
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine"]
+
+
+def test_the_text_of_an_unknown_error_is_its_cause() -> None:
+    text = "An error occurred\nCaused by: a.B: outer\n\tat c.D\nCaused by: java.io.IOException: No space left\n\tat e.F"
+    assert str(translated(text)) == "Spark failed: java.io.IOException: No space left"
+    assert type(translated("bkpy.errors.NoSuchThing: x")) is BookKeeperError
+
+
+def command(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "bkpy", "export", *map(str, arguments)],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        env=environment,
+    )
+    assert done.returncode == status, done.stderr.decode()
+    return done
+
+
+def test_the_command(ledgers: Ledgers, tmp_path: Path) -> None:
+    both = f"{ledgers.striped},{ledgers.awkward}"
+    chosen = ("--connect", ledgers.uri, "--ledgers", both, "--to", tmp_path / "out")
+    summary = json.loads(command(*chosen, "--format", "csv", "--master", "local[1]", "--json").stdout)
+    assert summary["rows"] == len(ledgers.payloads[ledgers.striped]) + len(ledgers.payloads[ledgers.awkward])
+    assert (summary["ledgers"], summary["files"], summary["format"]) == (2, 2, "csv")
+    assert summary["directory"] == str(tmp_path / "out")
+    refused = command(*chosen, status=1).stderr.decode()
+    assert refused == f"bkpy: the directory to export to is not empty [file {tmp_path / 'out'}]\n"
+
+
+def test_a_command_line_without_a_target_is_refused(ledgers: Ledgers) -> None:
+    assert b"--to" in command("--connect", ledgers.uri, "--ledgers", "closed", status=2).stderr

@@ -1,0 +1,141 @@
+"""Plans: ranges that cover exactly what was asked for, each in one fragment, and what a query's conditions leave."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
+
+from bkpy.errors import ConfigError, NoSuchEntryError
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.records import HEADER_BYTES, ledger_key
+from bkpy.spark.options import SourceOptions
+from bkpy.spark.planning import EntryRange, plan
+from bkpy.spark.pushdown import Conditions
+
+
+def closed(ledger_id: int, entries: int, *, entry_bytes: int = 100, firsts: tuple[int, ...] = (0,)) -> LedgerMetadata:
+    """A closed ledger; a fragment begins at each of `firsts`."""
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        state=LedgerState.CLOSED,
+        ensemble_size=1,
+        write_quorum=1,
+        ack_quorum=1,
+        digest="crc32c",
+        ledger_key=ledger_key(b""),
+        fragments=tuple(Fragment(first, (f"bookie-{i}",)) for i, first in enumerate(firsts)),
+        last_entry=entries - 1,
+        length=entries * entry_bytes,
+    )
+
+
+def options(**given: Any) -> SourceOptions:
+    return SourceOptions("zk://127.0.0.1:2181/ledgers", None, **given)
+
+
+def spans(parts: list[EntryRange]) -> list[tuple[int, int, int]]:
+    return [(part.ledger_id, part.first, part.last) for part in parts]
+
+
+def test_one_range_for_each_fragment() -> None:
+    ledgers = [closed(1, 10), closed(2, 0), closed(5, 10, firsts=(0, 4, 9))]
+    assert spans(plan(ledgers, options())) == [(1, 0, 9), (5, 0, 3), (5, 4, 8), (5, 9, 9)]
+    assert plan([closed(2, 0)], options(partitions_min=8)) == []
+
+
+def test_ranges_are_bounded_in_bytes() -> None:
+    record = 100 + HEADER_BYTES
+    parts = plan([closed(1, 1000)], options(partition_bytes_max=10 * record))
+    assert len(parts) == 100
+    assert {part.entries for part in parts} == {10}
+    assert {part.bytes for part in parts} == {10 * record}
+    # An entry is never cut.
+    assert len(plan([closed(1, 7)], options(partition_bytes_max=1))) == 7
+
+
+def test_the_largest_ranges_are_cut_for_more_partitions() -> None:
+    ledgers = [closed(1, 1000), closed(2, 10)]
+    assert spans(plan(ledgers, options(partitions_min=3))) == [(1, 0, 499), (1, 500, 999), (2, 0, 9)]
+    assert len(plan(ledgers, options(partitions_min=5000))) == 1010
+
+
+def test_offsets() -> None:
+    ledgers = [closed(1, 10, firsts=(0, 5)), closed(2, 10)]
+    parts = plan(ledgers, options(starts={1: 3, 2: 10}, ends={1: 5}))
+    assert spans(parts) == [(1, 3, 4)]
+    with pytest.raises(NoSuchEntryError, match=r"offset 11 .* 10 entries .*ledger 2"):
+        plan(ledgers, options(ends={2: 11}))
+    with pytest.raises(ConfigError, match=r"startingOffsets names a ledger that isn't read .*ledger 3"):
+        plan(ledgers, options(starts={3: 0}))
+    assert spans(plan(ledgers[1:], options(starts={3: 0}, fail_on_data_loss=False))) == [(2, 0, 9)]
+
+
+@settings(deadline=None)
+@given(
+    entries=st.integers(0, 300),
+    cuts=st.sets(st.integers(1, 299), max_size=4),
+    start=st.integers(0, 300),
+    length=st.integers(0, 300),
+    bytes_max=st.integers(1, 20_000),
+    partitions_min=st.integers(1, 50),
+)
+def test_plans_cover_what_was_asked_for(
+    entries: int, cuts: set[int], start: int, length: int, bytes_max: int, partitions_min: int
+) -> None:
+    start = min(start, entries)
+    end = min(start + length, entries)
+    firsts = (0, *sorted(cut for cut in cuts if cut < entries))
+    wanted = options(starts={9: start}, ends={9: end}, partition_bytes_max=bytes_max, partitions_min=partitions_min)
+    parts = plan([closed(9, entries, firsts=firsts)], wanted)
+    assert [i for part in parts for i in range(part.first, part.last + 1)] == list(range(start, end))
+    assert len(parts) >= min(partitions_min, end - start)
+    fragments = list(pairwise((*firsts, entries)))
+    for part in parts:
+        assert any(low <= part.first and part.last < high for low, high in fragments)
+        assert part.entries == 1 or part.bytes <= bytes_max + 100 + HEADER_BYTES
+
+
+LEDGER, ENTRY = ("ledger_id",), ("entry_id",)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        ([], [(1, 0, 9), (2, 0, 9), (3, 0, 9)]),
+        ([EqualTo(LEDGER, 2)], [(2, 0, 9)]),
+        ([In(LEDGER, [1, 3, 8]), GreaterThan(LEDGER, 1)], [(3, 0, 9)]),
+        ([In(LEDGER, (1, 2)), In(LEDGER, (2, 3))], [(2, 0, 9)]),
+        ([LessThan(LEDGER, 2), GreaterThanOrEqual(ENTRY, 4), LessThan(ENTRY, 6)], [(1, 4, 5)]),
+        ([LessThanOrEqual(ENTRY, 0), LessThanOrEqual(LEDGER, 1)], [(1, 0, 0)]),
+        ([GreaterThan(ENTRY, 9)], []),
+        ([LessThan(ENTRY, 3), GreaterThan(ENTRY, 5)], []),
+        ([EqualTo(LEDGER, -1)], []),
+    ],
+)
+def test_conditions_narrow_a_plan(conditions: list[Filter], left: list[tuple[int, int, int]]) -> None:
+    taken = Conditions()
+    for condition in conditions:
+        both = taken.and_also(condition)
+        assert both is not None
+        taken = both
+    assert spans(plan([closed(i, 10) for i in (1, 2, 3)], options(), taken.narrow)) == left
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        Not(EqualTo(LEDGER, 1)),
+        EqualTo(("length",), 1),
+        EqualTo(LEDGER, None),
+        EqualTo(("payload", "entry_id"), 1),
+        In(LEDGER, (1, None)),
+        In(ENTRY, (1, 2)),
+    ],
+)
+def test_other_conditions_are_left_to_spark(condition: Filter) -> None:
+    assert Conditions().and_also(condition) is None
