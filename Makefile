@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-full check golden bench bench-peers clean
+.PHONY: help demo test test-full check golden sim bench bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-full  these, the exhaustive and the privileged ones"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
+	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes)"
 	@echo "make clean      remove everything that the others made"
@@ -36,6 +37,10 @@ check: $(VENV)/.dev
 
 golden: $(VENV)/.dev
 	$(BIN)/python tests/golden/regenerate.py
+
+SEED ?= 0
+sim: $(VENV)/.dev
+	$(BIN)/python -m tests.sim.scenario $(SEED)
 
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/table.py --json docs/bench.json
