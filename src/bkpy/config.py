@@ -94,7 +94,9 @@ class BookieSettings(_Settings):
     )
 
     frame_bytes_max: Size = Field(default=8 * MIB, description="bytes of the largest request that is accepted")
-    entry_bytes_max: Size = Field(default=4 * MIB, description="bytes of the largest entry that is accepted")
+    entry_bytes_max: Size = Field(
+        default=4 * MIB, description="bytes of the largest entry that clients are told they may append"
+    )
     read_bytes_max: Size = Field(
         default=MIB, description="bytes of the largest answer to a read, unless one entry alone is larger"
     )
@@ -102,7 +104,7 @@ class BookieSettings(_Settings):
         default=1000, description="client connections, so that files are left for the storage"
     )
     requests_in_flight_max: Size = Field(
-        default=1000, description="requests of one connection that wait for an answer before no more of it is read"
+        default=1000, description="requests of one connection that wait for an answer before further ones are refused"
     )
     handshake_timeout_s: Seconds = Field(
         default=5.0, description="seconds a new connection may take to introduce itself"

@@ -419,7 +419,10 @@ class LmdbStores:
         if not create and not os.path.exists(os.path.join(path, "data.mdb")):
             raise FileNotFoundError(f"no LMDB environment in {path}")
         # sync and metasync are on by default: a commit is on disk when it returns.
-        store = LmdbStore(lmdb.open(path, map_size=bytes_max, create=create, max_readers=512, readahead=False))
+        try:
+            store = LmdbStore(lmdb.open(path, map_size=bytes_max, create=create, max_readers=512, readahead=False))
+        except lmdb.Error as e:
+            raise _as_os_error(e) from e
         if create:  # LMDB syncs its file, and not the directories that name it
             files = RealFiles()
             files.sync_dir(path)

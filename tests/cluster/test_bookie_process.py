@@ -66,6 +66,17 @@ async def test_stopping_deregisters_and_exits_with_zero(cluster: LocalCluster) -
     assert bookie.id in await registered(cluster)
 
 
+async def test_stopping_without_zookeeper_is_a_clean_stop_too(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, bookies=1, config={"session_timeout_s": 4.0}) as cluster:
+        await cluster.zookeeper.kill()
+        bookie = cluster.bookies[0]
+        await bookie.stop()
+        assert bookie.exit_status == 0
+        await cluster.zookeeper.start()
+        await bookie.start()
+        assert bookie.log_path.read_text().count(", 0 bytes of journal") == 2
+
+
 async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster) -> None:
     """ZooKeeper ends the session of a bookie that was suspended for longer than the session timeout."""
     bookie = cluster.bookies[1]

@@ -208,8 +208,18 @@ def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
 
 def start(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(uri), **pipes
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(uri),
+        # As a terminal starts it: whoever runs the tests in the background may have them ignore the signal.
+        preexec_fn=_heed_interrupts,
+        **pipes,
     )
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_tail_follows_a_writer_to_the_end(uri: str) -> None:

@@ -19,6 +19,7 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
+from bkpy.protocol.records import is_explicit_lac
 
 if TYPE_CHECKING:
     from bkpy.bookie.server import BookieServer
@@ -388,6 +389,8 @@ class Connection(asyncio.BufferedProtocol):
             status = Status.NO_SUCH_LEDGER
         if status == Status.OK and request.ledger_id in self._storage.fenced:
             status = Status.FENCED
+        if status == Status.OK and not is_explicit_lac(frame.body, request.ledger_id):
+            status = Status.BAD_REQUEST
         if status == Status.OK:
             await self._storage.set_explicit_lac(request.ledger_id, bytes(frame.body))
         self._fail(frame, status, "")

@@ -39,7 +39,7 @@ def run_bookie(settings: BookieSettings) -> int:
         gc.set_threshold(100_000, 50, 1000)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
-    except BookKeeperError as e:
+    except (BookKeeperError, OSError) as e:
         print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
         return 1
     return 0

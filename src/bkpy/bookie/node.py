@@ -17,7 +17,7 @@ from aiohttp import web
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.config import BookieSettings, split_address
-from bkpy.errors import BookKeeperError, ConfigError
+from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
@@ -108,7 +108,10 @@ class BookieNode:
                 await self._storage.close()
         finally:
             if self._registration is not None:
-                await self._registration.unregister()
+                try:
+                    await self._registration.unregister()
+                except MetadataUnavailableError as e:
+                    self._log.warning("not deregistered, the session's end will do that: %s", e)
             if self._pages is not None:
                 await self._pages.cleanup()
         self._log.info("bookie %s stopped", self.settings.bookie_id)

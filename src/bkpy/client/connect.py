@@ -149,6 +149,10 @@ class Client:
             pool=self._pool,
             flights=self._flights,
             settings=self._settings,
+            # What a bookie wouldn't take is refused at the call, before it costs others their connection.
+            entry_bytes_max=min(
+                [self._settings.entry_bytes_max, *(self._pool.peer(bookie_id).entry_bytes_max for bookie_id in bookies)]
+            ),
             runtime=self._runtime,
             on_closed=lambda closed: self._writers.pop(closed, None),
         )

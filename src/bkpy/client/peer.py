@@ -25,8 +25,10 @@ from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 from bkpy.runtime import Runtime
 
+_SLOW_S: Final = 10.0  # how long a bookie that let a call time out is asked last
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
+CALLS_MAX: Final = 128  # in flight at one bookie; the others wait here, and are not refused there
 OWED_BYTES_MAX: Final = 32 << 20  # of one bookie; far above what a healthy one ever owes
 _FRAME_BYTES_MAX: Final = (
     64 << 20
@@ -64,6 +66,9 @@ class _Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.receive = ReceiveBuffer(_FRAME_BYTES_MAX)
         self.lost = asyncio.get_running_loop().create_future()
+
+    def itself(self) -> _Connection:
+        return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Flow control is by `congested`: the transport takes whatever it is given. With no buffer allowed, it writes at
@@ -104,11 +109,14 @@ class Peer:
         *,
         instance_id: str,
         software: str,
-        key_of: Callable[[int], bytes],
+        key_of: Callable[[int], bytes | None],
         next_id: Callable[[], int],
         on_congestion: Callable[[Peer, bool], None] = lambda peer, congested: None,
     ) -> None:
         self.bookie_id = bookie_id
+        self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
+        self.slow_until = 0.0  # a read has timed out: others are to be asked first
+        self._slots = asyncio.Semaphore(CALLS_MAX)
         self.congested = False  # owes so much that writers should wait
         self._owed_bytes = 0  # of ADD frames that haven't been answered
         self._on_congestion = on_congestion
@@ -171,9 +179,12 @@ class Peer:
     def _present(self, ledger_ids: set[int]) -> None:
         if self._presented >= ledger_ids:
             return
-        missing = sorted(ledger_ids - self._presented)
-        self._presented.update(missing)
-        head = m.pack([missing, [self._key_of(i) for i in missing]])
+        # A ledger whose writer has ended meanwhile has no key any more: the bookie refuses that batch, and no other.
+        keys = {i: key for i in sorted(ledger_ids - self._presented) if (key := self._key_of(i)) is not None}
+        if not keys:
+            return
+        self._presented.update(keys)
+        head = m.pack([list(keys), list(keys.values())])
         self._write(wire.encode(Op.PRESENT, self._next_id(), head))
 
     def forget(self, ledger_id: int) -> None:
@@ -193,10 +204,11 @@ class Peer:
     ) -> wire.Frame:
         """Send a request and return its reply. `present`: a ledger whose key has to be presented before.
 
-        The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds.
+        The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
+        `CALLS_MAX` that are in flight.
         """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with self._slots, asyncio.timeout(timeout_s):
                 await self.connect()
                 if present is not None:
                     self._present({present})
@@ -209,6 +221,7 @@ class Peer:
                 finally:
                     self._calls.pop(correlation_id, None)
         except TimeoutError:
+            self.slow_until = self._runtime.clock.monotonic() + _SLOW_S
             raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
 
     async def connect(self) -> None:
@@ -241,6 +254,8 @@ class Peer:
         log.error("the connection to bookie %s failed", self.bookie_id, exc_info=error)
         self._drop(self._connection)
         self._went_down(BookieUnavailableError(f"the connection failed: {error!r}", bookie=self.bookie_id))
+        if self._state is _State.DOWN:
+            self._state = _State.IDLE  # nobody tries any more in the background: the next use does
 
     async def _keep_connected(self) -> None:
         delay = _RETRY_MIN_S
@@ -263,9 +278,9 @@ class Peer:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 host, port = split_address(await self._address(self.bookie_id))
                 loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(lambda: _Connection(self), host, port)
                 self._greeting = loop.create_future()
-                self._connection = connection
+                self._connection = connection = _Connection(self)
+                await loop.create_connection(connection.itself, host, port)
                 hello = m.pack([self._software, self._instance_id, self.bookie_id])
                 self._write(wire.encode(Op.HELLO, self._next_id(), hello))
                 reply = await self._greeting
@@ -283,6 +298,7 @@ class Peer:
         if reply.status != Status.OK:
             self._drop(connection)
             raise BookieUnavailableError(f"refused the connection: {reply.message}", bookie=self.bookie_id)
+        self.entry_bytes_max = reply.entry_bytes_max
         return connection
 
     def _drop(self, connection: _Connection | None) -> None:
@@ -365,7 +381,11 @@ class Peer:
             if sent is not None:
                 add, index, _ = sent
                 self._owe(-add.body_bytes)
-                add.replied(index, frame.head)
+                try:
+                    add.replied(index, frame.head)
+                except ProtocolError as e:
+                    add.failed(index, e)  # it is no longer among those that fail with the connection
+                    raise
             return
         if frame.opcode == Op.HELLO | wire.REPLY and self._greeting is not None and not self._greeting.done():
             self._greeting.set_result(m.decode_hello_reply(frame.head))

@@ -48,7 +48,7 @@ class BookiePool:
                 self._runtime,
                 instance_id=self._instance_id,
                 software=self._software,
-                key_of=self._keys.__getitem__,
+                key_of=self._keys.get,
                 next_id=self.next_id,
                 on_congestion=self._congestion,
             )

@@ -27,8 +27,10 @@ from bkpy.errors import (
     ConfigError,
     CorruptDataError,
     DigestMismatchError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     ProtocolError,
+    TooManyRequestsError,
 )
 from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
@@ -196,7 +198,7 @@ class LedgerReader:
     async def read(self, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
         """Entries first..last in order; `last=None` is last add confirmed as of the call, negative is *no entry*.
 
-        Raises `NoSuchEntryError` for a range past last add confirmed, `DigestMismatchError` if no replica of an entry
+        Raises `NoSuchEntryError` for a `last` past last add confirmed, `DigestMismatchError` if no replica of an entry
         verifies, `BookieUnavailableError` if the replicas can't be reached within `read_timeout_s`.
         """
         async for block in self.read_blocks(first, last):
@@ -208,7 +210,7 @@ class LedgerReader:
         self._check_open()
         end = self._confirmed if last is None else last
         self._check_range(first, end)
-        in_flight: deque[asyncio.Task[list[Block]]] = deque()
+        in_flight: deque[tuple[asyncio.Task[Block], int]] = deque()
         next_first = first
         try:
             while next_first <= end or in_flight:
@@ -216,19 +218,23 @@ class LedgerReader:
                 depth = self._settings.prefetch_depth if self._size_known() else 1
                 while next_first <= end and len(in_flight) < depth:
                     range_last = min(end, next_first + self._range_entries() - 1)
-                    in_flight.append(
-                        self._runtime.spawn(
-                            self._range(next_first, range_last),
-                            name=f"read of ledger {self.ledger_id}, entries {next_first} to {range_last}",
-                            on_death=_ignore,  # the error is raised where the range is awaited
-                        )
-                    )
+                    in_flight.append((self._begin(next_first, range_last), range_last))
                     next_first = range_last + 1
-                for block in await in_flight.popleft():
-                    yield block
+                task, range_last = in_flight.popleft()
+                block = await task
+                if block.last_entry < range_last:  # larger entries than expected: the rest is still to be asked for
+                    in_flight.appendleft((self._begin(block.last_entry + 1, range_last), range_last))
+                yield block
         finally:
-            for task in in_flight:
+            for task, _ in in_flight:
                 task.cancel()
+
+    def _begin(self, first: int, last: int) -> asyncio.Task[Block]:
+        return self._runtime.spawn(
+            self._range(first, last),
+            name=f"read of ledger {self.ledger_id}, entries {first} to {last}",
+            on_death=_ignore,  # the error is raised where the range is awaited
+        )
 
     def _check_range(self, first: int, last: int) -> None:
         if first < 0:
@@ -250,20 +256,16 @@ class LedgerReader:
             return _FIRST_RANGE_ENTRIES
         return max(1, min(_RANGE_ENTRIES_MAX, int(self._settings.read_bytes / self._record_bytes)))
 
-    async def _range(self, first: int, last: int) -> list[Block]:
-        """All of first..last, in order, from whoever has it."""
-        blocks: list[Block] = []
-        while first <= last:
-            fragment, fragment_last = self._fragment(first)
-            part_last = min(last, fragment_last)
-            if self._metadata.ensemble_size == self._metadata.write_quorum:
-                block = await self._consecutive(fragment, first, part_last)
-            else:
-                block = await self._striped(fragment, first, part_last)
-            blocks.append(block)
-            self._record_bytes = len(block.buffer) / len(block)
-            first = block.last_entry + 1
-        return blocks
+    async def _range(self, first: int, last: int) -> Block:
+        """What one reply holds of first..last, at least `first`, from whoever has it."""
+        fragment, fragment_last = self._fragment(first)
+        last = min(last, fragment_last)
+        if self._metadata.ensemble_size == self._metadata.write_quorum:
+            block = await self._consecutive(fragment, first, last)
+        else:
+            block = await self._striped(fragment, first, last)
+        self._record_bytes = len(block.buffer) / len(block)
+        return block
 
     def _fragment(self, entry_id: int) -> tuple[Fragment, int]:
         """The fragment that holds the entry, and its last entry."""
@@ -324,6 +326,8 @@ class LedgerReader:
         """What one bookie returns of first..last, verified; nothing if it fails."""
         try:
             _, view = await self._ask(bookie_id, first, last)
+        except ClientClosedError:
+            raise
         except BookKeeperError:
             return {}
         found: dict[int, memoryview] = {}
@@ -346,15 +350,19 @@ class LedgerReader:
         """The first good answer of the entry's write set, asked in turn, and again while some can't be reached."""
         self._turn += 1
         size, quorum = self._metadata.ensemble_size, self._metadata.write_quorum
-        members = write_set(entry_id, size, quorum)
+        members = sorted(write_set(entry_id, size, quorum))  # rotated by the turn alone, so that all get their share
         order = [fragment.bookies[members[(self._turn + k) % quorum]] for k in range(quorum)]
-        deadline = self._runtime.clock.monotonic() + self._settings.read_timeout_s
+        now = self._runtime.clock.monotonic()
+        order.sort(key=lambda bookie_id: self._pool.peer(bookie_id).slow_until > now)
+        deadline = now + self._settings.read_timeout_s
         answers: dict[str, tuple[_Answer, str]] = {}
         while True:
             for bookie_id in order:
                 try:
                     answer = await attempt(bookie_id)
-                except (BookieUnavailableError, ProtocolError) as e:
+                except ClientClosedError:
+                    raise
+                except (BookieUnavailableError, MetadataUnavailableError, ProtocolError, TooManyRequestsError) as e:
                     answers[bookie_id] = (_Answer.UNAVAILABLE, e.message)
                     continue
                 except BookKeeperError as e:
@@ -391,7 +399,9 @@ class LedgerReader:
     async def _ask(self, bookie_id: str, first: int, last: int) -> tuple[m.ReadReply, memoryview]:
         """One READ of one bookie."""
         head = m.pack([0, self.ledger_id, first, last, self._settings.read_bytes])
-        reply = await self._pool.peer(bookie_id).call(Op.READ, head, timeout_s=self._settings.read_timeout_s)
+        # A share of the time, so that a bookie that hangs leaves some for the others.
+        timeout_s = self._settings.read_timeout_s / self._metadata.write_quorum
+        reply = await self._pool.peer(bookie_id).call(Op.READ, head, timeout_s=timeout_s)
         status = m.reply_status(reply.head)
         if status != Status.OK:
             raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=self.ledger_id, bookie=bookie_id)

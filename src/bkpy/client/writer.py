@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bkpy.client.flights import Flights, Route
 from bkpy.client.pool import BookiePool
@@ -81,6 +81,17 @@ class _Turn(Batch):
         self.resolved = 0  # entries of it that are confirmed
 
 
+class _Chunk(NamedTuple):
+    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `route` is an index."""
+
+    route: int
+    payloads: list[bytes]
+    first_id: int
+    stride: int
+    lengths: Sequence[int]
+    size: int
+
+
 class LedgerWriter:
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
@@ -94,6 +105,7 @@ class LedgerWriter:
         pool: BookiePool,
         flights: Flights,
         settings: ClientSettings,
+        entry_bytes_max: int,
         runtime: Runtime,
         on_closed: Any,
     ) -> None:
@@ -108,7 +120,7 @@ class LedgerWriter:
         self._loop = asyncio.get_running_loop()
         self._new_future = self._loop.create_future
         self._ledger_id = metadata.ledger_id
-        self._entry_bytes_max = settings.entry_bytes_max
+        self._entry_bytes_max = entry_bytes_max
         self._batch_bytes_max = settings.batch_bytes_max
         self._overhead = HEADER_BYTES + codec.mac_bytes
         self._timeout_s = settings.add_timeout_s
@@ -117,6 +129,7 @@ class LedgerWriter:
         self._window_bytes = 0
         self._window_entries = 0
         self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._admitted = 0  # appends that were given room and have not gone on yet
         self._gate = False  # whether appends must not go the short way: somebody waits, or the writer has ended
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._turn: _Turn | None = None  # what `append` adds to
@@ -250,8 +263,10 @@ class LedgerWriter:
             await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled():  # admitted and cancelled at once: pass the room on
+                self._admitted -= 1
                 self._release(size, count)
             raise
+        self._admitted -= 1
         # The room was taken for this append by whoever woke it up; from here on it is counted like any other.
         self._window_bytes -= size
         self._window_entries -= count
@@ -310,36 +325,46 @@ class LedgerWriter:
             self._routes[0].add(turn, count, 1, parts, length - before + self._overhead * count)
             return
         self._measure(turn, payloads)
-        self._send_chunks(self._routes[0], payloads, turn.first_id, 1, turn.lengths)
+        self._send_chunks(self._chunks(0, payloads, turn.first_id, 1, turn.lengths))
 
     def _send_striped(self, turn: _Turn) -> None:
         payloads, turn.payloads = turn.payloads, []
         turn.last_id = turn.first_id + len(payloads) - 1
         self._measure(turn, payloads)
         size = len(self._routes)
+        chunks: list[_Chunk] = []
         for k in range(min(size, len(payloads))):
-            route = self._routes[(turn.first_id + k) % size]
-            self._send_chunks(route, payloads[k::size], turn.first_id + k, size, turn.lengths[k::size])
+            first = turn.first_id + k
+            chunks += self._chunks(first % size, payloads[k::size], first, size, turn.lengths[k::size])
+        # Last add confirmed is what lies below the first batch that isn't done: so they leave in order of first ids.
+        self._send_chunks(sorted(chunks, key=lambda chunk: chunk.first_id))
 
     def _measure(self, turn: _Turn, payloads: list[bytes]) -> None:
         turn.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
         self._sent_length = turn.end_length = turn.lengths[-1]
 
-    def _send_chunks(
-        self, route: Route, payloads: list[bytes], first: int, stride: int, lengths: Sequence[int]
-    ) -> None:
+    def _chunks(
+        self, route: int, payloads: list[bytes], first: int, stride: int, lengths: Sequence[int]
+    ) -> list[_Chunk]:
         """Cut into batches of at most `batch_bytes_max`, or one entry if that is larger."""
         sizes = list(accumulate(len(payload) + self._overhead for payload in payloads))
+        chunks = []
         start, done = 0, 0
         while start < len(payloads):
             end = max(bisect_right(sizes, done + self._batch_bytes_max, start), start + 1)
-            parts: list[Bytes] = []
-            first_id = first + start * stride
-            self._codec.encode(parts, payloads[start:end], first_id, stride, self._lac_sent, lengths[start:end])
-            batch = Batch(self._ledger_id, first_id, first + (end - 1) * stride, self)
-            self._acks.sent(batch)
-            route.add(batch, end - start, stride, parts, sizes[end - 1] - done)
+            size = sizes[end - 1] - done
+            chunks.append(_Chunk(route, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
             start, done = end, sizes[end - 1]
+        return chunks
+
+    def _send_chunks(self, chunks: list[_Chunk]) -> None:
+        for chunk in chunks:
+            parts: list[Bytes] = []
+            count = len(chunk.payloads)
+            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self._lac_sent, chunk.lengths)
+            batch = Batch(self._ledger_id, chunk.first_id, chunk.first_id + (count - 1) * chunk.stride, self)
+            self._acks.sent(batch)
+            self._routes[chunk.route].add(batch, count, chunk.stride, parts, chunk.size)
 
     def completed(self, batch: Batch) -> None:
         if self._error is None:
@@ -385,6 +410,7 @@ class LedgerWriter:
             ledger_id=self._ledger_id,
             entry_id=entry_id,
             bookie=error.bookie,
+            retriable=error.retriable,
             outcome_unknown=outcome_unknown,
         )
 
@@ -429,6 +455,7 @@ class LedgerWriter:
             if not admitted.done():
                 self._window_bytes += wanted
                 self._window_entries += many
+                self._admitted += 1
                 admitted.set_result(None)
         self._set_gate()
 
@@ -510,8 +537,9 @@ class LedgerWriter:
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""
-        while self._waiters:
-            await asyncio.wait([turn for _, _, turn in self._waiters])
+        while self._waiters or self._admitted:  # the latter are assigned their ids in this loop's next turn
+            if self._waiters:
+                await asyncio.wait([admitted for _, _, admitted in self._waiters])
             await asyncio.sleep(0)
         target = self._next_id - 1
         if self._error is None and target > self._confirmed:

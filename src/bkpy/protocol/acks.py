@@ -125,7 +125,8 @@ class LedgerAcks:
         self.last_sent = -1
 
     def sent(self, batch: Batch) -> None:
-        """A batch is on its way. First ids must ascend from call to call."""
+        """A batch is on its way. First ids must ascend from call to call: what is acknowledged hangs on it."""
+        assert not self._queue or batch.first_id > self._queue[-1].first_id, "batches out of order"
         self._queue.append(batch)
         if batch.last_id > self.last_sent:
             self.last_sent = batch.last_id

@@ -179,6 +179,20 @@ class RecordCodec:
         return entry_id
 
 
+def is_explicit_lac(record: memoryview, ledger_id: int) -> bool:
+    """Whether these bytes are a whole explicit last add confirmed of the ledger, as far as shows without its key."""
+    if len(record) not in (HEADER_BYTES, HEADER_BYTES + MAC_BYTES):
+        return False
+    size, _, entry_id, _, _ = _HEADER.unpack_from(record)
+    if entry_id != EXPLICIT_LAC_ENTRY or HEADER_BYTES + size != len(record):
+        return False
+    try:
+        RecordCodec(ledger_id).check(record, 0, len(record))
+    except DigestMismatchError:
+        return False
+    return True
+
+
 def walk(buffer: Bytes, offset: int = 0) -> Iterator[EntryHeader]:
     """The headers of the records in `buffer` from `offset` on; `CorruptDataError` if they don't fill it exactly."""
     unpack, end = _HEADER.unpack_from, len(buffer)

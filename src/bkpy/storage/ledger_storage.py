@@ -141,7 +141,11 @@ class LedgerStorage:
             for ledger_id in sorted(missing):
                 by_shard.setdefault((ledger_id + turn) % len(self.shards), []).append(ledger_id)
             for number, wanted in by_shard.items():
-                rows = await self.shards[number].load(wanted)
+                shard = self.shards[number]
+                commits = -1
+                while commits != shard.commits:  # a row from before a checkpoint would deny what that one wrote
+                    commits = shard.commits
+                    rows = await shard.load(wanted)
                 missing.difference_update(rows)
                 for ledger_id, row in rows.items():
                     if self._states.get(ledger_id) is None:  # it may have been created meanwhile
@@ -358,6 +362,7 @@ class LedgerStorage:
             except Exception as e:
                 self.fail(e)
                 raise
+            shard.commits += 1
             self._written(states, rows)
             self._look_for_space()
         for number, journal in enumerate(self.journals):

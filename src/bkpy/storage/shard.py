@@ -81,6 +81,7 @@ class Shard:
         self.row = row
         self.active = Generation()
         self.sealed: Generation | None = None
+        self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
         self._store = store
         self._runtime = runtime
