@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import hypothesis
 import pytest
 
 from bkpy.local_zookeeper import ZooKeeperServer
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from bkpy.local import LocalCluster
 
 T = TypeVar("T")
+
+# No test depends on timing or on luck: an example may take as long as it takes, and every run tries the same ones.
+hypothesis.settings.register_profile(
+    "bkpy", deadline=None, derandomize=True, suppress_health_check=[*hypothesis.HealthCheck]
+)
+hypothesis.settings.load_profile("bkpy")
 
 
 def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
