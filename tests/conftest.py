@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 # No test depends on timing or on luck: an example may take as long as it takes, and every run tries the same ones.
 hypothesis.settings.register_profile(
-    "bkpy", deadline=None, derandomize=True, suppress_health_check=[*hypothesis.HealthCheck]
+    "bkpy", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("bkpy")
 
