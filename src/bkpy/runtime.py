@@ -47,6 +47,9 @@ class File(Protocol):
     def pwritev(self, buffers: Sequence[Bytes], offset: int) -> int:
         """Write all of `buffers` at `offset`; the number of bytes written, which is all of them."""
 
+    def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
+        """`pwritev` and `fdatasync` in one. After an error nothing is known: never retry."""
+
     def pread(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
 
@@ -207,6 +210,17 @@ class RealFile:
                 done += self._write_rest(part, done, offset + total)
             total += done
         return total
+
+    def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
+        if len(buffers) <= _IOV_MAX:
+            # One system call: a thread that lets go of the interpreter twice has to wait for it twice.
+            done = os.pwritev(self._fd, buffers, offset, os.RWF_DSYNC)
+            if done == sum(map(len, buffers)):
+                return
+            self._write_rest(buffers, done, offset)
+        else:
+            self.pwritev(buffers, offset)
+        os.fdatasync(self._fd)
 
     def _write_rest(self, part: Sequence[Bytes], done: int, offset: int) -> int:
         # A short write (signal, nearly full disk): the second try either goes on or raises the reason.

@@ -383,6 +383,10 @@ class SimFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         return len(data)
 
+    def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
+        self.pwritev(buffers, offset)  # a crash may come between the two
+        self.fdatasync()
+
     def pread(self, length: int, offset: int) -> bytes:
         self._check("pread")
         self._disk.operate("pread", self.path)

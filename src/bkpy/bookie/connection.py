@@ -215,11 +215,12 @@ class Connection(asyncio.BufferedProtocol):
         self, frame: wire.Frame, columns: m.AddColumns, head: wire.Bytes, body: wire.Bytes, answer: bytes
     ) -> None:
         correlation_id = frame.correlation_id
-        done = self._metrics.add_started(columns, len(body))
+        metrics = self._metrics
+        began = metrics.add_started(columns, len(body))
         self.in_flight += 1
 
         def durable() -> None:
-            done()
+            metrics.add_done(began)
             self._reply(Op.ADD, correlation_id, answer)
             self._ended()
 

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from bkpy.bookie.tally import Count, Spread, Tally
 from bkpy.protocol.messages import AddColumns, Op
 from bkpy.runtime import Clock
 
@@ -29,13 +30,14 @@ class BookieMetrics:
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        tally = Tally()
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"bkpy_bookie_{name}", text, registry=registry)
+        def counter(name: str, text: str) -> Count:
+            return tally.count(f"bkpy_bookie_{name}", text)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"bkpy_bookie_{name}", text, buckets=buckets, registry=registry)
+        def histogram(name: str, text: str, bounds: tuple[float, ...]) -> Spread:
+            return tally.histogram(f"bkpy_bookie_{name}", text, bounds).spread()
 
         self._add_entries = counter("add_entries", "Entries accepted for storing")
         self._add_batches = counter("add_batches", "Batches accepted for storing")
@@ -43,20 +45,22 @@ class BookieMetrics:
         self._read_bytes = counter("read_bytes", "Bytes of entry records sent to readers")
         self._refused = counter("refused_frames", "Frames that broke the protocol; each closed its connection")
         self._damage = counter("damage", "Stored bytes found damaged or unreadable")
-        latency = Histogram(
+        operations = {int(op): op.name.lower() for op in Op if op not in (Op.HELLO, Op.PRESENT)}
+        latency = tally.histogram(
             "bkpy_bookie_request_seconds",
             "Time from the arrival of a request to its reply; the count is the number of requests",
-            ["operation"],
-            buckets=_SECONDS,
-            registry=registry,
+            _SECONDS,
+            "operation",
+            list(operations.values()),
         )
-        self._latency = {int(op): latency.labels(op.name.lower()) for op in Op if op not in (Op.HELLO, Op.PRESENT)}
+        self._latency = {op: latency.spread(name) for op, name in operations.items()}
         self._group_frames = histogram("journal_group_frames", "Requests that one sync made durable", _FRAMES)
         self._group_bytes = histogram("journal_group_bytes", "Bytes that one sync made durable", _BYTES)
         self._sync_seconds = histogram("journal_sync_seconds", "Time of one write and sync of the journal", _SECONDS)
         self._checkpoint_bytes = counter("checkpoint_bytes", "Bytes flushed from memory to the entry log")
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
-        self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=registry)
+        self.registry.register(tally)
+        self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
 
     def watch(self, storage: LedgerStorage, connections: Callable[[], int]) -> None:
         """Gauges that are read when somebody asks."""
@@ -70,22 +74,25 @@ class BookieMetrics:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def add_started(self, columns: AddColumns, body_bytes: int) -> Callable[[], None]:
-        """Count a frame of accepted batches; call the result when it is durable."""
-        self._add_entries.inc(sum(columns.counts))
-        self._add_batches.inc(len(columns.counts))
-        self._add_bytes.inc(body_bytes)
-        return self.request_started(Op.ADD)
+    def add_started(self, columns: AddColumns, body_bytes: int) -> float:
+        """Count a frame of accepted batches; give the result to `add_done` when it is durable."""
+        self._add_entries.value += sum(columns.counts)
+        self._add_batches.value += len(columns.counts)
+        self._add_bytes.value += body_bytes
+        return self._now()
+
+    def add_done(self, began: float) -> None:
+        self._latency[Op.ADD].observe(self._now() - began)
 
     def request_started(self, op: int) -> Callable[[], None]:
         observe, now, began = self._latency[op].observe, self._now, self._now()
         return lambda: observe(now() - began)
 
     def read_done(self, sent_bytes: int) -> None:
-        self._read_bytes.inc(sent_bytes)
+        self._read_bytes.value += sent_bytes
 
     def frame_refused(self) -> None:
-        self._refused.inc()
+        self._refused.value += 1
 
     # --- the storage's observer -------------------------------------------------------------------------------------
 
@@ -95,12 +102,12 @@ class BookieMetrics:
         self._sync_seconds.observe(sync_seconds)
 
     def checkpoint(self, bytes_: int, seconds: float) -> None:
-        self._checkpoint_bytes.inc(bytes_)
+        self._checkpoint_bytes.value += bytes_
         self._checkpoint_seconds.observe(seconds)
 
     def replayed(self, frames: int, bytes_: int) -> None:
         log.info("replayed %d frames, %d bytes of journal", frames, bytes_)
 
     def damage(self, what: str, path: str) -> None:
-        self._damage.inc()
+        self._damage.value += 1
         log.error("damage in %s: %s", path, what)

@@ -51,8 +51,9 @@ log = logging.getLogger("bkpy.client")
 
 
 # What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
-# the rest is still being appended.
-EARLY_BYTES: Final = 64 << 10
+# the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
+EARLY_BYTES: Final = 128 << 10
+APPEND_BYTES: Final = 256
 _UNSENT: Final = 1 << 62
 
 
@@ -134,7 +135,7 @@ class LedgerWriter:
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._turn: _Turn | None = None  # what `append` adds to
         self._unsent: list[_Turn] = []
-        self._unsent_bytes = 0
+        self._early = 0
         self._turns: deque[_Turn] = deque()  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
@@ -285,8 +286,8 @@ class LedgerWriter:
         self._next_id += 1
         self._window_bytes += size
         self._window_entries += 1
-        self._unsent_bytes += size + self._overhead
-        if self._unsent_bytes >= EARLY_BYTES:
+        self._early += size + APPEND_BYTES
+        if self._early >= EARLY_BYTES:
             self._flights.launch_now(self)
         return future
 
@@ -304,7 +305,7 @@ class LedgerWriter:
     def gather(self) -> None:
         """Make batches of what is unsent, and give them to their routes."""
         unsent, self._unsent, self._turn = self._unsent, [], None
-        self._unsent_bytes = 0
+        self._early = 0
         if self._error is None:
             self._lac_sent = self._confirmed
             for turn in unsent:

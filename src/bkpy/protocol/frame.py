@@ -30,6 +30,10 @@ VERSION: Final = 1
 REPLY: Final = 0x80
 MAGIC: Final = b"bk"
 
+# For crc32c, which lets other threads have the interpreter for anything above 32 KiB, while it works for microseconds
+# and waits for them much longer.
+KEEP_INTERPRETER: Final = 0
+
 _PREFIX = struct.Struct("<2sBBIIQ")
 _CRC = struct.Struct("<I")
 
@@ -49,18 +53,8 @@ def encode(opcode: int, correlation_id: int, head: bytes, body: list[Bytes] | tu
     prefix = _PREFIX.pack(MAGIC, VERSION, opcode, len(head), size, correlation_id)
     crc = crc32c(head, crc32c(prefix))
     for part in body:
-        crc = crc32c(part, crc)
+        crc = crc32c(part, crc, KEEP_INTERPRETER)
     return [prefix + _CRC.pack(crc) + head, *body]
-
-
-class Prefix(NamedTuple):
-    """The decoded prefix of a frame; `frame_bytes` counts prefix, head and body."""
-
-    opcode: int
-    head_bytes: int
-    body_bytes: int
-    correlation_id: int
-    frame_bytes: int
 
 
 def check_magic(buffer: Bytes, offset: int, end: int) -> None:
@@ -72,21 +66,23 @@ def check_magic(buffer: Bytes, offset: int, end: int) -> None:
         raise ProtocolError(f"not a bkpy frame: it begins with {got!r}")
 
 
-def parse_prefix(buffer: Bytes, offset: int, frame_bytes_max: int) -> Prefix:
-    """Decode the prefix at `offset`, all of which is there. Doesn't check the CRC: the frame may be partial."""
-    _, _, opcode, head_bytes, body_bytes, correlation_id = _PREFIX.unpack_from(buffer, offset)
-    frame_bytes = PREFIX_BYTES + head_bytes + body_bytes
-    if frame_bytes > frame_bytes_max:
-        raise FrameTooLargeError(f"a frame of {frame_bytes} bytes is over the limit of {frame_bytes_max}")
-    return Prefix(opcode, head_bytes, body_bytes, correlation_id, frame_bytes)
+def frame_bytes(buffer: Bytes, offset: int, frame_bytes_max: int) -> int:
+    """Bytes of the frame at `offset`, whose prefix is all there. Doesn't check the CRC: the frame may be partial."""
+    magic, version, _, head_bytes, body_bytes, _ = _PREFIX.unpack_from(buffer, offset)
+    if magic != MAGIC or version != VERSION:
+        check_magic(buffer, offset, offset + PREFIX_BYTES)
+    size: int = PREFIX_BYTES + head_bytes + body_bytes
+    if size > frame_bytes_max:
+        raise FrameTooLargeError(f"a frame of {size} bytes is over the limit of {frame_bytes_max}")
+    return size
 
 
-def take(view: memoryview, offset: int, prefix: Prefix) -> Frame:
-    """The frame at `offset`, all of which is in `view`; `ProtocolError` if its checksum is wrong."""
+def take(view: memoryview, offset: int, end: int) -> Frame:
+    """The frame at offset..end, all of which is in `view`; `ProtocolError` if its checksum is wrong."""
+    _, _, opcode, head_bytes, _, correlation_id = _PREFIX.unpack_from(view, offset)
     start = offset + PREFIX_BYTES
-    end = offset + prefix.frame_bytes
-    crc = crc32c(view[start:end], crc32c(view[offset : offset + 20]))
+    crc = crc32c(view[start:end], crc32c(view[offset : offset + 20]), KEEP_INTERPRETER)
     if crc != _CRC.unpack_from(view, offset + 20)[0]:
-        raise ProtocolError(f"the frame's checksum doesn't match its bytes (opcode {prefix.opcode})")
-    middle = start + prefix.head_bytes
-    return Frame(prefix.opcode, prefix.correlation_id, view[start:middle], view[middle:end])
+        raise ProtocolError(f"the frame's checksum doesn't match its bytes (opcode {opcode})")
+    middle = start + head_bytes
+    return Frame(opcode, correlation_id, view[start:middle], view[middle:end])

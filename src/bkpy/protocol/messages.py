@@ -181,9 +181,12 @@ class ErrorReply(NamedTuple):
     message: str
 
 
+_packer: Final = msgpack.Packer()  # `msgpack.packb` makes one for each value
+
+
 def pack(value: Any) -> bytes:
-    """One msgpack value."""
-    packed: bytes = msgpack.packb(value)
+    """One msgpack value. Packing never lets go of the interpreter, so threads may share the packer."""
+    packed: bytes = _packer.pack(value)
     return packed
 
 
@@ -194,11 +197,15 @@ def _unpack(head: Bytes) -> Any:
         raise ProtocolError(f"the head is not a msgpack value: {e}") from None
 
 
-def _fields(head: Bytes, kinds: tuple[type | tuple[type, ...], ...], what: str) -> list[Any]:
-    """The elements of an array head, with exactly these types (a bool is no int)."""
+def _fields(
+    head: Bytes, kinds: tuple[type | tuple[type, ...], ...], what: str, usual: tuple[type, ...] | None = None
+) -> list[Any]:
+    """The elements of an array head, with exactly these types (a bool is no int). `usual` saves a closer look."""
     value = _unpack(head)
     if not isinstance(value, list) or len(value) != len(kinds):
         raise ProtocolError(f"{what}: expected an array of {len(kinds)}")
+    if tuple(map(type, value)) == (usual or kinds):
+        return value
     for i, (item, kind) in enumerate(zip(value, kinds, strict=True)):
         if type(item) is not kind and not (isinstance(kind, tuple) and type(item) in kind):
             raise ProtocolError(f"{what}: field {i} has the wrong type ({type(item).__name__})")
@@ -206,14 +213,31 @@ def _fields(head: Bytes, kinds: tuple[type | tuple[type, ...], ...], what: str) 
 
 
 _ONLY_INT: Final = {int}
+_WITHOUT_STRIDES: Final = (int, list, list, list, int, list)
+
+
+def _one_is_sound(columns: AddColumns, body_bytes: int) -> bool:
+    """What `decode_add` checks, for a single batch: the usual case of a ledger that is written a lot."""
+    _, (ledger_id,), (first_id,), (count,), stride, (size,) = columns
+    return (
+        type(ledger_id) is type(first_id) is type(count) is type(size) is type(stride) is int
+        and 0 <= ledger_id <= I64_MAX
+        and first_id >= 0
+        and count > 0
+        and stride > 0
+        and size == body_bytes >= count * HEADER_BYTES
+        and first_id + stride * count <= I64_MAX
+    )
 
 
 def decode_add(head: Bytes, body_bytes: int) -> AddColumns:
     """Check the columns of an ADD against each other and the body's size."""
-    value = _fields(head, (int, list, list, list, (int, list), list), "ADD")
+    value = _fields(head, (int, list, list, list, (int, list), list), "ADD", _WITHOUT_STRIDES)
     columns = AddColumns(*value)
     _, ledger_ids, first_ids, counts, strides, sizes = columns
     n = len(ledger_ids)
+    if n == len(first_ids) == len(counts) == len(sizes) == 1 and _one_is_sound(columns, body_bytes):
+        return columns
     if not 0 < n <= BATCHES_MAX or not n == len(first_ids) == len(counts) == len(sizes):
         raise ProtocolError("ADD: the columns are empty, too long, or differ in length")
     lists = [ledger_ids, first_ids, counts, sizes]

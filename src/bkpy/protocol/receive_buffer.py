@@ -78,12 +78,10 @@ class ReceiveBuffer:
                 return
             if have < self._wanted:
                 return
-            wire.check_magic(self._view, self._start, self._end)
-            prefix = wire.parse_prefix(self._view, self._start, self.frame_bytes_max)
-            self._wanted = prefix.frame_bytes
-            if have < prefix.frame_bytes:
+            self._wanted = wanted = wire.frame_bytes(self._view, self._start, self.frame_bytes_max)
+            if have < wanted:
                 return
-            frame = wire.take(self._view, self._start, prefix)
-            self._start += prefix.frame_bytes
+            frame = wire.take(self._view, self._start, self._start + wanted)
+            self._start += wanted
             self._wanted = 0
             yield frame

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
+from bkpy.protocol.frame import KEEP_INTERPRETER
 from bkpy.runtime import Bytes, File, Files
 from bkpy.storage.ids import Ids, decode_bitmap, encode_bitmap
 
@@ -27,7 +28,9 @@ LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
 RUN_BYTES_MIN: Final = 4096  # between two places where a reader may begin: 8 bytes of table buy a walk this short
 OPEN_LOGS_MAX: Final = 128  # files held open for reading
+SYNC_BYTES: Final = 1024 << 10  # written at a time: syncs of the journal have to wait in the disk's queue behind them
 SUFFIX: Final = ".log"
+_PARTS_MAX: Final = 64  # of a block that is written as it lies in memory; more and smaller ones are joined first
 
 _LOG = struct.Struct("<8sH6xQ16s")
 _BLOCK = struct.Struct("<4sBBHQQIIIIII")
@@ -70,17 +73,23 @@ def encode_log_header(log_id: int, uuid: bytes) -> bytes:
     return (packed + _CRC.pack(crc32c(packed))).ljust(LOG_HEADER_BYTES, b"\0")
 
 
-def encode_block(ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> tuple[bytes, int]:
-    """(the block, its checksum). `data` are the records of `ids`, ascending, in any number of parts."""
+def encode_block(
+    ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]
+) -> tuple[list[Bytes], int, int]:
+    """(the block's buffers, its bytes, its checksum). `data` are the records of `ids`, ascending, in any parts."""
     bitmap = encode_bitmap(ids)
-    stored = b"".join(data)
+    parts = data if len(data) <= _PARTS_MAX else [b"".join(data)]
+    stored = sum(map(len, parts))
     table = struct.pack(f"<{2 * len(runs)}I", *[number for run in runs for number in run])
     head = _BLOCK.pack(
         BLOCK_MAGIC, VERSION, CODEC_STORED, 0, ledger_id, ids.first, ids.last - ids.first, ids.count, len(runs),
-        len(bitmap), len(stored), len(stored),
+        len(bitmap), stored, stored,
     )  # fmt: skip
-    checksum = crc32c(stored, crc32c(bitmap, crc32c(table, crc32c(head))))
-    return b"".join((head, _CRC.pack(checksum), table, bitmap, stored)), checksum
+    checksum = crc32c(bitmap, crc32c(table, crc32c(head)))
+    for part in parts:
+        checksum = crc32c(part, checksum, KEEP_INTERPRETER)
+    before = b"".join((head, _CRC.pack(checksum), table, bitmap))
+    return [before, *parts], len(before) + stored, checksum
 
 
 def decode_block(raw: Bytes, ledger_id: int) -> Block:
@@ -143,21 +152,30 @@ class LogWriter:
         self._file: File = files.open(f"{directory}/{log_name(log_id)}", create=True)
         self._file.pwritev([encode_log_header(log_id, uuid)], 0)
         self._directory_synced = False
+        self._unsynced = 0
         self._blocks: list[FooterBlock] = []
         self.size = LOG_HEADER_BYTES
 
     def append(self, ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> Place:
         """Write a block; durable only after `sync`."""
-        block, checksum = encode_block(ledger_id, ids, runs, data)
-        place = Place(self.log_id, self.size, len(block))
-        self._file.pwritev([block], self.size)
-        self.size += len(block)
+        buffers, size, checksum = encode_block(ledger_id, ids, runs, data)
+        place = Place(self.log_id, self.size, size)
+        self._file.pwritev(buffers, self.size)
+        self.size += size
+        self._unsynced += size
+        if self._unsynced >= SYNC_BYTES:
+            self._sync_file()
         span = ids.last - ids.first
         self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
         return place
 
-    def sync(self) -> None:
+    def _sync_file(self) -> None:
         self._file.fdatasync()
+        self._unsynced = 0
+
+    def sync(self) -> None:
+        """Return when every block is on disk, and the directory's entry of this log, too."""
+        self._sync_file()
         if not self._directory_synced:
             self._files.sync_dir(self._directory)
             self._directory_synced = True

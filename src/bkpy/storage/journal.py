@@ -83,8 +83,7 @@ class JournalWriter:
             at = self.begin_file()
             buffers, size, checksum = encode_frame(kind, self._nonce, at.sequence, at.chain, records, body)
         assert self._file is not None
-        self._file.pwritev(buffers, at.offset)
-        self._file.fdatasync()
+        self._file.write_durably(buffers, at.offset)
         self.position = Mark(at.file_id, at.offset + size, at.sequence + 1, checksum)
         return self.position, size, self._runtime.clock.monotonic() - began
 

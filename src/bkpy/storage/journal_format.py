@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
+from bkpy.protocol.frame import KEEP_INTERPRETER
 from bkpy.runtime import Bytes
 
 PAGE_BYTES: Final = 4096
@@ -136,7 +137,7 @@ def encode_frame(
     checksum = 0
     size = 0
     for part in body:
-        checksum = crc32c(part, checksum)
+        checksum = crc32c(part, checksum, KEEP_INTERPRETER)
         size += len(part)
     header = _FRAME.pack(FRAME_MAGIC, VERSION, kind, 0, nonce, sequence, chain, records, size, checksum)
     own = crc32c(header)

@@ -9,7 +9,7 @@ import pytest
 
 from bkpy.errors import FrameTooLargeError, ProtocolError
 from bkpy.protocol import messages as m
-from bkpy.protocol.frame import REPLY, Frame, check_magic, parse_prefix, take
+from bkpy.protocol.frame import REPLY, Frame, frame_bytes, take
 from bkpy.protocol.messages import Op
 from bkpy.protocol.records import RecordCodec, walk
 from golden.wire import LEDGER, MAC_KEY, WIRE, frames, messages, plain
@@ -20,10 +20,9 @@ def golden() -> list[Frame]:
     found = []
     offset = 0
     while offset < len(view):
-        check_magic(view, offset, len(view))
-        prefix = parse_prefix(view, offset, 1 << 20)
-        found.append(take(view, offset, prefix))
-        offset += prefix.frame_bytes
+        end = offset + frame_bytes(view, offset, 1 << 20)
+        found.append(take(view, offset, end))
+        offset = end
     return found
 
 
@@ -80,9 +79,9 @@ def test_golden_records_verify() -> None:
 
 def test_no_flipped_bit_of_a_golden_frame_is_taken() -> None:
     data = WIRE.read_bytes()
-    prefix = parse_prefix(data, 0, 1 << 20)
-    for bit in range(8 * 3, 8 * prefix.frame_bytes):
-        bad = bytearray(data[: prefix.frame_bytes])
+    size = frame_bytes(data, 0, 1 << 20)
+    for bit in range(8 * size):
+        bad = bytearray(data[:size])
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises((ProtocolError, FrameTooLargeError)):
-            take(memoryview(bad), 0, parse_prefix(bad, 0, prefix.frame_bytes))
+            take(memoryview(bad), 0, frame_bytes(bad, 0, size))
