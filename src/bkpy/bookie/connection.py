@@ -37,7 +37,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._storage = server.storage
         self._metrics = server.metrics
-        self._receive = ReceiveBuffer(server.settings.frame_bytes_max)
+        self._receive = ReceiveBuffer(server.settings.frame_bytes_max, server.chunks)
         self._transport: asyncio.Transport | None = None
         self._greeted = False
         self._authorised: set[int] = set()

@@ -36,7 +36,7 @@ def run_bookie(settings: BookieSettings) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What is held here in hundreds of thousands of objects, batches and futures, has no cycles. At Python's own
         # thresholds the collector walks them all again and again, which was half of what a flush took.
-        gc.set_threshold(100_000, 50, 1000)
+        gc.set_threshold(500_000, 50, 1000)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
     except (BookKeeperError, OSError) as e:

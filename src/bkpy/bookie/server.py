@@ -17,10 +17,12 @@ from bkpy.bookie.metrics import BookieMetrics
 from bkpy.config import BookieSettings, split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
+from bkpy.protocol.receive_buffer import CHUNK_BYTES_MAX, ChunkPool
 from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
 
 _TICK_S: Final = 0.25
+_SPARE_CHUNKS: Final = 16  # for what is received and not in the memtable: requests that wait, and reads
 _STRANGER_STALL_TICKS: Final = 3  # somebody who stops in the middle of the first frame isn't a client
 
 
@@ -39,6 +41,8 @@ class BookieServer:
         self.settings = settings
         self.storage = storage
         self.metrics = metrics
+        # The memtable's two generations are what keeps most of them.
+        self.chunks = ChunkPool(2 * settings.memtable_bytes_max // CHUNK_BYTES_MAX + _SPARE_CHUNKS)
         self.bookie_id = settings.bookie_id
         self.draining = False
         self.log = logging.getLogger("bkpy.bookie")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
@@ -20,6 +20,11 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
+
+# What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
+# the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
+LAUNCH_BYTES: Final = 128 << 10
+APPEND_BYTES: Final = 256
 
 
 class Writer(Protocol):
@@ -136,8 +141,8 @@ class Route:
     def blocked(self) -> bool:
         return any(peer.congested for peer in self.peers)
 
-    def add(self, batch: Batch, count: int, stride: int, parts: list[wire.Bytes], size: int) -> None:
-        """One batch of `size` bytes in `parts`."""
+    def add(self, batch: Batch, count: int, stride: int, size: int) -> list[wire.Bytes]:
+        """Take one batch of `size` bytes; the caller appends its parts to the result, now."""
         if not self.batches:
             self._flights.loaded(self)
         elif self._size + size > self._bytes_max:
@@ -147,8 +152,8 @@ class Route:
         self._counts.append(count)
         self._strides.append(stride)
         self._sizes.append(size)
-        self._parts += parts
         self._size += size
+        return self._parts
 
     def launch(self) -> None:
         """Send what was collected as one frame."""
@@ -187,6 +192,7 @@ class Flights:
         self._held: list[Writer] = []
         self._loaded: list[Route] = []
         self._scheduled = False
+        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see LAUNCH_BYTES
         self._moved: dict[Writer, None] = {}  # sets that keep their order, so that simulated runs repeat
         self._idle: dict[Writer, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
@@ -208,27 +214,23 @@ class Flights:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
 
-    def launch_now(self, writer: Writer) -> None:
-        """Send what the writer has, in the middle of a turn."""
-        if not (self._pool.congested and writer.blocked()):
-            writer.gather()
-            self._launch()
-
     def loaded(self, route: Route) -> None:
         """The route has batches to launch at the end of the turn."""
         self._loaded.append(route)
 
     def _turn(self) -> None:
         self._scheduled = False
+        self.launch()
+
+    def launch(self) -> None:
+        """Send what all writers have, now."""
+        self.gathered_bytes = 0
         dirty, self._dirty = self._dirty, []
         if self._pool.congested:
             self._held += [writer for writer in dirty if writer.blocked()]
             dirty = [writer for writer in dirty if not writer.blocked()]
         for writer in dirty:
             writer.gather()
-        self._launch()
-
-    def _launch(self) -> None:
         loaded, self._loaded = self._loaded, []
         for route in loaded:
             route.launch()

@@ -16,11 +16,11 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from bkpy.client.flights import Flights, Route
+from bkpy.client.flights import APPEND_BYTES, LAUNCH_BYTES, Flights, Route
 from bkpy.client.pool import BookiePool
 from bkpy.config import ClientSettings
 from bkpy.errors import (
@@ -41,7 +41,7 @@ from bkpy.protocol.acks import Batch, LedgerAcks
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import write_set
-from bkpy.protocol.records import HEADER_BYTES, Bytes, RecordCodec
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec
 from bkpy.runtime import Runtime
 
 _CLOSE_ATTEMPTS_MAX: Final = 20  # each lost to somebody else's change of the metadata
@@ -50,11 +50,26 @@ _CLOSE_ATTEMPTS_MAX: Final = 20  # each lost to somebody else's change of the me
 log = logging.getLogger("bkpy.client")
 
 
-# What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
-# the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
-EARLY_BYTES: Final = 128 << 10
-APPEND_BYTES: Final = 256
 _UNSENT: Final = 1 << 62
+_SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
+
+
+class _Single(Batch):
+    """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
+
+    __slots__ = ("end_length", "future", "payload")
+
+    def __init__(
+        self, ledger_id: int, owner: LedgerWriter, first_id: int, payload: bytes, future: asyncio.Future[int]
+    ) -> None:
+        # All here, without a call of the base class: one of these is made for every such append.
+        self.ledger_id = ledger_id
+        self.first_id = self.last_id = first_id
+        self.owner = owner
+        self.done = False
+        self.payload = payload
+        self.future = future
+        self.end_length = 0  # the ledger's length after it
 
 
 class _Turn(Batch):
@@ -66,14 +81,14 @@ class _Turn(Batch):
     __slots__ = ("end_length", "futures", "lengths", "payloads", "resolved", "whole")
 
     def __init__(
-        self, owner: LedgerWriter, first_id: int, payloads: list[bytes], futures: list[asyncio.Future[int]]
+        self,
+        ledger_id: int,
+        owner: LedgerWriter,
+        first_id: int,
+        payloads: list[bytes],
+        futures: list[asyncio.Future[int]],
     ) -> None:
-        # All here, without a call of the base class: one of these is made for every lonely append.
-        self.ledger_id = owner.ledger_id
-        self.first_id = first_id
-        self.last_id = _UNSENT
-        self.owner = owner
-        self.done = False
+        super().__init__(ledger_id, first_id, _UNSENT, owner)
         self.payloads = payloads
         self.futures = futures
         self.whole: asyncio.Future[range] | None = None
@@ -86,7 +101,7 @@ class _Chunk(NamedTuple):
     """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `route` is an index."""
 
     route: int
-    payloads: list[bytes]
+    payloads: Sequence[bytes]
     first_id: int
     stride: int
     lengths: Sequence[int]
@@ -95,6 +110,48 @@ class _Chunk(NamedTuple):
 
 class LedgerWriter:
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
+
+    # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
+    __slots__ = (
+        "__weakref__",
+        "_acks",
+        "_admitted",
+        "_batch_bytes_max",
+        "_catalog",
+        "_closing",
+        "_codec",
+        "_confirmed",
+        "_entry_bytes_max",
+        "_error",
+        "_flights",
+        "_flushing",
+        "_gate",
+        "_lac_sent",
+        "_ledger_id",
+        "_length",
+        "_loop",
+        "_metadata",
+        "_new_future",
+        "_next_id",
+        "_on_closed",
+        "_overhead",
+        "_pool",
+        "_routes",
+        "_runtime",
+        "_sent_length",
+        "_shut",
+        "_striped",
+        "_timeout_s",
+        "_turn",
+        "_turns",
+        "_unsent",
+        "_version",
+        "_waiters",
+        "_window_bytes",
+        "_window_bytes_max",
+        "_window_entries",
+        "_window_entries_max",
+    )
 
     def __init__(
         self,
@@ -133,10 +190,9 @@ class LedgerWriter:
         self._admitted = 0  # appends that were given room and have not gone on yet
         self._gate = False  # whether appends must not go the short way: somebody waits, or the writer has ended
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
-        self._turn: _Turn | None = None  # what `append` adds to
-        self._unsent: list[_Turn] = []
-        self._early = 0
-        self._turns: deque[_Turn] = deque()  # all that isn't confirmed
+        self._turn: _Single | _Turn | None = None  # what `append` adds to
+        self._unsent = 0  # how many of the last turns
+        self._turns: deque[_Single | _Turn] = deque()  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
         self._acks = LedgerAcks()
@@ -191,7 +247,12 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
-        if self._gate or size > self._entry_bytes_max or not self._fits(size, 1):
+        if (
+            self._gate
+            or size > self._entry_bytes_max
+            or self._window_bytes + size > self._window_bytes_max
+            or self._window_entries >= self._window_entries_max
+        ):
             await self._admit(size, size, 1)
         return await self._enqueue(data, size)
 
@@ -222,12 +283,15 @@ class LedgerWriter:
         if not payloads:
             return range(first, first)
         self._turn = None
-        turn = _Turn(self, first, payloads, [])
+        turn = _Turn(self._ledger_id, self, first, payloads, [])
         turn.whole = self._new_future()
         self._begin(turn)
         self._next_id = first + count
         self._window_bytes += size
         self._window_entries += count
+        self._flights.gathered_bytes += size
+        if self._flights.gathered_bytes >= LAUNCH_BYTES:
+            self._flights.launch()
         return await turn.whole
 
     def _check(self, size: int) -> None:
@@ -278,24 +342,29 @@ class LedgerWriter:
         future: asyncio.Future[int] = self._new_future()
         turn = self._turn
         if turn is None:
-            self._turn = turn = _Turn(self, self._next_id, [data], [future])
+            self._turn = turn = _Single(self._ledger_id, self, self._next_id, data, future)
             self._begin(turn)
-        else:
+        elif isinstance(turn, _Turn):
             turn.payloads.append(data)
             turn.futures.append(future)
+        else:
+            self._turn = self._turns[-1] = _Turn(
+                self._ledger_id, self, turn.first_id, [turn.payload, data], [turn.future, future]
+            )
         self._next_id += 1
         self._window_bytes += size
         self._window_entries += 1
-        self._early += size + APPEND_BYTES
-        if self._early >= EARLY_BYTES:
-            self._flights.launch_now(self)
+        flights = self._flights
+        flights.gathered_bytes += size + APPEND_BYTES
+        if flights.gathered_bytes >= LAUNCH_BYTES:
+            flights.launch()
         return future
 
-    def _begin(self, turn: _Turn) -> None:
+    def _begin(self, turn: _Single | _Turn) -> None:
         self._turns.append(turn)
         if not self._unsent:
             self._flights.mark(self)
-        self._unsent.append(turn)
+        self._unsent += 1
 
     # --- the flights' calls -----------------------------------------------------------------------------------------
 
@@ -304,32 +373,43 @@ class LedgerWriter:
 
     def gather(self) -> None:
         """Make batches of what is unsent, and give them to their routes."""
-        unsent, self._unsent, self._turn = self._unsent, [], None
-        self._early = 0
-        if self._error is None:
-            self._lac_sent = self._confirmed
-            for turn in unsent:
-                if self._striped:
-                    self._send_striped(turn)
-                else:
-                    self._send(turn)
+        turns, unsent = self._turns, self._unsent
+        self._turn, self._unsent = None, 0
+        self._lac_sent = self._confirmed
+        for turn in (turns[-1],) if unsent == 1 else tuple(islice(turns, len(turns) - unsent, None)):
+            if isinstance(turn, _Single):
+                self._send_single(turn)
+            elif self._striped:
+                self._send_striped(turn)
+            else:
+                self._send(turn)
+
+    def _send_single(self, turn: _Single) -> None:
+        payload, turn.payload = turn.payload, b""
+        self._acks.sent(turn)
+        route = self._routes[turn.first_id % len(self._routes)]
+        parts = route.add(turn, 1, 1, len(payload) + self._overhead)
+        self._sent_length = turn.end_length = self._codec.encode_run(
+            parts, (payload,), turn.first_id, self._lac_sent, self._sent_length
+        )
 
     def _send(self, turn: _Turn) -> None:
-        payloads, turn.payloads = turn.payloads, []
-        count, before = len(payloads), self._sent_length
+        payloads, turn.payloads = turn.payloads, _SENT
+        count = len(payloads)
         turn.last_id = turn.first_id + count - 1
-        if count == 1 or sum(map(len, payloads)) + self._overhead * count <= self._batch_bytes_max:
-            parts: list[Bytes] = []
-            length = self._codec.encode_run(parts, payloads, turn.first_id, self._lac_sent, before)
-            self._sent_length = turn.end_length = length
+        size = sum(map(len, payloads)) + self._overhead * count
+        if count == 1 or size <= self._batch_bytes_max:
             self._acks.sent(turn)
-            self._routes[0].add(turn, count, 1, parts, length - before + self._overhead * count)
+            parts = self._routes[0].add(turn, count, 1, size)
+            self._sent_length = turn.end_length = self._codec.encode_run(
+                parts, payloads, turn.first_id, self._lac_sent, self._sent_length
+            )
             return
         self._measure(turn, payloads)
         self._send_chunks(self._chunks(0, payloads, turn.first_id, 1, turn.lengths))
 
     def _send_striped(self, turn: _Turn) -> None:
-        payloads, turn.payloads = turn.payloads, []
+        payloads, turn.payloads = turn.payloads, _SENT
         turn.last_id = turn.first_id + len(payloads) - 1
         self._measure(turn, payloads)
         size = len(self._routes)
@@ -340,12 +420,12 @@ class LedgerWriter:
         # Last add confirmed is what lies below the first batch that isn't done: so they leave in order of first ids.
         self._send_chunks(sorted(chunks, key=lambda chunk: chunk.first_id))
 
-    def _measure(self, turn: _Turn, payloads: list[bytes]) -> None:
+    def _measure(self, turn: _Turn, payloads: Sequence[bytes]) -> None:
         turn.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
         self._sent_length = turn.end_length = turn.lengths[-1]
 
     def _chunks(
-        self, route: int, payloads: list[bytes], first: int, stride: int, lengths: Sequence[int]
+        self, route: int, payloads: Sequence[bytes], first: int, stride: int, lengths: Sequence[int]
     ) -> list[_Chunk]:
         """Cut into batches of at most `batch_bytes_max`, or one entry if that is larger."""
         sizes = list(accumulate(len(payload) + self._overhead for payload in payloads))
@@ -360,12 +440,11 @@ class LedgerWriter:
 
     def _send_chunks(self, chunks: list[_Chunk]) -> None:
         for chunk in chunks:
-            parts: list[Bytes] = []
             count = len(chunk.payloads)
-            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self._lac_sent, chunk.lengths)
             batch = Batch(self._ledger_id, chunk.first_id, chunk.first_id + (count - 1) * chunk.stride, self)
             self._acks.sent(batch)
-            self._routes[chunk.route].add(batch, count, chunk.stride, parts, chunk.size)
+            parts = self._routes[chunk.route].add(batch, count, chunk.stride, chunk.size)
+            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self._lac_sent, chunk.lengths)
 
     def completed(self, batch: Batch) -> None:
         if self._error is None:
@@ -378,16 +457,16 @@ class LedgerWriter:
         if self._error is not None:
             return
         self._error = error
-        self._unsent, self._turn = [], None
+        self._unsent, self._turn = 0, None
         turns, self._turns = self._turns, deque()
         for turn in turns:
             entry_id = turn.first_id
-            for pending in turn.futures:
+            for pending in (turn.future,) if isinstance(turn, _Single) else turn.futures:
                 if not pending.done():
                     pending.set_exception(self._failure(entry_id))
                     pending.exception()  # retrieved: whoever used append_nowait may look later, or never
                 entry_id += 1
-            if turn.whole is not None and not turn.whole.done():
+            if isinstance(turn, _Turn) and turn.whole is not None and not turn.whole.done():
                 turn.whole.set_exception(self._failure(turn.first_id))
         waiters, self._waiters = self._waiters, deque()
         for _, _, admitted in waiters:
@@ -420,30 +499,39 @@ class LedgerWriter:
         released, length = confirmed - self._confirmed, self._length
         self._confirmed = confirmed
         turns = self._turns
-        while turns and turns[0].first_id <= confirmed:
-            turn = turns[0]
-            futures, entry_id = turn.futures, turn.first_id
-            if turn.resolved:
-                futures, entry_id = futures[turn.resolved :], entry_id + turn.resolved
-            if turn.last_id <= confirmed:
+        while turns and (turn := turns[0]).first_id <= confirmed:
+            if isinstance(turn, _Single):
                 turns.popleft()
                 self._length = turn.end_length
-                if turn.whole is not None and not turn.whole.done():
-                    turn.whole.set_result(range(turn.first_id, turn.last_id + 1))
-            else:  # of several batches, some are done
-                turn.resolved = confirmed - turn.first_id + 1
-                self._length = turn.lengths[turn.resolved - 1]
-                futures = futures[: confirmed - entry_id + 1]
-            for future in futures:
-                if not future.done():
-                    future.set_result(entry_id)
-                entry_id += 1
-            if turn.last_id > confirmed:
+                if not turn.future.done():
+                    turn.future.set_result(turn.first_id)
+            elif not self._confirm_turn(turn, confirmed):
                 break
         self._release(self._length - length, released)
         if self._flushing:
             self._wake_flushing()
         self._flights.moved(self)
+
+    def _confirm_turn(self, turn: _Turn, confirmed: int) -> bool:
+        """Resolve the first turn up to `confirmed`; whether that is all of it."""
+        futures, entry_id = turn.futures, turn.first_id
+        if turn.resolved:
+            futures, entry_id = futures[turn.resolved :], entry_id + turn.resolved
+        whole = turn.last_id <= confirmed
+        if whole:
+            self._turns.popleft()
+            self._length = turn.end_length
+            if turn.whole is not None and not turn.whole.done():
+                turn.whole.set_result(range(turn.first_id, turn.last_id + 1))
+        else:  # of several batches, some are done
+            turn.resolved = confirmed - turn.first_id + 1
+            self._length = turn.lengths[turn.resolved - 1]
+            futures = futures[: confirmed - entry_id + 1]
+        for future in futures:
+            if not future.done():
+                future.set_result(entry_id)
+            entry_id += 1
+        return whole
 
     def _release(self, size: int, count: int) -> None:
         self._window_bytes -= size

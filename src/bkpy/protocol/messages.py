@@ -248,11 +248,13 @@ def decode_add(head: Bytes, body_bytes: int) -> AddColumns:
     for column in lists:
         if set(map(type, column)) != _ONLY_INT:
             raise ProtocolError("ADD: a column holds something that is no integer")
-    if min(ledger_ids) < 0 or min(first_ids) < 0 or min(counts) < 1 or max(ledger_ids) > I64_MAX:
+    single = counts.count(1) == n  # one entry a batch: the usual case of many ledgers
+    if min(ledger_ids) < 0 or min(first_ids) < 0 or max(ledger_ids) > I64_MAX or not (single or min(counts) > 0):
         raise ProtocolError("ADD: an id or a count is out of range")
     if (min(strides) if isinstance(strides, list) else strides) < 1:
         raise ProtocolError("ADD: a stride is below 1")
-    if sum(sizes) != body_bytes or not all(map(ge, sizes, map(mul, counts, repeat(HEADER_BYTES)))):
+    fit = min(sizes) >= HEADER_BYTES if single else all(map(ge, sizes, map(mul, counts, repeat(HEADER_BYTES))))
+    if not fit or sum(sizes) != body_bytes:
         raise ProtocolError("ADD: the sizes don't fit the counts or the body")
     if max(first_ids) + (max(strides) if isinstance(strides, list) else strides) * max(counts) > I64_MAX:
         raise ProtocolError("ADD: an entry id is out of range")

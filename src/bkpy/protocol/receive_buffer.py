@@ -9,6 +9,7 @@ Invariants: memory held here is at most one chunk; a chunk is at most `CHUNK_BYT
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,13 +20,50 @@ CHUNK_BYTES_MAX: Final = 1 << 20
 _ROOM_MIN: Final = 4 << 10  # below this much free space, a system call isn't worth it
 
 
+class ChunkPool:
+    """Chunks of the largest size that were handed out, to be used again once nobody keeps a slice of them.
+
+    Memory that is new to the process costs more than receiving into it. Keeps at most `chunks_max` chunks from being
+    given back to the system; those are looked at in the order in which they were handed out, which is about the order
+    in which a memtable lets go of them.
+    """
+
+    def __init__(self, chunks_max: int) -> None:
+        self._handed_out: deque[bytearray] = deque(maxlen=chunks_max)
+
+    def take(self, size: int) -> bytearray:
+        """A chunk of `size` bytes that nobody else has, whatever is in it."""
+        if size != CHUNK_BYTES_MAX:
+            return bytearray(size)
+        if not self._handed_out or not _unused(self._handed_out[0]):
+            chunk = bytearray(size)
+        else:
+            chunk = self._handed_out.popleft()
+        self._handed_out.append(chunk)
+        return chunk
+
+
+def _unused(chunk: bytearray) -> bool:
+    """Whether there is no memoryview of the chunk: only then can its size be changed."""
+    try:
+        last = chunk.pop()
+    except BufferError:
+        return False
+    chunk.append(last)
+    return True
+
+
 class ReceiveBuffer:
-    """Turns received bytes into frames. `frame_bytes_max` bounds a frame, and may be changed by a handshake."""
+    """Turns received bytes into frames. `frame_bytes_max` bounds a frame, and may be changed by a handshake.
 
-    __slots__ = ("_chunk", "_end", "_retained", "_size", "_start", "_view", "_wanted", "frame_bytes_max")
+    `chunks`: where chunks come from, for those whose frames are kept for a while.
+    """
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    __slots__ = ("_chunk", "_chunks", "_end", "_retained", "_size", "_start", "_view", "_wanted", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int, chunks: ChunkPool | None = None) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._chunks = chunks
         self._size = CHUNK_BYTES_MIN
         self._chunk = bytearray()
         self._view = memoryview(self._chunk)
@@ -57,7 +95,8 @@ class ReceiveBuffer:
         rest = self._view[self._start : self._end]
         if self._start:
             self._size = min(self._size * 2, CHUNK_BYTES_MAX)
-        chunk = bytearray(max(self._size, self._wanted, len(rest) + _ROOM_MIN))
+        size = max(self._size, self._wanted, len(rest) + _ROOM_MIN)
+        chunk = bytearray(size) if self._chunks is None else self._chunks.take(size)
         chunk[: len(rest)] = rest
         self._end = len(rest)
         self._start = 0

@@ -30,7 +30,7 @@ RUN_BYTES_MIN: Final = 4096  # between two places where a reader may begin: 8 by
 OPEN_LOGS_MAX: Final = 128  # files held open for reading
 SYNC_BYTES: Final = 1024 << 10  # written at a time: syncs of the journal have to wait in the disk's queue behind them
 SUFFIX: Final = ".log"
-_PARTS_MAX: Final = 64  # of a block that is written as it lies in memory; more and smaller ones are joined first
+_PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
 
 _LOG = struct.Struct("<8sH6xQ16s")
 _BLOCK = struct.Struct("<4sBBHQQIIIIII")
@@ -78,8 +78,8 @@ def encode_block(
 ) -> tuple[list[Bytes], int, int]:
     """(the block's buffers, its bytes, its checksum). `data` are the records of `ids`, ascending, in any parts."""
     bitmap = encode_bitmap(ids)
-    parts = data if len(data) <= _PARTS_MAX else [b"".join(data)]
-    stored = sum(map(len, parts))
+    stored = sum(map(len, data))
+    parts = data if stored >= _PART_BYTES_MIN * len(data) else [b"".join(data)]
     table = struct.pack(f"<{2 * len(runs)}I", *[number for run in runs for number in run])
     head = _BLOCK.pack(
         BLOCK_MAGIC, VERSION, CODEC_STORED, 0, ledger_id, ids.first, ids.last - ids.first, ids.count, len(runs),

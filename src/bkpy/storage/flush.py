@@ -7,9 +7,11 @@ Everything here blocks and runs on the shard's flush worker, in short steps so t
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from itertools import accumulate
+from operator import add, itemgetter, le
 from typing import Final, NamedTuple
 
 from bkpy.errors import CorruptDataError
@@ -53,21 +55,41 @@ def _ids(stretches: Sequence[tuple[int, int]]) -> Ids:
 
 def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_bytes: int) -> Iterator[Piece]:
     """The pieces of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
-    ordered = sorted(batches, key=_first)
-    last = last_entry
-    for first, count, stride, _, _, _ in ordered:
-        if first <= last or (stride != 1 and count > 1) or count > SPAN_MAX:
-            return _merged(ledger_id, batches, last_entry, block_bytes)
-        last = first + count - 1
+    if not batches:
+        return iter(())
+    firsts, counts, strides, bodies, starts, ends = zip(*sorted(batches, key=_first), strict=True)
+    followers = list(map(add, firsts, counts))
+    plain = set(strides) == {1} or set(counts) == {1}
+    if not plain or firsts[0] <= last_entry or max(counts) > SPAN_MAX or not all(map(le, followers, firsts[1:])):
+        return _merged(ledger_id, batches, last_entry, block_bytes)
     # Beyond all that is stored, and one after the other: joined as they are, without looking into them.
-    return _joined(((b[0], b[1], b[3][b[4] : b[5]]) for b in ordered), block_bytes)
+    parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
+    if followers[-1] - firsts[0] == sum(counts):
+        return _contiguous(firsts[0], counts, parts, block_bytes)
+    return _joined(zip(firsts, counts, parts, strict=True), block_bytes)
+
+
+def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], block_bytes: int) -> Iterator[Piece]:
+    """Pieces of about `block_bytes` from parts without gaps between them; as `_joined`, at a fraction of its time.
+
+    The hottest part of a flush, so without a step of Python for each batch.
+    """
+    used = [0, *accumulate(map(len, parts))]
+    rank = [0, *accumulate(counts)]
+    begin = 0
+    while begin < len(parts):
+        end = min(bisect_right(used, used[begin] + block_bytes), bisect_right(rank, rank[begin] + SPAN_MAX)) - 1
+        end = max(end, begin + 1)
+        runs = [(0, 0)]
+        at = begin
+        while (at := bisect_left(used, used[at] + RUN_BYTES_MIN, at, end)) < end:
+            runs.append((rank[at] - rank[begin], used[at] - used[begin]))
+        yield Piece(Ids(first + rank[begin], rank[end] - rank[begin]), runs, parts[begin:end], False)
+        begin = end
 
 
 def _joined(parts: Iterable[tuple[int, int, Bytes]], block_bytes: int) -> Iterator[Piece]:
-    """Pieces of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order.
-
-    The hottest loop of a flush: every batch passes through it, while the event loop waits for the interpreter.
-    """
+    """Pieces of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order."""
     data: list[Bytes] = []
     runs: list[tuple[int, int]] = []
     spans: list[tuple[int, int]] = []  # (first id, count) without gaps, all but the one that goes on

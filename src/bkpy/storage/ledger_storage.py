@@ -244,8 +244,9 @@ class LedgerStorage:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
         generation = shard.active
         generation.add(columns, body)
-        if generation.bytes >= self._generation_bytes_max and self.journals:
-            if shard.sealed is not None:
+        limit = self._generation_bytes_max
+        if generation.bytes >= limit * generation.share and self.journals:
+            if shard.sealed is not None and generation.bytes >= limit:
                 self.full = True
             if shard.number not in self._relieving:
                 self._relieving.add(shard.number)
@@ -385,7 +386,8 @@ class LedgerStorage:
 
     async def _relieve(self, shard: Shard) -> None:
         try:
-            while shard.active.bytes >= self._generation_bytes_max and not self.failed.done():
+            limit = self._generation_bytes_max
+            while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
                 await self._checkpoint(shard, False)
         finally:
             self._relieving.discard(shard.number)

@@ -99,9 +99,13 @@ class LedgerView:
 
 
 class Generation:
-    """Frames, and which ledgers' states changed, since the last seal."""
+    """Frames, and which ledgers' states changed, since the last seal.
 
-    def __init__(self) -> None:
+    `share`: how much of what it may hold it is to hold before it is flushed.
+    """
+
+    def __init__(self, share: float = 1.0) -> None:
+        self.share = share
         self.frames: list[tuple[AddColumns, Bytes]] = []
         self.bytes = 0
         self.dirty: set[int] = set()  # ledgers whose state must be written with this generation

@@ -34,6 +34,7 @@ from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import Assembled, Stretch, assemble, of_batch, of_block
 
 BLOCK_CACHE_BYTES_MAX: Final = 16 << 20  # blocks read last: scans go on inside them, tailing readers share them
+SHARE_MIN: Final = 0.5  # of what a generation may hold: it is flushed somewhere between this and all of it
 _SEALED_AGE: Final = 0
 _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
 
@@ -79,7 +80,7 @@ class Shard:
         self.number = number
         self.directory = directory
         self.row = row
-        self.active = Generation()
+        self.active = self._generation(runtime)
         self.sealed: Generation | None = None
         self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
@@ -109,6 +110,11 @@ class Shard:
                     unlisted[log_id] = LogRow(file.size(), 0, False)
                     file.close()
         return unlisted
+
+    @staticmethod
+    def _generation(runtime: Runtime) -> Generation:
+        # The bookies of a ledger fill up alike. If they all flush at once, nobody is quick to acknowledge.
+        return Generation(SHARE_MIN + (1 - SHARE_MIN) * runtime.rng.random())
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +152,7 @@ class Shard:
         """Begin a new generation; the old one is to be flushed."""
         assert self.sealed is None
         self.sealed = self.active
-        self.active = Generation()
+        self.active = self._generation(self._runtime)
         return self.sealed
 
     async def flush(
