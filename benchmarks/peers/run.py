@@ -2,7 +2,7 @@
 
     python benchmarks/peers/run.py [--quick] [--json FILE] [--dir DIRECTORY] [--rows N,N,...]
 
-Both systems' servers run all the time; only one is under load. Fails, and says why, if a server can't be reached, a
+The peer's servers run all the time, ours only in their rounds. Fails, and says why, if a server can't be reached, a
 round brings no entry, or the time is up; the rows that were measured by then are in the file.
 """
 
@@ -30,7 +30,6 @@ from bkpy.bench.memory import watched
 from bkpy.bench.workloads import READ_LEDGER_BYTES
 from bkpy.errors import BookKeeperError
 from bkpy.java import find_java
-from bkpy.local import LocalCluster
 
 OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
 COLD_S = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
@@ -56,9 +55,8 @@ QUICK = Plan(seconds=2.0, rounds=3, cold_rounds=4, warm_rounds=1, time_max_s=590
 class Comparison:
     """Runs rows on both systems. `cold` is whether the peer's servers have yet to compile their code."""
 
-    def __init__(self, plan: Plan, ours: LocalCluster, theirs: JavaCluster, directory: str) -> None:
+    def __init__(self, plan: Plan, theirs: JavaCluster, directory: str) -> None:
         self._plan = plan
-        self._ours = ours
         self._theirs = theirs
         self._directory = directory
         self._cold = True
@@ -99,8 +97,6 @@ class Comparison:
         if self._cold:
             await self._warm_up_cold(row)
         ways: tuple[str, ...] = READ_MODES if row.workload == "read" else DRIVES
-        if row.workload == "append":
-            await self._theirs.command("open", row.ledgers)
         warm_ups: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
         for way in list(ways) * self._plan.warm_rounds:
             warm_ups[way].append(await self._their_round(row, way, refill=False))
@@ -126,6 +122,7 @@ class Comparison:
                 await self._fill(row)  # so that it is in memory, as ours is
             words: tuple[object, ...] = ("read", mode, self._plan.seconds)
         else:
+            await self._theirs.command("open", row.ledgers)  # and delete those of the round before: the disk is finite
             words = ("append", mode, row.size, row.outstanding, self._plan.seconds)
         await asyncio.sleep(SETTLE_S)
         client = self._theirs.client
@@ -135,16 +132,11 @@ class Comparison:
         return {**answer, "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": bookies.mb}
 
     async def _our_round(self, row: Row, api: str, entries: int, ceiling: bool) -> dict[str, Any]:
-        """One `bkpy bench`. After a restart it is on a cluster of its own, because it restarts that."""
-        where = ["--dir", self._directory] if row.restart else ["--connect", self._ours.connect_string]
-        command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(self._plan.seconds), *where]
-        command += [*row.our_arguments(api, entries), *(["--ceiling"] if ceiling else [])]
+        """One `bkpy bench`, on a cluster of its own whose data goes with it."""
+        command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(self._plan.seconds)]
+        command += ["--dir", self._directory, *row.our_arguments(api, entries), *(["--ceiling"] if ceiling else [])]
         await asyncio.sleep(SETTLE_S)
-        async with watched(lambda: [b.pid for b in self._ours.bookies]) as (bookies,):
-            answer = await _output(command, OUR_TIMEOUT_S + 3 * self._plan.seconds)
-        if not row.restart:
-            answer["bookie_rss_anon_mb"] = bookies.mb
-        return answer
+        return await _output(command, OUR_TIMEOUT_S + 3 * self._plan.seconds)
 
 
 async def _output(command: list[str], timeout_s: float) -> dict[str, Any]:
@@ -171,9 +163,9 @@ async def measure(plan: Plan, rows: list[Row], directory: str, class_path: str, 
     """Measure the rows, and hand each to `save` when it is done; `PeerError` if the time isn't enough for all."""
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
     try:
-        async with asyncio.timeout(plan.time_max_s), LocalCluster(Path(directory) / "bkpy") as ours:
+        async with asyncio.timeout(plan.time_max_s):
             await theirs.start()
-            comparison = Comparison(plan, ours, theirs, directory)
+            comparison = Comparison(plan, theirs, directory)
             for row in rows:
                 began = time.monotonic()
                 save(await comparison.row(row))

@@ -80,7 +80,7 @@ class BookieSettings(_Settings):
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
     )
     memtable_bytes_max: Size = Field(
-        default=64 * MIB, description="bytes of entries held in memory before they are flushed to the entry log"
+        default=96 * MIB, description="bytes of entries held in memory before they are flushed to the entry log"
     )
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"

@@ -199,6 +199,7 @@ class RealFile:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._dsync = getattr(os, "RWF_DSYNC", 0)  # Linux only
 
     def pwritev(self, buffers: Sequence[Bytes], offset: int) -> int:
         total = 0
@@ -212,14 +213,20 @@ class RealFile:
         return total
 
     def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
-        if len(buffers) <= _IOV_MAX:
+        if self._dsync and len(buffers) <= _IOV_MAX:
             # One system call: a thread that lets go of the interpreter twice has to wait for it twice.
-            done = os.pwritev(self._fd, buffers, offset, os.RWF_DSYNC)
-            if done == sum(map(len, buffers)):
+            try:
+                done = os.pwritev(self._fd, buffers, offset, self._dsync)
+            except OSError as e:
+                if e.errno != errno.EOPNOTSUPP:
+                    raise
+                self._dsync = 0  # a file system that can't; it has written nothing
+            else:
+                if done < sum(map(len, buffers)):
+                    self._write_rest(buffers, done, offset)
+                    os.fdatasync(self._fd)
                 return
-            self._write_rest(buffers, done, offset)
-        else:
-            self.pwritev(buffers, offset)
+        self.pwritev(buffers, offset)
         os.fdatasync(self._fd)
 
     def _write_rest(self, part: Sequence[Bytes], done: int, offset: int) -> int:

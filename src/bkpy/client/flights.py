@@ -23,8 +23,9 @@ from bkpy.protocol.messages import Op, Status
 
 # What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
 # the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
-LAUNCH_BYTES: Final = 128 << 10
+LAUNCH_BYTES: Final = 256 << 10
 APPEND_BYTES: Final = 256
+PART_BYTES_MIN: Final = 4096  # what is smaller, on average, is joined before it is sent
 
 
 class Writer(Protocol):
@@ -164,7 +165,8 @@ class Route:
         first_ids = [batch.first_id for batch in batches]
         stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
         head = m.pack([0, ledger_ids, first_ids, self._counts, stride, self._sizes])
-        body = b"".join(self._parts)
+        parts = self._parts
+        body: list[wire.Bytes] = parts if size >= PART_BYTES_MIN * len(parts) else [b"".join(parts)]
         self._clear()
         correlation_id = self._flights.next_id()
         sent = SentFlight(
@@ -172,7 +174,7 @@ class Route:
             Flight(batches, len(self.peers), self.ack_quorum),
             self.peers,
             correlation_id,
-            wire.encode(Op.ADD, correlation_id, head, (body,)),
+            wire.encode(Op.ADD, correlation_id, head, body),
             size,
             set(ledger_ids),
         )

@@ -103,8 +103,7 @@ class RecordCodec:
                 add(pack_head(size, crc32c(body, seed)))
                 add(body)
             else:
-                add(pack_head(size, crc32c(payload, crc32c(body, seed))))
-                add(body)
+                add(pack_head(size, crc32c(payload, crc32c(body, seed))) + body)
                 add(payload)
             entry_id += 1
         return length

@@ -28,7 +28,9 @@ LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
 RUN_BYTES_MIN: Final = 4096  # between two places where a reader may begin: 8 bytes of table buy a walk this short
 OPEN_LOGS_MAX: Final = 128  # files held open for reading
-SYNC_BYTES: Final = 1024 << 10  # written at a time: syncs of the journal have to wait in the disk's queue behind them
+# Written and synced at a time: syncs of the journal wait in the disk's queue behind it. In one system call, for each
+# loses the interpreter to the event loop, and then waits for it.
+WRITE_BYTES: Final = 1 << 20
 SUFFIX: Final = ".log"
 _PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
 
@@ -150,32 +152,34 @@ class LogWriter:
         self._files = files
         self._directory = directory
         self._file: File = files.open(f"{directory}/{log_name(log_id)}", create=True)
-        self._file.pwritev([encode_log_header(log_id, uuid)], 0)
+        self._file.write_durably([encode_log_header(log_id, uuid)], 0)
         self._directory_synced = False
-        self._unsynced = 0
         self._blocks: list[FooterBlock] = []
+        self._parts: list[Bytes] = []  # of what isn't written yet
+        self._written = LOG_HEADER_BYTES
         self.size = LOG_HEADER_BYTES
 
     def append(self, ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> Place:
-        """Write a block; durable only after `sync`."""
+        """Take a block; written in a while, and durable only after `sync`."""
         buffers, size, checksum = encode_block(ledger_id, ids, runs, data)
         place = Place(self.log_id, self.size, size)
-        self._file.pwritev(buffers, self.size)
+        self._parts += buffers
         self.size += size
-        self._unsynced += size
-        if self._unsynced >= SYNC_BYTES:
-            self._sync_file()
         span = ids.last - ids.first
         self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
+        if self.size - self._written >= WRITE_BYTES:
+            self._write()
         return place
 
-    def _sync_file(self) -> None:
-        self._file.fdatasync()
-        self._unsynced = 0
+    def _write(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._file.write_durably(parts, self._written)
+            self._written = self.size
 
     def sync(self) -> None:
         """Return when every block is on disk, and the directory's entry of this log, too."""
-        self._sync_file()
+        self._write()
         if not self._directory_synced:
             self._files.sync_dir(self._directory)
             self._directory_synced = True
@@ -183,7 +187,7 @@ class LogWriter:
     def finish(self) -> int:
         """Write the footer, sync and close; returns the number of blocks."""
         footer = encode_footer(self._blocks, self.size)
-        self._file.pwritev([footer], self.size)
+        self._parts.append(footer)
         self.size += len(footer)
         self.sync()
         self.close()

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
-from bkpy.runtime import Bytes, OrderedStore
+from bkpy.runtime import Bytes, OrderedStore, ReadTransaction
 from bkpy.storage.entry_log import RUN_BYTES_MIN, LogWriter, Place
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
@@ -224,11 +224,14 @@ class Flush:
     def _ledger(self, ledger_id: int, batches: Sequence[Batch]) -> Iterator[int]:
         """Write one ledger's blocks and gather its rows, yielding how much was done (1 is about a batch)."""
         with self._store.read() as txn:
-            row = get_ledger(txn, ledger_id)
+            yield from self._ledger_in(txn, ledger_id, batches)
+
+    def _ledger_in(self, txn: ReadTransaction, ledger_id: int, batches: Sequence[Batch]) -> Iterator[int]:
+        row = get_ledger(txn, ledger_id)
         state = self._states.get(ledger_id)
         if state is not None:
-            old = row or LedgerRow(state.key, state.fenced, state.limbo)
-            row = old._replace(key=state.key, fenced=state.fenced, limbo=state.limbo, explicit_lac=state.explicit_lac)
+            stored = row[4:] if row is not None else ()
+            row = LedgerRow(state.key, state.fenced, state.limbo, state.explicit_lac, *stored)
         assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
         strong: list[BlockRow] = []
         weak: list[BlockRow] = []
@@ -238,8 +241,7 @@ class Flush:
             yield BLOCK_EFFORT + len(piece.data)
         if batches:
             row = row._replace(lac=max(row.lac, last_add_confirmed(batches[-1])))
-        with self._store.read() as txn:
-            self._rows[ledger_id] = self._changes.ledger(txn, ledger_id, row, strong, weak)
+        self._rows[ledger_id] = self._changes.ledger(txn, ledger_id, row, strong, weak)
         yield LEDGER_EFFORT
 
     def _append(self, ledger_id: int, piece: Piece) -> Place:

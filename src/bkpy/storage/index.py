@@ -313,6 +313,8 @@ class Changes:
 
     def __init__(self, shard: ShardRow) -> None:
         self.shard = shard
+        self._new_ledgers = 0
+        self._checksum = shard.checksum
         self._puts: dict[bytes, bytes] = {}
         self._deletes: list[bytes] = []
 
@@ -342,7 +344,7 @@ class Changes:
             checksum ^= checksum_of(value)
             span = max(span, block.ids.last - block.ids.first)
             last = max(last, block.ids.last)
-        row = row._replace(checksum=checksum, span_max=span, last_entry=last, blocks=row.blocks + len(added))
+        row = LedgerRow(*row[:4], last, row.lac, span, row.blocks + len(added), checksum)
         self._put_ledger(txn, ledger_id, row)
         return row
 
@@ -391,16 +393,17 @@ class Changes:
         old = txn.get(key)
         value = encode_ledger(ledger_id, row)
         self._puts[key] = value
-        self.shard = self.shard._replace(
-            ledgers=self.shard.ledgers + (old is None),
-            checksum=self.shard.checksum ^ checksum_of(value) ^ (0 if old is None else checksum_of(old)),
-        )
+        self._new_ledgers += old is None
+        self._checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
 
     def log(self, log_id: int, row: LogRow) -> None:
         self._puts[log_key(log_id)] = encode_log(log_id, row)
 
     def commit(self, store: OrderedStore) -> None:
-        """One synced transaction with everything."""
+        """One synced transaction with everything; after it, `shard` is the row that was stored."""
+        ledgers = self.shard.ledgers + self._new_ledgers
+        self.shard = self.shard._replace(ledgers=ledgers, checksum=self._checksum)
+        self._new_ledgers = 0
         with store.write() as txn:
             for key in self._deletes:
                 txn.delete(key)

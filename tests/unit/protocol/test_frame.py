@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bkpy.errors import FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
-from bkpy.protocol.receive_buffer import CHUNK_BYTES_MAX, ReceiveBuffer
+from bkpy.protocol.receive_buffer import CHUNK_BYTES_MAX, ChunkPool, ReceiveBuffer
 
 LIMIT = 1 << 20
 
@@ -94,3 +94,42 @@ def test_a_newer_version_is_named() -> None:
 def test_golden_frame() -> None:
     data = b"".join(wire.encode(3, 0x0102030405060708, b"\x00", [b"ab", b"c"]))
     assert data.hex() == "626b010301000000030000000807060504030201aa5a2dfb00616263"
+
+
+def test_a_chunk_is_used_again_only_when_nobody_keeps_a_slice_of_it() -> None:
+    pool = ChunkPool(2)
+    first = pool.take(CHUNK_BYTES_MAX)
+    kept = memoryview(first)[10:20]
+    second = pool.take(CHUNK_BYTES_MAX)
+    assert second is not first
+    kept.release()
+    assert pool.take(CHUNK_BYTES_MAX) is first
+    assert len(first) == CHUNK_BYTES_MAX
+    assert pool.take(CHUNK_BYTES_MAX) is second
+    assert len(pool.take(100)) == 100  # small ones are made anew
+
+
+def test_a_pool_forgets_chunks_beyond_its_bound() -> None:
+    pool = ChunkPool(2)
+    kept = [memoryview(pool.take(CHUNK_BYTES_MAX)) for _ in range(3)]
+    seen = {id(view.obj) for view in kept}
+    kept.pop(0).release()  # the pool has lost sight of it
+    assert id(pool.take(CHUNK_BYTES_MAX)) not in {id(view.obj) for view in kept}
+    assert len(seen) == 3
+
+
+def test_frames_that_are_kept_survive_the_reuse_of_chunks() -> None:
+    buffer = ReceiveBuffer(LIMIT, ChunkPool(4))
+    data = memoryview(b"".join(b"".join(wire.encode(3, i, b"h", [bytes([i % 251]) * 50_000])) for i in range(200)))
+    kept: list[wire.Frame] = []
+    while data:
+        room = buffer.get_buffer()
+        count = min(len(room), len(data), 300_000)
+        room[:count] = data[:count]
+        data = data[count:]
+        for frame in buffer.received(count):
+            buffer.retain()
+            kept.append(frame)
+        assert all(bytes(old.body) == bytes([old.correlation_id % 251]) * 50_000 for old in kept)
+        del kept[:-30]
+    assert kept[-1].correlation_id == 199

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log import decode_block, encode_block, log_name
-from bkpy.storage.flush import pieces
+from bkpy.storage.flush import _contiguous, _joined, pieces
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.memtable import Batch as Stored
 from bkpy.storage.memtable import Generation
@@ -49,6 +49,25 @@ def test_a_run_begins_every_few_thousand_bytes() -> None:
     block = decode_block(b"".join(encode_block(1, piece.ids, piece.runs, piece.data)[0]), 1)
     assert block.runs[0] == (0, 0)
     assert all(4096 <= b[1] - a[1] <= 4096 + 36 for a, b in zip(block.runs, block.runs[1:], strict=False))
+
+
+@settings(max_examples=200)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5000)), min_size=1, max_size=60),
+    block_bytes=st.integers(100, 20_000),
+)
+def test_batches_without_gaps_make_the_same_pieces_as_any_others(
+    sizes: list[tuple[int, int]], block_bytes: int
+) -> None:
+    first, batches = 7, []
+    for count, size in sizes:
+        batches.append((first, count, bytes(size)))
+        first += count
+    quick = _contiguous(7, [b[1] for b in batches], [b[2] for b in batches], block_bytes)
+    plain = _joined(iter(batches), block_bytes)
+    assert [(list(p.ids.from_rank(0)), p.runs, p.data) for p in quick] == [
+        (list(p.ids.from_rank(0)), p.runs, p.data) for p in plain
+    ]
 
 
 def test_every_flipped_bit_of_a_block_is_noticed() -> None:

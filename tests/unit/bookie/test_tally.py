@@ -1,0 +1,40 @@
+"""What is counted cheaply comes out as Prometheus' own metrics would."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from bkpy.bookie.tally import Tally
+
+BOUNDS = (1, 2.5, 10)
+VALUES = (0, 1, 1.5, 2.5, 3, 10, 10.5, 1e9)
+
+
+def samples(registry: CollectorRegistry) -> set[str]:
+    lines = generate_latest(registry).decode().splitlines()
+    return {line for line in lines if "_created" not in line}
+
+
+def test_the_page_is_that_of_prometheus_own_metrics() -> None:
+    tally = Tally()
+    entries = tally.count("things", "Things counted")
+    times = tally.histogram("seconds", "Time taken", BOUNDS, "operation", ["add", "read"])
+    sizes = tally.histogram("bytes", "Sizes seen", BOUNDS).spread()
+    ours = CollectorRegistry()
+    ours.register(tally)
+
+    theirs = CollectorRegistry()
+    their_entries = Counter("things", "Things counted", registry=theirs)
+    their_times = Histogram("seconds", "Time taken", ["operation"], buckets=BOUNDS, registry=theirs)
+    their_times.labels("add")
+    their_times.labels("read")
+    their_sizes = Histogram("bytes", "Sizes seen", buckets=BOUNDS, registry=theirs)
+
+    for value in VALUES:
+        entries.value += 3
+        their_entries.inc(3)
+        times.spread("add").observe(value)
+        their_times.labels("add").observe(value)
+        sizes.observe(value)
+        their_sizes.observe(value)
+    assert samples(ours) == samples(theirs)
