@@ -174,7 +174,8 @@ class ClientSettings(_Settings):
     session_timeout_s: Seconds = Field(
         default=10.0, description="seconds without contact after which ZooKeeper ends this client's session"
     )
-    read_bytes: Size = Field(default=MIB, description="bytes asked of a bookie in one read")
+    # A little below a chunk of memory for receiving, so that the reply fits one.
+    read_bytes: Size = Field(default=MIB - 4 * KIB, description="bytes asked of a bookie in one read")
     prefetch_depth: Size = Field(
         default=4, description="reads that a scan keeps in flight, which hides the time that each takes"
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_SMALL_BYTES: Final = 4096
 
 
 class Entry(NamedTuple):
@@ -50,9 +52,12 @@ class Block:
         return sum(self.ends) - sum(self.starts)
 
     def __iter__(self) -> Iterator[Entry]:
-        ledger_id, buffer, entry_id = self.ledger_id, self.buffer, self.first_entry
+        ledger_id, entry_id = self.ledger_id, self.first_entry
+        new = tuple.__new__  # what `Entry(...)` comes to, in half the time
+        # Small payloads are cut from one copy of everything: slices of a memoryview are objects, too.
+        buffer = self.buffer.tobytes() if len(self.buffer) < _SMALL_BYTES * len(self) else self.buffer
         for start, end in zip(self.starts, self.ends, strict=True):
-            yield Entry(ledger_id, entry_id, bytes(buffer[start:end]))
+            yield new(Entry, (ledger_id, entry_id, bytes(buffer[start:end])))
             entry_id += 1
 
     def payload(self, index: int) -> memoryview:

@@ -22,7 +22,7 @@ from bkpy.errors import BookieUnavailableError, BookKeeperError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.receive_buffer import ReceiveBuffer
+from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
 from bkpy.runtime import Runtime
 
 _SLOW_S: Final = 10.0  # how long a bookie that let a call time out is asked last
@@ -64,7 +64,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.transport: asyncio.Transport | None = None
-        self.receive = ReceiveBuffer(_FRAME_BYTES_MAX)
+        self.receive = ReceiveBuffer(_FRAME_BYTES_MAX, peer.chunks)
         self.lost = asyncio.get_running_loop().create_future()
 
     def itself(self) -> _Connection:
@@ -112,6 +112,7 @@ class Peer:
         key_of: Callable[[int], bytes | None],
         next_id: Callable[[], int],
         on_congestion: Callable[[Peer, bool], None] = lambda peer, congested: None,
+        chunks: ChunkPool | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
@@ -120,6 +121,7 @@ class Peer:
         self.congested = False  # owes so much that writers should wait
         self._owed_bytes = 0  # of ADD frames that haven't been answered
         self._on_congestion = on_congestion
+        self.chunks = chunks
         self._address = address
         self._settings = settings
         self._runtime = runtime

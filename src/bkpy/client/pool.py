@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import Final
 
 from bkpy.client.peer import Peer
 from bkpy.config import ClientSettings
 from bkpy.errors import ClientClosedError
 from bkpy.metadata.registration import BookieDirectory
+from bkpy.protocol.receive_buffer import ChunkPool
 from bkpy.runtime import Runtime
+
+_CHUNKS_MAX: Final = 16  # of a megabyte each, for replies to reads
 
 
 class BookiePool:
@@ -32,6 +36,7 @@ class BookiePool:
         self._peers: dict[str, Peer] = {}
         self._keys: dict[int, bytes] = {}
         self._closed = False
+        self._chunks = ChunkPool(_CHUNKS_MAX)
         self.congested: set[Peer] = set()
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
@@ -51,6 +56,7 @@ class BookiePool:
                 key_of=self._keys.get,
                 next_id=self.next_id,
                 on_congestion=self._congestion,
+                chunks=self._chunks,
             )
         return peer
 
