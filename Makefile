@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-full check golden sim bench bench-peers clean
+.PHONY: help demo test test-full check golden sim bench bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -17,6 +17,7 @@ help:
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace"
 	@echo "make bench      the standard table of throughput and latency"
+	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes)"
 	@echo "make clean      remove everything that the others made"
 
@@ -45,6 +46,9 @@ sim: $(VENV)/.dev
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/table.py --json docs/bench.json
 	$(BIN)/python benchmarks/picture.py docs/bench.json docs/bench-peers.json --to docs/bench.svg
+
+bench-memory: $(VENV)/.demo
+	$(BIN)/python benchmarks/memory.py --json docs/bench-memory.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data spark-warehouse

@@ -113,6 +113,32 @@ def test_machine_versions_and_memory_are_known(tmp_path: Path) -> None:
     assert own > 1
 
 
+def test_memory_minute_by_minute(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "memory.py"),
+        "--minutes",
+        "0.02",
+        "--size",
+        "100",
+        "--outstanding",
+        "10",
+    ]
+    done = subprocess.run(
+        [*command, "--dir", str(tmp_path), "--json", str(tmp_path / "memory.json")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "memory.json").read_text())
+    (minute,) = found["minutes"]
+    assert list(minute) == ["client", "bookie-1", "bookie-2", "bookie-3"]
+    assert all(1 < low <= high for low, high in minute.values())
+    assert found["entries_per_s"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.json"]
+
+
 # --- the comparison: only what needs no download --------------------------------------------------------------------
 
 

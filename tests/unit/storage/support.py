@@ -147,12 +147,14 @@ class Reports:
         self.groups: list[int] = []
         self.replayed_frames = 0
         self.checkpoints = 0
+        self.flushed: list[int] = []
 
     def journal_group(self, frames: int, bytes_: int, sync_seconds: float) -> None:
         self.groups.append(frames)
 
     def checkpoint(self, bytes_: int, seconds: float) -> None:
         self.checkpoints += 1
+        self.flushed.append(bytes_)
 
     def replayed(self, frames: int, bytes_: int) -> None:
         self.replayed_frames += frames

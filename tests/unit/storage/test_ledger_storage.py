@@ -138,6 +138,18 @@ async def test_journals_and_entry_logs_roll_and_old_journals_go(tmp_path: Path) 
     await storage.close()
 
 
+async def test_memtables_are_flushed_at_different_fills_between_a_half_and_all() -> None:
+    host = Host(settings=bookie_settings(memtable_bytes_max=100_000))
+    storage = await host.boot()
+    for i in range(500):
+        await add(storage, Batch(1, i, payload=b"x" * 3000))
+    flushed = host.reports.flushed[1:]  # the first is that of the start, which has nothing to write
+    assert len(flushed) > 10
+    assert all(50_000 <= size <= 100_000 + 2 * 3300 for size in flushed), flushed
+    assert max(flushed) - min(flushed) > 10_000
+    await storage.close()
+
+
 async def test_full_memory_is_told_and_ends(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, memtable_bytes_max=100_000)
     storage = await bookie.boot()
