@@ -48,7 +48,10 @@ class File(Protocol):
         """Write all of `buffers` at `offset`; the number of bytes written, which is all of them."""
 
     def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
-        """`pwritev` and `fdatasync` in one. After an error nothing is known: never retry."""
+        """Write all of `buffers` at `offset` and return once they, and nothing else, are known to be on disk.
+
+        After an error nothing is known: never retry.
+        """
 
     def pread(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""

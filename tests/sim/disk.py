@@ -384,8 +384,8 @@ class SimFile:
         return len(data)
 
     def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
-        self.pwritev(buffers, offset)  # a crash may come between the two
-        self.fdatasync()
+        end = offset + self.pwritev(buffers, offset)  # a crash may come between the two
+        self._sync(range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def pread(self, length: int, offset: int) -> bytes:
         self._check("pread")
@@ -393,6 +393,10 @@ class SimFile:
         return self._inode.read(length, offset)
 
     def fdatasync(self) -> None:
+        self._sync(None)
+
+    def _sync(self, sectors: range | None) -> None:
+        """Sync these sectors, or all."""
         self._check("fdatasync")
         try:
             self._disk.operate("fdatasync", self.path)
@@ -404,7 +408,7 @@ class SimFile:
             inode.dirty.clear()
             raise
         if self._disk.never_syncs is None or self._disk.never_syncs not in self.path:
-            self._inode.sync()
+            self._inode.sync(sectors)
 
     def allocate(self, length: int) -> None:
         self._check("allocate")

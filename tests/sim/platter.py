@@ -80,10 +80,10 @@ class Inode:
             self._put(last, self.view[last][:inside] + bytes(SECTOR_BYTES - inside))
         self.size = length
 
-    def sync(self) -> None:
-        for i, versions in self.dirty.items():
-            self.durable[i] = versions[-1]
-        self.dirty.clear()
+    def sync(self, sectors: range | None = None) -> None:
+        """Make these sectors durable, or all, and the size."""
+        for i in list(self.dirty) if sectors is None else [i for i in sectors if i in self.dirty]:
+            self.durable[i] = self.dirty.pop(i)[-1]
         self.durable_size = self.size
 
     def decide(self, sector: int, fate: Fate, rng: random.Random) -> None:

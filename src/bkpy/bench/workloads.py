@@ -15,6 +15,7 @@ import bkpy
 
 WARM_UP_SHARE: Final = 0.25
 WARM_UP_MIN_S: Final = 1.0
+WARM_UP_MAX_S: Final = 10.0
 BATCH_ENTRIES: Final = 1000  # of one append_batch
 READ_LEDGER_BYTES: Final = 32 << 20  # what is written before it is read, over and over; half of a bookie's memtable
 GAP_RESOLUTION_S: Final = 0.01
@@ -225,7 +226,7 @@ async def _timed(
     calls: list[Coroutine[Any, Any, None]], options: Options, meter: Meter, progress: Callable[[float], None]
 ) -> None:
     """Run the calls for the given time; the first error ends the run and is raised."""
-    warm_up = max(WARM_UP_MIN_S, options.seconds * WARM_UP_SHARE)
+    warm_up = min(max(WARM_UP_MIN_S, options.seconds * WARM_UP_SHARE), WARM_UP_MAX_S)
     async with asyncio.TaskGroup() as group:
         for call in calls:
             group.create_task(call)

@@ -239,11 +239,12 @@ class Flights:
 
     def settle(self) -> None:
         """A bookie has answered: writers that waited for it may go on."""
-        if self._held and not self._scheduled:
+        if self._held:
             self._dirty += self._held
             self._held.clear()
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            if not self._scheduled:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._turn)
 
     # --- explicit last add confirmed --------------------------------------------------------------------------------
 

@@ -289,7 +289,7 @@ class LedgerWriter:
         self._next_id = first + count
         self._window_bytes += size
         self._window_entries += count
-        self._flights.gathered_bytes += size
+        self._flights.gathered_bytes += size + APPEND_BYTES
         if self._flights.gathered_bytes >= LAUNCH_BYTES:
             self._flights.launch()
         return await turn.whole

@@ -181,12 +181,15 @@ class ErrorReply(NamedTuple):
     message: str
 
 
-_packer: Final = msgpack.Packer()  # `msgpack.packb` makes one for each value
+# `msgpack.packb` makes a packer for each value. A shared one is safe only where packing is a single call into C, which
+# never lets go of the interpreter: without its extension, msgpack is Python that other threads may interrupt.
+_IN_C: Final = msgpack.Packer.__module__.endswith("_cmsgpack")
+_packb: Final = msgpack.Packer().pack if _IN_C else msgpack.packb
 
 
 def pack(value: Any) -> bytes:
-    """One msgpack value. Packing never lets go of the interpreter, so threads may share the packer."""
-    packed: bytes = _packer.pack(value)
+    """One msgpack value."""
+    packed: bytes = _packb(value)
     return packed
 
 

@@ -6,6 +6,7 @@ the process that began it; its directory is synced before anything refers to it 
 
 from __future__ import annotations
 
+import errno
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
@@ -28,10 +29,11 @@ LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
 RUN_BYTES_MIN: Final = 4096  # between two places where a reader may begin: 8 bytes of table buy a walk this short
 OPEN_LOGS_MAX: Final = 128  # files held open for reading
-# Written and synced at a time: syncs of the journal wait in the disk's queue behind it. In one system call, for each
-# loses the interpreter to the event loop, and then waits for it.
+# Written and synced at a time, in one system call. More, and syncs of the journal wait too long in the disk's queue;
+# less, and the flush loses the interpreter, and waits for it, more often.
 WRITE_BYTES: Final = 1 << 20
 SUFFIX: Final = ".log"
+_PARTS_MAX: Final = 1024  # what one system call takes
 _PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
 
 _LOG = struct.Struct("<8sH6xQ16s")
@@ -157,6 +159,7 @@ class LogWriter:
         self._blocks: list[FooterBlock] = []
         self._parts: list[Bytes] = []  # of what isn't written yet
         self._written = LOG_HEADER_BYTES
+        self._failed = False
         self.size = LOG_HEADER_BYTES
 
     def append(self, ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> Place:
@@ -172,9 +175,13 @@ class LogWriter:
         return place
 
     def _write(self) -> None:
+        if self._failed:
+            raise OSError(errno.EIO, "an earlier write to this log failed", self._file.path)
         parts, self._parts = self._parts, []
         if parts:
-            self._file.write_durably(parts, self._written)
+            self._failed = True  # unless it succeeds: what is on disk isn't known then, and it is never tried again
+            self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)
+            self._failed = False
             self._written = self.size
 
     def sync(self) -> None:

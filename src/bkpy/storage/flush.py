@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import add, itemgetter, le
 from typing import Final, NamedTuple
 
@@ -28,6 +28,7 @@ from bkpy.storage.stretch import verifies
 STEP_BATCHES: Final = 1000  # about a millisecond of the interpreter: how long the event loop may have to wait
 BLOCK_EFFORT: Final = 50
 LEDGER_EFFORT: Final = 20
+PART_BATCHES: Final = 5000  # of a ledger that are looked at in one go: calls into C don't let the event loop in
 INDEXED_PER_EFFORT: Final = 4  # putting a batch into its ledger's list costs a fraction of writing it
 
 _first = itemgetter(0)
@@ -55,18 +56,33 @@ def _ids(stretches: Sequence[tuple[int, int]]) -> Ids:
 
 def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_bytes: int) -> Iterator[Piece]:
     """The pieces of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
-    if not batches:
-        return iter(())
-    firsts, counts, strides, bodies, starts, ends = zip(*sorted(batches, key=_first), strict=True)
+    ordered = sorted(batches, key=_first)
+    plain: list[Iterator[Piece]] = []
+    last = last_entry
+    for start in range(0, len(ordered), PART_BATCHES):
+        found = _plain(ordered[start : start + PART_BATCHES], last, block_bytes)
+        if found is None:
+            return _merged(ledger_id, batches, last_entry, block_bytes)
+        last, made = found
+        plain.append(made)
+    return chain.from_iterable(plain)
+
+
+def _plain(batches: Sequence[Batch], last: int, block_bytes: int) -> tuple[int, Iterator[Piece]] | None:
+    """(highest id, pieces) of batches beyond `last` and one after the other: joined without looking into them.
+
+    None if they aren't like that.
+    """
+    firsts, counts, strides, bodies, starts, ends = zip(*batches, strict=True)
     followers = list(map(add, firsts, counts))
-    plain = set(strides) == {1} or set(counts) == {1}
-    if not plain or firsts[0] <= last_entry or max(counts) > SPAN_MAX or not all(map(le, followers, firsts[1:])):
-        return _merged(ledger_id, batches, last_entry, block_bytes)
-    # Beyond all that is stored, and one after the other: joined as they are, without looking into them.
+    if not (set(strides) == {1} or set(counts) == {1}) or firsts[0] <= last or max(counts) > SPAN_MAX:
+        return None
+    if not all(map(le, followers, firsts[1:])):
+        return None
     parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
     if followers[-1] - firsts[0] == sum(counts):
-        return _contiguous(firsts[0], counts, parts, block_bytes)
-    return _joined(zip(firsts, counts, parts, strict=True), block_bytes)
+        return followers[-1] - 1, _contiguous(firsts[0], counts, parts, block_bytes)
+    return followers[-1] - 1, _joined(zip(firsts, counts, parts, strict=True), block_bytes)
 
 
 def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], block_bytes: int) -> Iterator[Piece]:

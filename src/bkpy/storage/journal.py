@@ -1,6 +1,6 @@
 """One journal directory: group commit, rolling, recycling.
 
-Invariants: a callback runs only after the fdatasync of the frame that holds its record (S1), in the order of the
+Invariants: a callback runs only after the sync of the frame that holds its record (S1), in the order of the
 appends; at most one frame that is not synced is in flight; after a write or sync failed nothing is written and nothing
 is acknowledged any more, and no sync is tried again (S2); a file's directory is synced before its first frame (S4).
 """

@@ -1,0 +1,49 @@
+"""The log that is being filled: what is written when, and what a failed write means."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from bkpy.storage.entry_log import WRITE_BYTES, LogReader, LogWriter, decode_block
+from bkpy.storage.ids import Ids
+from sim.disk import SimDisk
+
+from .support import records
+
+
+def block(log: LogWriter, entry_id: int, payload: bytes = b"x") -> tuple[int, int]:
+    data = records(1, (entry_id,), payload=payload)
+    place = log.append(1, Ids(entry_id, 1), [(0, 0)], [data])
+    return place.offset, place.length
+
+
+def new_log(disk: SimDisk) -> LogWriter:
+    disk.make_dirs("/d")
+    return LogWriter(disk, "/d", 1, b"u" * 16)
+
+
+def test_thousands_of_small_blocks_are_readable_where_their_places_say() -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    data = records(1, (5,))
+    places = [log.append(1, Ids(5, 1), [(0, 0)], [data]) for _ in range(2 * WRITE_BYTES // 100)]
+    log.finish()
+    reader = LogReader(disk, "/d")
+    for place in places:
+        assert bytes(decode_block(reader.read(place), 1).data) == data
+    reader.close()
+
+
+def test_after_a_failed_write_a_log_never_says_that_it_is_on_disk() -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    block(log, 0)
+    disk.fail_at(1, errno.EIO, operation="pwritev")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    block(log, 1)
+    for again in (log.sync, log.sync, log.finish):
+        with pytest.raises(OSError, match="an earlier write to this log failed"):
+            again()
