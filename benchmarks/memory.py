@@ -50,9 +50,8 @@ async def measure(minutes: float, size: int, outstanding: int, ledgers: int, dir
                 found = {name: rss_anon_mb(pid) for name, pid in pids.items()}
                 samples.append({name: mb for name, mb in found.items() if mb is not None})
                 for bookie in cluster.bookies:
-                    for path in sorted(bookie.directory.rglob("*.log"))[:-LOGS_KEPT]:
-                        if path.parent.name != bookie.directory.name:
-                            path.unlink()
+                    for path in sorted((bookie.directory / "ledgers").rglob("*.log"))[:-LOGS_KEPT]:
+                        path.unlink()
                 await asyncio.sleep(SAMPLE_INTERVAL_S)
 
         def progress(share: float) -> None:

@@ -49,7 +49,7 @@ class Plan:
 
 
 FULL = Plan(seconds=10.0, rounds=7, cold_rounds=8, warm_rounds=2, time_max_s=5400.0, ceiling_each_round=True)
-QUICK = Plan(seconds=2.0, rounds=3, cold_rounds=4, warm_rounds=1, time_max_s=590.0, ceiling_each_round=False)
+QUICK = Plan(seconds=2.0, rounds=2, cold_rounds=4, warm_rounds=1, time_max_s=590.0, ceiling_each_round=False)
 
 
 class Comparison:

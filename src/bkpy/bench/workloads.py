@@ -17,7 +17,9 @@ WARM_UP_SHARE: Final = 0.25
 WARM_UP_MIN_S: Final = 1.0
 WARM_UP_MAX_S: Final = 10.0
 BATCH_ENTRIES: Final = 1000  # of one append_batch
-READ_LEDGER_BYTES: Final = 32 << 20  # what is written before it is read, over and over; half of a bookie's memtable
+READ_LEDGER_BYTES: Final = (
+    32 << 20
+)  # what is written before it is read, over and over; less than a memtable is flushed at
 GAP_RESOLUTION_S: Final = 0.01
 
 # Latencies are counted by classes of 5 us, so that a run of any length takes the same memory; the few above a second

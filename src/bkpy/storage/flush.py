@@ -79,10 +79,23 @@ def _plain(batches: Sequence[Batch], last: int, block_bytes: int) -> tuple[int, 
         return None
     if not all(map(le, followers, firsts[1:])):
         return None
+    return followers[-1] - 1, _sliced(firsts, counts, bodies, starts, ends, block_bytes)
+
+
+def _sliced(
+    firsts: Sequence[int],
+    counts: Sequence[int],
+    bodies: Sequence[Bytes],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    block_bytes: int,
+) -> Iterator[Piece]:
+    """The pieces of plain batches; their slices are made only when the first is asked for, and go with the last."""
     parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
-    if followers[-1] - firsts[0] == sum(counts):
-        return followers[-1] - 1, _contiguous(firsts[0], counts, parts, block_bytes)
-    return followers[-1] - 1, _joined(zip(firsts, counts, parts, strict=True), block_bytes)
+    if firsts[-1] + counts[-1] - firsts[0] == sum(counts):
+        yield from _contiguous(firsts[0], counts, parts, block_bytes)
+    else:
+        yield from _joined(zip(firsts, counts, parts, strict=True), block_bytes)
 
 
 def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], block_bytes: int) -> Iterator[Piece]:
