@@ -106,6 +106,12 @@ class BookieSettings(_Settings):
     requests_in_flight_max: Size = Field(
         default=1000, description="requests of one connection that wait for an answer before further ones are refused"
     )
+    long_polls_max: Size = Field(
+        default=1000, description="requests of one connection that wait for news of a ledger before more are refused"
+    )
+    long_poll_max_s: Seconds = Field(
+        default=60.0, description="seconds such a request waits at most, whatever its client asked for"
+    )
     handshake_timeout_s: Seconds = Field(
         default=5.0, description="seconds a new connection may take to introduce itself"
     )
@@ -168,7 +174,33 @@ class ClientSettings(_Settings):
     )
     entry_bytes_max: Size = Field(default=4 * MIB, description="bytes of the largest entry; bookies refuse larger ones")
     connect_timeout_s: Seconds = Field(default=3.0, description="seconds to reach a bookie and be greeted by it")
-    add_timeout_s: Seconds = Field(default=10.0, description="seconds a bookie has to acknowledge an append")
+    add_timeout_s: Seconds = Field(
+        default=5.0, description="seconds a bookie has to acknowledge an append before it is taken for failed"
+    )
+    add_quorum_timeout_s: Seconds = Field(
+        default=30.0, description="seconds without any progress after which a writer's pending appends fail"
+    )
+    no_bookies_timeout_s: float = Field(
+        default=3.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds a writer waits for bookies, when too few are left and no others can replace them",
+    )
+    disable_ensemble_change: bool = Field(
+        default=False, description="send to failed bookies again, instead of putting others in their place"
+    )
+    delay_ensemble_change: bool = Field(
+        default=False, description="replace failed bookies only when the ack quorum is in danger"
+    )
+    ensemble_changes_max: Size = Field(
+        default=100, description="changes of a writer's ensemble within ensemble_changes_window_s before it fails"
+    )
+    ensemble_changes_window_s: Seconds = Field(
+        default=60.0, description="seconds over which a writer's changes of ensemble are counted"
+    )
+    quarantine_s: Seconds = Field(
+        default=30.0, description="seconds for which a bookie that failed is chosen only if there is no other"
+    )
     read_timeout_s: Seconds = Field(default=10.0, description="seconds a bookie has to answer a read")
     metadata_timeout_s: Seconds = Field(default=10.0, description="seconds for one operation on metadata")
     session_timeout_s: Seconds = Field(
@@ -179,7 +211,23 @@ class ClientSettings(_Settings):
     prefetch_depth: Size = Field(
         default=4, description="reads that a scan keeps in flight, which hides the time that each takes"
     )
-    tail_poll_s: Seconds = Field(default=0.1, description="seconds between two looks for new entries when tailing")
+    tail_poll_s: Seconds = Field(
+        default=0.1, description="seconds between two looks for new entries, when tailing where bookies don't wait"
+    )
+    long_poll_s: Seconds = Field(default=10.0, description="seconds that a bookie waits for news when tailing")
+    read_late_percentile: float = Field(
+        default=99.0,
+        gt=0,
+        le=100,
+        description="share of recent reads, in percent, that were faster than one which counts as late; then a second "
+        "replica is asked as well",
+    )
+    read_late_min_s: Seconds = Field(
+        default=0.02, description="seconds before which no read counts as late, however fast the others were"
+    )
+    read_late_default_s: Seconds = Field(
+        default=0.2, description="seconds after which a read counts as late while too few were made to compare it with"
+    )
     explicit_lac_interval_s: float = Field(
         default=0.1,
         ge=0,

@@ -62,6 +62,10 @@ BAD: dict[str, Callable[[], bytes]] = {
     "an entry id below zero": lambda: HELLO + frame(Op.READ, [0, 1, -1, 0, 1]),
     "a range that is upside down": lambda: HELLO + frame(Op.READ, [0, 1, 5, 4, 1]),
     "a ledger id of 64 bits": lambda: HELLO + frame(Op.READ, [0, 2**64 - 1, 0, 0, 1]),
+    "a long poll for less than nothing": lambda: HELLO + frame(Op.WAIT_LAC, [1, -2, False, 1000]),
+    "a long poll of negative time": lambda: HELLO + frame(Op.WAIT_LAC, [1, -1, False, -1]),
+    "a long poll with a number for a truth": lambda: HELLO + frame(Op.WAIT_LAC, [1, -1, 0, 1000]),
+    "a force without a ledger": lambda: HELLO + frame(Op.FORCE, []),
     "a key that is too short": lambda: HELLO + frame(Op.PRESENT, [[1], [b"short"]]),
 }
 

@@ -48,6 +48,11 @@ def messages() -> list[tuple[int, object, bytes]]:
         (Op.READ_LAC | REPLY, m.ReadLacReply(Status.OK, len(last), True), last + lac),
         (Op.WRITE_LAC, m.WriteLac(LEDGER), lac),
         (Op.WRITE_LAC | REPLY, m.ErrorReply(Status.OK, ""), b""),
+        (Op.WAIT_LAC, m.WaitLac(LEDGER, -1, False, 10_000), b""),
+        (Op.WAIT_LAC | REPLY, m.ReadLacReply(Status.OK, len(last), False), last + lac),
+        (Op.ADD, m.AddColumns(Flags.DEFERRED_SYNC, [LEDGER], [0], [3], 1, [len(plain)]), plain),
+        (Op.FORCE, m.Force(LEDGER), b""),
+        (Op.FORCE | REPLY, m.ErrorReply(Status.FENCED, "fenced"), b""),
     ]
 
 

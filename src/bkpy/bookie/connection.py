@@ -4,7 +4,7 @@ ADD and PRESENT are taken in the order in which they arrived. The fast path deci
 operations; whatever it can't decide goes to a backlog that is worked off in order, and so does everything behind it.
 
 Invariants: nothing is answered before HELLO; an ADD is answered OK only from the storage's own callback, after the
-sync; what is pending for a connection is bounded, by not reading from the socket.
+sync, unless its client asked for less; what is pending for a connection is bounded, by not reading from the socket.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
+from bkpy.bookie.waiters import Waiter
 from bkpy.errors import BookKeeperError, CorruptDataError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -23,10 +24,14 @@ from bkpy.protocol.records import is_explicit_lac
 
 if TYPE_CHECKING:
     from bkpy.bookie.server import BookieServer
+    from bkpy.storage.ledger_storage import LastEntry
 
+_UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
+_DEFERRED: Final = int(Flags.DEFERRED_SYNC)
 _OK_HEAD: Final = m.pack(int(Status.OK))
 _BACKLOG_FRAMES_MAX: Final = 64  # beyond this the socket is not read: the slow path must catch up first
 _READS_AT_ONCE: Final = 8  # whose answers may be in memory while the client isn't reading; the others wait
+_UNSYNCED_BYTES_MAX: Final = 32 << 20  # beyond this, adds with deferred sync wait for the journal as all others do
 _AUTHORISED_MAX: Final = 100_000  # ledgers a connection may have presented; beyond it, clients present again
 
 
@@ -49,6 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._writable = asyncio.Event()
         self._writable.set()
+        self._waits: dict[Waiter, None] = {}
+        self._waiting = 0  # long polls that were taken; they are among those in flight
         self.peer = "?"
         self.in_flight = 0
         self.idle_ticks = 0
@@ -66,6 +73,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writable.set()  # nobody waits for a connection that is gone
+        for waiter in self._waits:
+            waiter.end()
         self._backlog.clear()
         self._out.clear()
         self._server.closed(self)
@@ -182,8 +191,9 @@ class Connection(asyncio.BufferedProtocol):
             self._hello(frame)
         elif op == Op.PRESENT:
             self._receive.retain()
+            self._learn(m.decode_present(frame.head))
             self._defer(frame)
-        elif op in (Op.READ, Op.READ_LAC, Op.WRITE_LAC):
+        elif op in _UNORDERED:
             self._receive.retain()
             self._start(frame)
         else:
@@ -206,7 +216,9 @@ class Connection(asyncio.BufferedProtocol):
         """Accept the frame as it is, if all its ledgers are known to be this connection's and none is fenced."""
         columns = m.decode_add(frame.head, len(frame.body))
         ids = set(columns.ledger_ids)
-        if columns.flags or not self._authorised.issuperset(ids) or not self._storage.fenced.isdisjoint(ids):
+        if columns.flags and columns.flags != _DEFERRED:
+            return False
+        if not self._authorised.issuperset(ids) or not self._storage.fenced.isdisjoint(ids):
             return False
         self._accept(frame, columns, frame.head, frame.body, _OK_HEAD)
         return True
@@ -217,15 +229,23 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id = frame.correlation_id
         metrics = self._metrics
         began = metrics.add_started(columns, len(body))
+        waiters = self._server.waiters
         self.in_flight += 1
 
-        def durable() -> None:
+        def done() -> None:
             metrics.add_done(began)
             self._reply(Op.ADD, correlation_id, answer)
+            if waiters.by_ledger:
+                waiters.wake(columns.ledger_ids)
             self._ended()
 
-        self._storage.add(columns, head, body, durable)
-        if self._storage.full:
+        storage = self._storage
+        if columns.flags & _DEFERRED and storage.unsynced_bytes < _UNSYNCED_BYTES_MAX and not storage.failed.done():
+            storage.add(columns, head, body, _nothing)
+            done()
+        else:
+            storage.add(columns, head, body, done)
+        if storage.full:
             self.pause("memory")
 
     # --- the slow path, in order ------------------------------------------------------------------------------------
@@ -255,12 +275,15 @@ class Connection(asyncio.BufferedProtocol):
             if self._server.draining:
                 self._server.answered()
 
-    async def _present(self, present: m.Present) -> None:
+    def _learn(self, present: m.Present) -> None:
+        """Know the keys at once: requests that keep no order, and so don't wait for the backlog, need them as well."""
         if len(self._presented) + len(present.keys) > _AUTHORISED_MAX:
             # Forgetting is always safe: the next ADD is answered KEY_REQUIRED, and the client presents again.
             self._presented.clear()
             self._authorised.clear()
         self._presented.update(zip(present.ledger_ids, present.keys, strict=True))
+
+    async def _present(self, present: m.Present) -> None:
         try:
             states = await self._storage.states(present.ledger_ids)
         except CorruptDataError:
@@ -321,9 +344,15 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests without an order ----------------------------------------------------------------------------------
 
     def _start(self, frame: wire.Frame) -> None:
-        if self.in_flight >= self._server.settings.requests_in_flight_max:
-            self._fail(frame, Status.TOO_MANY_REQUESTS, f"more than {self.in_flight} requests in flight")
+        settings = self._server.settings
+        if frame.opcode == Op.WAIT_LAC:
+            pending, bound = self._waiting, settings.long_polls_max
+        else:
+            pending, bound = self.in_flight - self._waiting, settings.requests_in_flight_max
+        if pending >= bound:
+            self._fail(frame, Status.TOO_MANY_REQUESTS, f"{pending} requests are in flight, which is the limit")
             return
+        self._waiting += frame.opcode == Op.WAIT_LAC
         self.in_flight += 1
         self._server.spawn(self._serve(frame), f"request of {self.peer}", self)
 
@@ -334,6 +363,10 @@ class Connection(asyncio.BufferedProtocol):
                 await self._read(frame, m.decode_read(frame.head))
             elif frame.opcode == Op.READ_LAC:
                 await self._read_lac(frame, m.decode_read_lac(frame.head))
+            elif frame.opcode == Op.WAIT_LAC:
+                await self._wait_lac(frame, m.decode_wait_lac(frame.head))
+            elif frame.opcode == Op.FORCE:
+                await self._force(frame, m.decode_force(frame.head))
             else:
                 await self._write_lac(frame, m.decode_write_lac(frame.head))
         except BookKeeperError as e:
@@ -343,6 +376,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(frame, Status.UNKNOWN, str(e))
         finally:
             done()
+            self._waiting -= frame.opcode == Op.WAIT_LAC
             self._ended()
 
     async def _fence(self, ledger_id: int) -> Status:
@@ -352,6 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         status = self._check_key(ledger_id, key, None if state is None else state.key)
         if status == Status.OK and key is not None:
             await self._storage.fence(ledger_id, key)
+            self._server.waiters.wake((ledger_id,))
         return status
 
     async def _read(self, frame: wire.Frame, read: m.Read) -> None:
@@ -375,26 +410,71 @@ class Connection(asyncio.BufferedProtocol):
             if status != Status.OK:
                 self._fail(frame, status, f"fencing ledger {request.ledger_id} was refused")
                 return
-        last = await self._storage.last_entry(request.ledger_id)
+        self._tell_last(frame, await self._storage.last_entry(request.ledger_id))
+
+    def _tell_last(self, frame: wire.Frame, last: LastEntry) -> None:
         known = Status.UNKNOWN if last.limbo else Status.OK
         status = known if last.known else Status.NO_SUCH_LEDGER
         head = m.pack([int(status), len(last.entry), last.fenced])
-        self._reply(Op.READ_LAC, frame.correlation_id, head, [last.entry, last.explicit_lac])
+        self._reply(frame.opcode, frame.correlation_id, head, [last.entry, last.explicit_lac])
+
+    async def _wait_lac(self, frame: wire.Frame, request: m.WaitLac) -> None:
+        waiters = self._server.waiters
+        waiter = waiters.add(request.ledger_id)  # before the first look, so that nothing falls between the two
+        self._waits[waiter] = None
+        wait_s = min(request.wait_ms / 1000, self._server.settings.long_poll_max_s)
+        timer = asyncio.get_running_loop().call_later(wait_s, waiter.end)
+        if self._server.draining or self._transport is None:
+            waiter.end()
+        try:
+            while not await self._told(frame, request, waiter):
+                await waiter.changed.wait()
+        finally:
+            timer.cancel()
+            del self._waits[waiter]
+            waiters.remove(request.ledger_id, waiter)
+
+    async def _told(self, frame: wire.Frame, request: m.WaitLac, waiter: Waiter) -> bool:
+        """Answer a long poll if there is news or its time is up; whether it was."""
+        async with self._reads:  # records are in memory for a few at once only, as for reads
+            await self._writable.wait()
+            waiter.changed.clear()
+            last = await self._storage.last_entry(request.ledger_id)
+            news = last.lac > request.known_lac or (last.fenced and not request.known_fenced)
+            if not news and not waiter.over:
+                return False
+            self._tell_last(frame, last)
+            self._flush()  # so that the next one waits if the client doesn't read
+            return True
+
+    async def _may_write(self, ledger_id: int) -> tuple[Status, bool]:
+        """(whether this client may change the ledger, whether the ledger was ever seen)."""
+        state = (await self._storage.states((ledger_id,)))[ledger_id]
+        status = self._check_key(ledger_id, self._presented.get(ledger_id), None if state is None else state.key)
+        if status == Status.OK and ledger_id in self._storage.fenced:
+            status = Status.FENCED
+        return status, state is not None
 
     async def _write_lac(self, frame: wire.Frame, request: m.WriteLac) -> None:
-        state = (await self._storage.states((request.ledger_id,)))[request.ledger_id]
-        status = self._check_key(
-            request.ledger_id, self._presented.get(request.ledger_id), None if state is None else state.key
-        )
-        if status == Status.OK and state is None:
+        status, seen = await self._may_write(request.ledger_id)
+        if status == Status.OK and not seen:
             status = Status.NO_SUCH_LEDGER
-        if status == Status.OK and request.ledger_id in self._storage.fenced:
-            status = Status.FENCED
         if status == Status.OK and not is_explicit_lac(frame.body, request.ledger_id):
             status = Status.BAD_REQUEST
         if status == Status.OK:
             await self._storage.set_explicit_lac(request.ledger_id, bytes(frame.body))
+            self._server.waiters.wake((request.ledger_id,))
         self._fail(frame, status, "")
+
+    async def _force(self, frame: wire.Frame, request: m.Force) -> None:
+        status, _ = await self._may_write(request.ledger_id)
+        if status == Status.OK:
+            await self._storage.force(request.ledger_id)
+        self._fail(frame, status, "")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _gather(body: memoryview, sizes: list[int], keep: list[int]) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from bkpy.bookie.connection import Connection
 from bkpy.bookie.metrics import BookieMetrics
+from bkpy.bookie.waiters import Waiters
 from bkpy.config import BookieSettings, split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
@@ -43,6 +44,7 @@ class BookieServer:
         self.metrics = metrics
         # The memtable's two generations are what keeps most of them.
         self.chunks = ChunkPool(2 * settings.memtable_bytes_max // CHUNK_BYTES_MAX + _SPARE_CHUNKS)
+        self.waiters = Waiters()
         self.bookie_id = settings.bookie_id
         self.draining = False
         self.log = logging.getLogger("bkpy.bookie")
@@ -74,6 +76,7 @@ class BookieServer:
             self._server.close()
         for connection in list(self._connections):
             connection.pause("draining")
+        self.waiters.end_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while any(c.busy for c in self._connections):

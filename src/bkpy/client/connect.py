@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
+import warnings
 from collections.abc import AsyncIterator, Generator, Mapping
-from typing import Any
+from typing import Any, Final
 
+from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
 from bkpy.client.placement import Placement, RandomPlacement
 from bkpy.client.pool import BookiePool
 from bkpy.client.reader import LedgerReader
+from bkpy.client.recovery import LedgerRecovery
+from bkpy.client.replicator import Replicator
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import ClientSettings, client_settings
 from bkpy.errors import (
-    BookieUnavailableError,
     ClientClosedError,
     ConfigError,
-    NotEnoughBookiesError,
     UnauthorizedError,
 )
 from bkpy.metadata.cluster import Cluster, open_cluster
@@ -28,6 +30,13 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.runtime import Runtime, real_runtime
+
+_WATCH_S: Final = 0.5  # between two looks at the progress of all writers
+
+_ONE_ACK: Final = (
+    "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
+    "ledger has to wait for every single bookie of the write quorum"
+)
 
 
 class Client:
@@ -49,7 +58,6 @@ class Client:
         self._directory = directory
         self._settings = settings
         self._runtime = runtime
-        self._placement = placement or RandomPlacement(runtime.rng)
         self._owns_store = owns_store
         self._pool = BookiePool(
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{__version__}"
@@ -57,7 +65,9 @@ class Client:
         self._flights = Flights(
             self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
         )
-        self._writers: dict[LedgerWriter, None] = {}
+        self._ensembles = Ensembles(directory, placement or RandomPlacement(runtime.rng), self._pool, settings, runtime)
+        self._replicators: dict[Replicator, None] = {}
+        self._watching: asyncio.TimerHandle | None = None
         self._closed = False
 
     @classmethod
@@ -108,20 +118,26 @@ class Client:
         password: bytes = b"",
         digest: str = "crc32c",
         custom_metadata: Mapping[str, bytes] | None = None,
+        caller_ids: bool = False,
+        deferred_sync: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and return its writer.
 
         Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
-        it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. Raises `ConfigError` for
-        sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`, `MetadataUnavailableError`.
+        it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. With `caller_ids`, every
+        append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
+        `force` makes them durable. Raises `ConfigError` for sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`,
+        `MetadataUnavailableError`.
         """
         self._check_open()
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
+        if ack_quorum == 1 and write_quorum > 1:
+            warnings.warn(_ONE_ACK, stacklevel=2)
         custom = _custom(custom_metadata)
         key = ledger_key(password)
-        bookies = await self._ensemble(ensemble_size)
+        bookies = await self._ensembles.new(ensemble_size)
         created_ms = int(self._runtime.clock.time() * 1000)
         token = self._runtime.rng.randbytes(16).hex()
         metadata, version = await self._cluster.catalog.create(
@@ -137,6 +153,8 @@ class Client:
                 created_ms=created_ms,
                 owner_token=token,
                 custom_metadata=custom,
+                caller_ids=caller_ids,
+                deferred_sync=deferred_sync,
             )
         )
         self._check_open()
@@ -146,41 +164,33 @@ class Client:
             version,
             codec=RecordCodec(metadata.ledger_id, digest, digest_key(password)),
             catalog=self._cluster.catalog,
+            ensembles=self._ensembles,
             pool=self._pool,
             flights=self._flights,
             settings=self._settings,
-            # What a bookie wouldn't take is refused at the call, before it costs others their connection.
-            entry_bytes_max=min(
-                [self._settings.entry_bytes_max, *(self._pool.peer(bookie_id).entry_bytes_max for bookie_id in bookies)]
-            ),
             runtime=self._runtime,
-            on_closed=lambda closed: self._writers.pop(closed, None),
+            on_closed=self._ended,
         )
-        self._writers[writer] = None
+        self._begun(writer)
         return writer
 
-    async def _ensemble(self, size: int) -> tuple[str, ...]:
-        """Bookies that are registered and could be connected to; others are taken while there are any."""
-        avoid: set[str] = set()
-        while True:
-            if len(self._directory.bookies) < size:
-                await self._directory.refresh()  # the watch may be a moment behind
-            chosen = self._placement.choose(self._directory.bookies, size, avoid)
-            reached = await asyncio.gather(
-                *(self._pool.peer(bookie_id).connect() for bookie_id in chosen), return_exceptions=True
-            )
-            failed = {bookie_id for bookie_id, result in zip(chosen, reached, strict=True) if result is not None}
-            if not failed:
-                return chosen
-            for result in reached:
-                if result is not None and not isinstance(result, BookieUnavailableError):
-                    raise result
-            if failed <= avoid:
-                raise NotEnoughBookiesError(
-                    f"the ensemble needs {size} bookies, and these are registered but can't be reached: "
-                    f"{', '.join(sorted(failed))}"
-                )
-            avoid |= failed
+    def _begun(self, replicator: Replicator) -> None:
+        self._replicators[replicator] = None
+        if self._watching is None:
+            self._watch_progress()
+
+    def _ended(self, replicator: Replicator) -> None:
+        self._replicators.pop(replicator, None)
+
+    def _watch_progress(self) -> None:
+        """Now and then, look for writers whose quorums don't answer. On no append's path."""
+        self._watching = None
+        now = self._runtime.clock.monotonic()
+        for replicator in list(self._replicators):
+            replicator.check_progress(now)
+        if self._replicators:
+            interval = min(_WATCH_S, self._settings.add_quorum_timeout_s / 4)
+            self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
 
     async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
         """Open a ledger for reading up to last add confirmed. Never disturbs its writer.
@@ -190,19 +200,48 @@ class Client:
         """
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
-        if metadata.ledger_key != ledger_key(password):
-            raise UnauthorizedError("the password is not the ledger's", ledger_id=ledger_id)
-        reader = LedgerReader(
+        reader = self._reader(_authorised(metadata, password), password)
+        if not reader.closed:
+            await reader.read_last_add_confirmed()
+        return reader
+
+    async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
+        """Fence the ledger, find out where it ends, close it there, and open it for reading.
+
+        Its writer, if there still is one, can't append any more. Nothing that was acknowledged is lost. A ledger that
+        is CLOSED is just opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, and
+        `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
+        may succeed.
+        """
+        self._check_open()
+        metadata, version = await self._cluster.catalog.read(ledger_id)
+        metadata = _authorised(metadata, password)
+        if metadata.state is not LedgerState.CLOSED:
+            recovery = LedgerRecovery(
+                metadata,
+                version,
+                codec=RecordCodec(ledger_id, metadata.digest, digest_key(password)),
+                catalog=self._cluster.catalog,
+                ensembles=self._ensembles,
+                pool=self._pool,
+                flights=self._flights,
+                settings=self._settings,
+                runtime=self._runtime,
+                on_begun=self._begun,
+                on_ended=self._ended,
+            )
+            metadata = await recovery.run()
+        return self._reader(metadata, password)
+
+    def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
+        return LedgerReader(
             metadata,
-            codec=RecordCodec(ledger_id, metadata.digest, digest_key(password)),
+            codec=RecordCodec(metadata.ledger_id, metadata.digest, digest_key(password)),
             catalog=self._cluster.catalog,
             pool=self._pool,
             settings=self._settings,
             runtime=self._runtime,
         )
-        if not reader.closed:
-            await reader.read_last_add_confirmed()
-        return reader
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store keeps about a ledger. Raises `NoSuchLedgerError`."""
@@ -232,8 +271,10 @@ class Client:
         if self._closed:
             return
         self._closed = True
-        for writer in list(self._writers):
-            writer.abandon()
+        if self._watching is not None:
+            self._watching.cancel()
+        for replicator in list(self._replicators):
+            replicator.abandon()
         self._flights.close()
         await self._pool.close()
         await self._directory.close()
@@ -296,6 +337,12 @@ def connect(
     no server could be reached within `metadata_timeout_s`.
     """
     return _Connecting(uri, client_settings(**settings), ssl, placement)
+
+
+def _authorised(metadata: LedgerMetadata, password: bytes) -> LedgerMetadata:
+    if metadata.ledger_key != ledger_key(password):
+        raise UnauthorizedError("the password is not the ledger's", ledger_id=metadata.ledger_id)
+    return metadata
 
 
 def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:

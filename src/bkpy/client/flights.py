@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
-from bkpy.errors import BookieUnavailableError, BookKeeperError
+from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
@@ -37,18 +38,37 @@ class Writer(Protocol):
     def blocked(self) -> bool:
         """Whether one of its bookies owes too much."""
 
-    def completed(self, batch: Batch) -> None: ...
+    def completed(self, batch: Batch) -> None:
+        """The batch is on its ack quorum."""
 
-    def failed(self, error: BookKeeperError) -> None: ...
+    def accepted(self, batch: Batch, bookie_id: str) -> None:
+        """A bookie has a batch that is no longer counted by its flight (see `SentFlight.release`)."""
+
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
+        """A bookie does not take a batch."""
+
+    def failed(self, error: BookKeeperError) -> None:
+        """A bookie has refused a batch for good."""
 
     def publish_lac(self) -> None:
         """Tell the bookies what is confirmed; called when nothing was appended for a while."""
 
 
 class SentFlight:
-    """A flight on its way: the pure count, the bytes, and the bookies."""
+    """A flight on its way: the pure count, the bytes, and the bookies. Lives as long as a batch of it may be needed."""
 
-    __slots__ = ("_retried", "body_bytes", "buffers", "correlation_id", "flight", "flights", "ledger_ids", "peers")
+    __slots__ = (
+        "_places",
+        "_released",
+        "_retried",
+        "body_bytes",
+        "buffers",
+        "correlation_id",
+        "flight",
+        "flights",
+        "ledger_ids",
+        "peers",
+    )
 
     def __init__(
         self,
@@ -68,52 +88,153 @@ class SentFlight:
         self.body_bytes = body_bytes
         self.ledger_ids = ledger_ids
         self._retried = 0
+        self._released: set[Batch] | None = None
+        self._places: dict[tuple[int, int], Piece] | None = None
 
     def replied(self, index: int, head: memoryview) -> None:
         statuses = m.decode_add_reply(head, len(self.flight.batches))
-        if statuses != Status.OK and self._key_required(statuses) and not self._retried >> index & 1:
+        if statuses != Status.OK and _key_required(statuses) and not self._retried >> index & 1:
             self._retried |= 1 << index
             self.peers[index].add_again(self, index)
             return
-        self._decide(self.flight.reply(index, statuses), index, None)
-
-    @staticmethod
-    def _key_required(statuses: int | list[int]) -> bool:
-        return Status.KEY_REQUIRED in statuses if isinstance(statuses, list) else statuses == Status.KEY_REQUIRED
+        self._decide(self.flight.reply(index, statuses), index, statuses)
 
     def failed(self, index: int, error: BookKeeperError) -> None:
         self._decide(self.flight.fail(index), index, error)
 
-    def _decide(self, verdict: Verdict, index: int, error: BookKeeperError | None) -> None:
-        for batch in verdict.completed:
-            batch.owner.completed(batch)
-        if verdict.refused:
-            for batch, status in verdict.refused:
-                refused = m.error_of(status, ledger_id=batch.ledger_id, bookie=self.peers[index].bookie_id)
-                batch.owner.failed(refused)
-        for batch in verdict.hopeless:
-            batch.owner.failed(self._unavailable(batch, index, error))
+    def _decide(self, verdict: Verdict, index: int, answer: int | list[int] | BookKeeperError) -> None:
+        if self._released is None:
+            for batch in verdict.completed:
+                batch.owner.completed(batch)
+        else:
+            self._decide_released(verdict, index, self._released)
+        if verdict.refused or verdict.failed:
+            self._decide_failed(verdict, index, answer)
         if self.flight.settled:
-            self.buffers = []  # nothing can need them any more
+            self.flight.settle()
         self.flights.settle()
 
-    def _unavailable(self, batch: Batch, index: int, error: BookKeeperError | None) -> BookieUnavailableError:
-        reason = error.message if error is not None else "it refused the entry"
-        return BookieUnavailableError(
-            f"fewer than {self.flight.ack_quorum} bookies could acknowledge; the last to fail: {reason}",
-            ledger_id=batch.ledger_id,
-            entry_id=batch.first_id,
-            bookie=self.peers[index].bookie_id,
-            outcome_unknown=True,
+    def _decide_released(self, verdict: Verdict, index: int, released: set[Batch]) -> None:
+        name = self.peers[index].bookie_id
+        for batch in verdict.completed:
+            if batch not in released:
+                batch.owner.completed(batch)
+        for batch in self.flight.batches:
+            if batch in released and self.flight.accepted(batch) >> index & 1:
+                batch.owner.accepted(batch, name)
+
+    def _decide_failed(self, verdict: Verdict, index: int, answer: int | list[int] | BookKeeperError) -> None:
+        name = self.peers[index].bookie_id
+        for batch, status in verdict.refused:
+            batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))
+        if isinstance(answer, BookKeeperError):
+            for owner in dict.fromkeys(batch.owner for batch in verdict.failed):
+                owner.bookie_failed(name, answer)
+            return
+        statuses = answer if isinstance(answer, list) else [answer] * len(self.flight.batches)
+        failed = set(verdict.failed)
+        for batch, code in zip(self.flight.batches, statuses, strict=True):
+            if batch in failed:
+                batch.owner.bookie_failed(name, m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name))
+
+    # --- batches whose bookies have changed -------------------------------------------------------------------------
+
+    def release(self, batch: Batch) -> set[str]:
+        """Stop counting the batch: its owner is told of each bookie that accepts it. Returns those that have."""
+        if self._released is None:
+            self._released = set()
+        self._released.add(batch)
+        bits = self.flight.accepted(batch)
+        return {peer.bookie_id for i, peer in enumerate(self.peers) if bits >> i & 1}
+
+    def piece(self, batch: Batch) -> Piece:
+        """The batch as it was sent."""
+        if self._places is None:
+            head = memoryview(self.buffers[0])[wire.PREFIX_BYTES :]
+            columns = m.decode_add(head, self.body_bytes)
+            body = memoryview(b"".join(self.buffers[1:]))
+            strides = columns.strides if isinstance(columns.strides, list) else [columns.strides] * len(columns.sizes)
+            self._places = {}
+            offset = 0
+            for ledger_id, first, count, stride, size in zip(
+                columns.ledger_ids, columns.first_ids, columns.counts, strides, columns.sizes, strict=True
+            ):
+                self._places[ledger_id, first] = Piece(first, count, stride, body[offset : offset + size])
+                offset += size
+        return self._places[batch.ledger_id, batch.first_id]
+
+
+class Piece(NamedTuple):
+    """One batch as it was sent: entries first_id, first_id + stride, ... and their records."""
+
+    first_id: int
+    entries: int
+    stride: int
+    records: memoryview
+
+
+class Resent:
+    """Batches of one ledger on their way to one bookie that others had in its place, or that failed before."""
+
+    __slots__ = ("_batches", "_owner", "_peer", "_retried", "body_bytes", "buffers", "correlation_id", "ledger_ids")
+
+    def __init__(self, owner: Writer, peer: Peer, flags: int, correlation_id: int, batches: list[Batch]) -> None:
+        pieces: list[Piece] = [batch.sent.piece(batch) for batch in batches]
+        ledger_id = batches[0].ledger_id
+        head = m.pack(
+            [
+                flags,
+                [ledger_id] * len(pieces),
+                [piece.first_id for piece in pieces],
+                [piece.entries for piece in pieces],
+                [piece.stride for piece in pieces],
+                [len(piece.records) for piece in pieces],
+            ]
         )
+        self._owner = owner
+        self._peer = peer
+        self._batches = batches
+        self._retried = False
+        self.correlation_id = correlation_id
+        self.buffers = wire.encode(Op.ADD, correlation_id, head, [piece.records for piece in pieces])
+        self.body_bytes = sum(len(piece.records) for piece in pieces)
+        self.ledger_ids = {ledger_id}
+
+    def replied(self, index: int, head: memoryview) -> None:
+        statuses = m.decode_add_reply(head, len(self._batches))
+        if statuses != Status.OK and _key_required(statuses) and not self._retried:
+            self._retried = True
+            self._peer.add_again(self, index)
+            return
+        name = self._peer.bookie_id
+        each = statuses if isinstance(statuses, list) else [statuses] * len(self._batches)
+        for batch, code in zip(self._batches, each, strict=True):
+            if code == Status.OK:
+                self._owner.accepted(batch, name)
+                continue
+            status = m.status_of(code)
+            error = m.error_of(status, ledger_id=batch.ledger_id, bookie=name)
+            if status in (Status.FENCED, Status.UNAUTHORIZED):
+                self._owner.failed(error)
+            else:
+                self._owner.bookie_failed(name, error)
+
+    def failed(self, index: int, error: BookKeeperError) -> None:
+        self._owner.bookie_failed(self._peer.bookie_id, error)
+
+
+def _key_required(statuses: int | list[int]) -> bool:
+    return Status.KEY_REQUIRED in statuses if isinstance(statuses, list) else statuses == Status.KEY_REQUIRED
 
 
 class Route:
     """One write set with one ack quorum: collects the batches of a turn, of any number of ledgers, in columns."""
 
     __slots__ = (
+        "__weakref__",
         "_bytes_max",
         "_counts",
+        "_flags",
         "_flights",
         "_parts",
         "_size",
@@ -124,9 +245,10 @@ class Route:
         "peers",
     )
 
-    def __init__(self, flights: Flights, peers: list[Peer], ack_quorum: int, bytes_max: int) -> None:
+    def __init__(self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, bytes_max: int) -> None:
         self.peers = peers
         self.ack_quorum = ack_quorum
+        self._flags = flags
         self._flights = flights
         self._bytes_max = bytes_max
         self._clear()
@@ -164,7 +286,7 @@ class Route:
         ledger_ids = [batch.ledger_id for batch in batches]
         first_ids = [batch.first_id for batch in batches]
         stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
-        head = m.pack([0, ledger_ids, first_ids, self._counts, stride, self._sizes])
+        head = m.pack([self._flags, ledger_ids, first_ids, self._counts, stride, self._sizes])
         parts = self._parts
         body: list[wire.Bytes] = parts if size >= PART_BYTES_MIN * len(parts) else [b"".join(parts)]
         self._clear()
@@ -178,6 +300,8 @@ class Route:
             size,
             set(ledger_ids),
         )
+        for batch in batches:
+            batch.sent = sent
         for index, peer in enumerate(self.peers):
             peer.add(sent, index)
 
@@ -189,7 +313,8 @@ class Flights:
         self._pool = pool
         self._batch_bytes_max = batch_bytes_max
         self._lac_interval_s = lac_interval_s
-        self._routes: dict[tuple[tuple[str, ...], int], Route] = {}
+        # Weak: a route lives as long as a writer uses it, and ensembles change.
+        self._routes: WeakValueDictionary[tuple[tuple[str, ...], int, int], Route] = WeakValueDictionary()
         self._dirty: list[Writer] = []
         self._held: list[Writer] = []
         self._loaded: list[Route] = []
@@ -200,14 +325,28 @@ class Flights:
         self._ticker: asyncio.TimerHandle | None = None
         self.next_id = pool.next_id
 
-    def route(self, bookie_ids: Iterable[str], ack_quorum: int) -> Route:
+    def route(self, bookie_ids: Iterable[str], ack_quorum: int, flags: int = 0) -> Route:
         """The route to these bookies. Their order is of no account: each of them gets every batch."""
-        key = (tuple(sorted(bookie_ids)), ack_quorum)
+        key = (tuple(sorted(bookie_ids)), ack_quorum, flags)
         route = self._routes.get(key)
         if route is None:
             peers = [self._pool.peer(bookie_id) for bookie_id in key[0]]
-            route = self._routes[key] = Route(self, peers, ack_quorum, self._batch_bytes_max)
+            route = self._routes[key] = Route(self, peers, ack_quorum, flags, self._batch_bytes_max)
         return route
+
+    def resend(self, writer: Writer, bookie_id: str, batches: Iterable[Batch], flags: int) -> None:
+        """Send batches of one ledger to one bookie more, in frames of about `batch_bytes_max`."""
+        peer = self._pool.peer(bookie_id)
+        some: list[Batch] = []
+        size = 0
+        for batch in batches:
+            some.append(batch)
+            size += len(batch.sent.piece(batch).records)
+            if size >= self._batch_bytes_max:
+                peer.add(Resent(writer, peer, flags, self.next_id(), some), 0)
+                some, size = [], 0
+        if some:
+            peer.add(Resent(writer, peer, flags, self.next_id(), some), 0)
 
     def mark(self, writer: Writer) -> None:
         """The writer has something to send, this turn."""

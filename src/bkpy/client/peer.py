@@ -118,6 +118,7 @@ class Peer:
         self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
         self.slow_until = 0.0  # a read has timed out: others are to be asked first
         self._slots = asyncio.Semaphore(CALLS_MAX)
+        self.epoch = 0  # how many connections there have been
         self.congested = False  # owes so much that writers should wait
         self._owed_bytes = 0  # of ADD frames that haven't been answered
         self._on_congestion = on_congestion
@@ -226,6 +227,14 @@ class Peer:
             self.slow_until = self._runtime.clock.monotonic() + _SLOW_S
             raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
 
+    async def call_as_owner(self, op: Op, head: bytes, *, ledger_id: int, timeout_s: float) -> wire.Frame:
+        """Like `call`, for what needs the ledger's key; presents it again if the bookie has forgotten it."""
+        reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s)
+        if m.reply_status(reply.head) == Status.KEY_REQUIRED:
+            self.forget(ledger_id)
+            reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s)
+        return reply
+
     async def connect(self) -> None:
         """Return once connected; `BookieUnavailableError` if the bookie is down."""
         if self._state is _State.UP:
@@ -312,6 +321,7 @@ class Peer:
         if connection.lost.done():
             return
         self._state = _State.UP
+        self.epoch += 1
         self._error = None
         self._presented.clear()
         for connected in self._connected:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from bkpy.errors import NotEnoughBookiesError
@@ -18,6 +18,15 @@ class Placement(Protocol):
 
         Raises `NotEnoughBookiesError` if there are too few.
         """
+
+    def replace(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        ensemble: Sequence[str],
+        positions: Collection[int],
+        avoid: Collection[str],
+    ) -> tuple[str, ...]:
+        """The ensemble with others at `positions`."""
 
 
 class RandomPlacement:
@@ -37,3 +46,14 @@ class RandomPlacement:
         if len(good) >= size:
             return tuple(self._rng.sample(good, size))
         return tuple(self._rng.sample([*good, *self._rng.sample(rest, size - len(good))], size))
+
+    def replace(
+        self,
+        bookies: Mapping[str, BookieInfo],
+        ensemble: Sequence[str],
+        positions: Collection[int],
+        avoid: Collection[str],
+    ) -> tuple[str, ...]:
+        rest = {k: v for k, v in bookies.items() if k not in ensemble}
+        chosen = iter(self.choose(rest, len(positions), avoid))
+        return tuple(next(chosen) if i in positions else b for i, b in enumerate(ensemble))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -35,6 +36,7 @@ class BookiePool:
         self._software = software
         self._peers: dict[str, Peer] = {}
         self._keys: dict[int, bytes] = {}
+        self._key_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
         self._closed = False
         self._chunks = ChunkPool(_CHUNKS_MAX)
         self.congested: set[Peer] = set()
@@ -69,8 +71,18 @@ class BookiePool:
     def add_key(self, ledger_id: int, key: bytes) -> None:
         """From now on the ledger's key can be presented to bookies."""
         self._keys[ledger_id] = key
+        self._key_users[ledger_id] += 1
+
+    def forget_ledger(self, ledger_id: int, bookie_id: str) -> None:
+        """The ledger won't be written to that bookie any more."""
+        if bookie_id in self._peers:
+            self._peers[bookie_id].forget(ledger_id)
 
     def forget_key(self, ledger_id: int, bookie_ids: Iterable[str]) -> None:
+        self._key_users[ledger_id] -= 1
+        if self._key_users[ledger_id] > 0:
+            return
+        del self._key_users[ledger_id]
         self._keys.pop(ledger_id, None)
         for bookie_id in bookie_ids:
             if bookie_id in self._peers:

@@ -12,136 +12,73 @@ is closed at last add confirmed, never beyond.
 from __future__ import annotations
 
 import asyncio
-import logging
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, islice
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from bkpy.client.flights import APPEND_BYTES, LAUNCH_BYTES, Flights, Route
+from bkpy.client.closing import close_ledger
+from bkpy.client.ensembles import Ensembles
+from bkpy.client.flights import APPEND_BYTES, LAUNCH_BYTES, Flights
 from bkpy.client.pool import BookiePool
+from bkpy.client.replicator import Replicator, log
+from bkpy.client.turns import SENT, Chunk, Single, Turn, chunks
 from bkpy.config import ClientSettings
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
     ClientClosedError,
     ConfigError,
+    DuplicateEntryError,
     FrameTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
     MetadataConflictError,
-    NoSuchLedgerError,
+    MetadataUnavailableError,
+    QuorumTimeoutError,
     WouldBlock,
 )
 from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
-from bkpy.protocol.acks import Batch, LedgerAcks
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.quorum import write_set
+from bkpy.protocol.acks import Batch
+from bkpy.protocol.closing import Closer
+from bkpy.protocol.ensemble_change import Conflict, on_conflict
+from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata
+from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec
 from bkpy.runtime import Runtime
 
-_CLOSE_ATTEMPTS_MAX: Final = 20  # each lost to somebody else's change of the metadata
+_STORE_PAUSE_S: Final = 0.05  # between two attempts to write metadata whose outcome is not known
 
 
-log = logging.getLogger("bkpy.client")
-
-
-_UNSENT: Final = 1 << 62
-_SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
-
-
-class _Single(Batch):
-    """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
-
-    __slots__ = ("end_length", "future", "payload")
-
-    def __init__(
-        self, ledger_id: int, owner: LedgerWriter, first_id: int, payload: bytes, future: asyncio.Future[int]
-    ) -> None:
-        # All here, without a call of the base class: one of these is made for every such append.
-        self.ledger_id = ledger_id
-        self.first_id = self.last_id = first_id
-        self.owner = owner
-        self.done = False
-        self.payload = payload
-        self.future = future
-        self.end_length = 0  # the ledger's length after it
-
-
-class _Turn(Batch):
-    """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
-
-    If it leaves as a single batch, which is the rule, it is that batch.
-    """
-
-    __slots__ = ("end_length", "futures", "lengths", "payloads", "resolved", "whole")
-
-    def __init__(
-        self,
-        ledger_id: int,
-        owner: LedgerWriter,
-        first_id: int,
-        payloads: list[bytes],
-        futures: list[asyncio.Future[int]],
-    ) -> None:
-        super().__init__(ledger_id, first_id, _UNSENT, owner)
-        self.payloads = payloads
-        self.futures = futures
-        self.whole: asyncio.Future[range] | None = None
-        self.lengths: Sequence[int] = ()  # the ledger's length after each entry, unless it left as a single batch
-        self.end_length = 0
-        self.resolved = 0  # entries of it that are confirmed
-
-
-class _Chunk(NamedTuple):
-    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `route` is an index."""
-
-    route: int
-    payloads: Sequence[bytes]
-    first_id: int
-    stride: int
-    lengths: Sequence[int]
-    size: int
-
-
-class LedgerWriter:
+class LedgerWriter(Replicator):
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
-    # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
     __slots__ = (
-        "__weakref__",
-        "_acks",
         "_admitted",
         "_batch_bytes_max",
+        "_caller_ids",
         "_catalog",
         "_closing",
         "_codec",
-        "_confirmed",
-        "_entry_bytes_max",
-        "_error",
-        "_flights",
+        "_crowd",
+        "_deferred",
+        "_early",
+        "_epochs",
         "_flushing",
+        "_forced_length",
         "_gate",
+        "_lac",
         "_lac_sent",
-        "_ledger_id",
         "_length",
         "_loop",
-        "_metadata",
         "_new_future",
         "_next_id",
         "_on_closed",
         "_overhead",
-        "_pool",
-        "_routes",
-        "_runtime",
         "_sent_length",
         "_shut",
-        "_striped",
-        "_timeout_s",
         "_turn",
         "_turns",
         "_unsent",
@@ -160,57 +97,54 @@ class LedgerWriter:
         *,
         codec: RecordCodec,
         catalog: LedgerCatalog,
+        ensembles: Ensembles,
         pool: BookiePool,
         flights: Flights,
         settings: ClientSettings,
-        entry_bytes_max: int,
         runtime: Runtime,
-        on_closed: Any,
+        on_closed: Callable[[LedgerWriter], None],
     ) -> None:
-        self._metadata = metadata
+        super().__init__(
+            metadata,
+            ensembles=ensembles,
+            pool=pool,
+            flights=flights,
+            settings=settings,
+            runtime=runtime,
+            flags=int(Flags.DEFERRED_SYNC) if metadata.deferred_sync else 0,
+        )
         self._version = version
         self._codec = codec
         self._catalog = catalog
-        self._pool = pool
-        self._flights = flights
-        self._runtime = runtime
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._new_future = self._loop.create_future
-        self._ledger_id = metadata.ledger_id
-        self._entry_bytes_max = entry_bytes_max
         self._batch_bytes_max = settings.batch_bytes_max
         self._overhead = HEADER_BYTES + codec.mac_bytes
-        self._timeout_s = settings.add_timeout_s
         self._window_bytes_max = settings.write_window_bytes
         self._window_entries_max = settings.write_window_entries
         self._window_bytes = 0
         self._window_entries = 0
         self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = deque()
         self._admitted = 0  # appends that were given room and have not gone on yet
-        self._gate = False  # whether appends must not go the short way: somebody waits, or the writer has ended
+        self._caller_ids = metadata.caller_ids
+        self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}  # by ids whose predecessors are still to come
+        self._crowd: list[asyncio.Future[None]] = []
+        self._gate = self._caller_ids  # whether appends must not go the short way
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
-        self._turn: _Single | _Turn | None = None  # what `append` adds to
+        self._turn: Single | Turn | None = None  # what `append` adds to
         self._unsent = 0  # how many of the last turns
-        self._turns: deque[_Single | _Turn] = deque()  # all that isn't confirmed
+        self._turns: deque[Single | Turn] = deque()  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
-        self._acks = LedgerAcks()
-        self._confirmed = -1
         self._length = 0
+        self._lac = -1  # what readers may read: `_confirmed`, unless syncs are deferred
         self._lac_sent = -1
-        self._error: BookKeeperError | None = None
+        self._forced_length = 0  # up to `_lac`, where syncs are deferred
+        self._deferred = metadata.deferred_sync
+        self._epochs = self._connections()
         self._shut = False  # no more appends: `close` was called
         self._closing: asyncio.Future[None] | None = None
-        ensemble = metadata.fragments[-1].bookies
-        self._striped = metadata.ensemble_size > metadata.write_quorum
-        self._routes: list[Route] = [
-            flights.route([ensemble[i] for i in members], metadata.ack_quorum)
-            for members in (
-                write_set(r, metadata.ensemble_size, metadata.write_quorum)
-                for r in range(metadata.ensemble_size if self._striped else 1)
-            )
-        ]
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -220,12 +154,15 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest id such that it and all below are durable on their ack quorums; -1 for none yet."""
-        return self._confirmed
+        """The highest id such that it and all below are durable on their ack quorums; -1 for none yet.
+
+        In a ledger with deferred sync it moves by `force` alone.
+        """
+        return self._lac
 
     @property
     def length(self) -> int:
-        """Payload bytes of the entries up to last add confirmed."""
+        """Payload bytes of the entries that were acknowledged."""
         return self._length
 
     @property
@@ -237,12 +174,15 @@ class LedgerWriter:
 
     # --- appending --------------------------------------------------------------------------------------------------
 
-    async def append(self, data: bytes) -> int:
+    async def append(self, data: bytes, *, entry_id: int | None = None) -> int:
         """Append one entry; returns its id when it and all before it are durable on the ack quorum.
 
-        Waits for room in the window first. Cancelling the call doesn't withdraw an entry that has been assigned its
-        id. Raises `FrameTooLargeError` or `LedgerClosedError` with nothing written, `LedgerFencedError` or
-        `BookieUnavailableError` with the outcome unknown.
+        Waits for room in the window first. `entry_id` is given in ledgers created with `caller_ids=True`, and only
+        there: ids may come in any order, each once, and an entry is acknowledged when all below it are. Cancelling the
+        call doesn't withdraw an entry that has been assigned its id.
+
+        Raises `FrameTooLargeError`, `LedgerClosedError` or `DuplicateEntryError` with nothing written, and
+        `LedgerFencedError`, `BookieUnavailableError` or `QuorumTimeoutError` with the outcome unknown.
         """
         if type(data) is not bytes:
             data = _as_bytes(data)
@@ -252,28 +192,91 @@ class LedgerWriter:
             or size > self._entry_bytes_max
             or self._window_bytes + size > self._window_bytes_max
             or self._window_entries >= self._window_entries_max
+            or entry_id is not None
         ):
+            if self._caller_ids or entry_id is not None:
+                return await self._append_at(entry_id, data, size)
             await self._admit(size, size, 1)
         return await self._enqueue(data, size)
 
-    def append_nowait(self, data: bytes) -> asyncio.Future[int]:
+    def append_nowait(self, data: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
         """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
         if type(data) is not bytes:
             data = _as_bytes(data)
         size = len(data)
+        if self._caller_ids or entry_id is not None:
+            placed = self._place(entry_id, data, size)
+            if placed is not None:
+                return placed
+            raise self._would_block()
         if self._gate or size > self._entry_bytes_max or not self._fits(size, 1):
             self._check(size)
-            raise WouldBlock(
-                f"the writer's window is full ({self._window_entries} entries, {self._window_bytes} bytes pending)",
+            raise self._would_block()
+        return self._enqueue(data, size)
+
+    def _would_block(self) -> WouldBlock:
+        return WouldBlock(
+            f"the writer's window is full ({self._window_entries} entries, {self._window_bytes} bytes pending)",
+            ledger_id=self._ledger_id,
+        )
+
+    async def _append_at(self, entry_id: int | None, data: bytes, size: int) -> int:
+        while (placed := self._place(entry_id, data, size)) is None:
+            room: asyncio.Future[None] = self._loop.create_future()
+            self._crowd.append(room)
+            await room
+        return await placed
+
+    def _place(self, entry_id: int | None, data: bytes, size: int) -> asyncio.Future[int] | None:
+        """Take an entry whose caller chose its id; None if there is no room for it now.
+
+        Entries are sent in id order, so that a ledger has no gaps whoever recovers it. The next one in order always
+        has room: those that wait for it may be what fills the window.
+        """
+        if not self._caller_ids:
+            raise ConfigError("entry_id is for ledgers created with caller_ids=True", ledger_id=self._ledger_id)
+        if type(entry_id) is not int or not 0 <= entry_id <= ENTRY_ID_MAX:
+            raise ConfigError(
+                f"a ledger created with caller_ids=True needs an entry_id from 0 on, not {entry_id!r}",
                 ledger_id=self._ledger_id,
             )
-        return self._enqueue(data, size)
+        self._check(size)
+        if entry_id < self._next_id or entry_id in self._early:
+            raise DuplicateEntryError(
+                "an entry with that id was appended", ledger_id=self._ledger_id, entry_id=entry_id
+            )
+        if entry_id > self._next_id:
+            if not self._fits(size, 1):
+                return None
+            future = self._new_future()
+            self._early[entry_id] = (data, future)
+            self._window_bytes += size
+            self._window_entries += 1
+            return future
+        future = self._enqueue(data, size)
+        while (waiting := self._early.pop(self._next_id, None)) is not None:
+            self._window_bytes -= len(waiting[0])
+            self._window_entries -= 1
+            self._enqueue(waiting[0], len(waiting[0]), waiting[1])
+        self._wake_crowd()
+        return future
+
+    def _wake_crowd(self) -> None:
+        """Entries with ids of their callers' that found no room: there may be some now, or one may be the next."""
+        crowd, self._crowd = self._crowd, []
+        for room in crowd:
+            if not room.done():
+                room.set_result(None)
 
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.
 
         An empty sequence is an empty range. The batch is admitted to the window as a whole.
         """
+        if self._caller_ids:
+            raise ConfigError(
+                "a ledger created with caller_ids=True takes entries one by one", ledger_id=self._ledger_id
+            )
         payloads = [data if type(data) is bytes else _as_bytes(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
@@ -283,7 +286,7 @@ class LedgerWriter:
         if not payloads:
             return range(first, first)
         self._turn = None
-        turn = _Turn(self._ledger_id, self, first, payloads, [])
+        turn = Turn(self._ledger_id, self, first, payloads, [])
         turn.whole = self._new_future()
         self._begin(turn)
         self._next_id = first + count
@@ -314,7 +317,7 @@ class LedgerWriter:
         ) or self._window_entries == 0
 
     def _set_gate(self) -> None:
-        self._gate = self._shut or self._error is not None or bool(self._waiters)
+        self._gate = self._shut or self._error is not None or bool(self._waiters) or self._caller_ids
 
     async def _admit(self, largest: int, size: int, count: int) -> None:
         """Wait, in order of arrival, until the window has room."""
@@ -338,17 +341,18 @@ class LedgerWriter:
         if self._error is not None:
             raise self._failure()
 
-    def _enqueue(self, data: bytes, size: int) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = self._new_future()
+    def _enqueue(self, data: bytes, size: int, future: asyncio.Future[int] | None = None) -> asyncio.Future[int]:
+        if future is None:
+            future = self._new_future()
         turn = self._turn
         if turn is None:
-            self._turn = turn = _Single(self._ledger_id, self, self._next_id, data, future)
+            self._turn = turn = Single(self._ledger_id, self, self._next_id, data, future)
             self._begin(turn)
-        elif isinstance(turn, _Turn):
+        elif isinstance(turn, Turn):
             turn.payloads.append(data)
             turn.futures.append(future)
         else:
-            self._turn = self._turns[-1] = _Turn(
+            self._turn = self._turns[-1] = Turn(
                 self._ledger_id, self, turn.first_id, [turn.payload, data], [turn.future, future]
             )
         self._next_id += 1
@@ -360,7 +364,7 @@ class LedgerWriter:
             flights.launch()
         return future
 
-    def _begin(self, turn: _Single | _Turn) -> None:
+    def _begin(self, turn: Single | Turn) -> None:
         self._turns.append(turn)
         if not self._unsent:
             self._flights.mark(self)
@@ -368,23 +372,22 @@ class LedgerWriter:
 
     # --- the flights' calls -----------------------------------------------------------------------------------------
 
-    def blocked(self) -> bool:
-        return any(route.blocked() for route in self._routes)
-
     def gather(self) -> None:
         """Make batches of what is unsent, and give them to their routes."""
+        if self._acks.frozen:
+            return  # until it is known who the bookies are
         turns, unsent = self._turns, self._unsent
         self._turn, self._unsent = None, 0
-        self._lac_sent = self._confirmed
+        self._lac_sent = self._lac
         for turn in (turns[-1],) if unsent == 1 else tuple(islice(turns, len(turns) - unsent, None)):
-            if isinstance(turn, _Single):
+            if isinstance(turn, Single):
                 self._send_single(turn)
             elif self._striped:
                 self._send_striped(turn)
             else:
                 self._send(turn)
 
-    def _send_single(self, turn: _Single) -> None:
+    def _send_single(self, turn: Single) -> None:
         payload, turn.payload = turn.payload, b""
         self._acks.sent(turn)
         route = self._routes[turn.first_id % len(self._routes)]
@@ -393,8 +396,8 @@ class LedgerWriter:
             parts, (payload,), turn.first_id, self._lac_sent, self._sent_length
         )
 
-    def _send(self, turn: _Turn) -> None:
-        payloads, turn.payloads = turn.payloads, _SENT
+    def _send(self, turn: Turn) -> None:
+        payloads, turn.payloads = turn.payloads, SENT
         count = len(payloads)
         turn.last_id = turn.first_id + count - 1
         size = sum(map(len, payloads)) + self._overhead * count
@@ -406,51 +409,36 @@ class LedgerWriter:
             )
             return
         self._measure(turn, payloads)
-        self._send_chunks(self._chunks(0, payloads, turn.first_id, 1, turn.lengths))
+        self._send_chunks(self._cut(0, payloads, turn.first_id, 1, turn.lengths))
 
-    def _send_striped(self, turn: _Turn) -> None:
-        payloads, turn.payloads = turn.payloads, _SENT
+    def _send_striped(self, turn: Turn) -> None:
+        payloads, turn.payloads = turn.payloads, SENT
         turn.last_id = turn.first_id + len(payloads) - 1
         self._measure(turn, payloads)
         size = len(self._routes)
-        chunks: list[_Chunk] = []
+        cut: list[Chunk] = []
         for k in range(min(size, len(payloads))):
             first = turn.first_id + k
-            chunks += self._chunks(first % size, payloads[k::size], first, size, turn.lengths[k::size])
+            cut += self._cut(first % size, payloads[k::size], first, size, turn.lengths[k::size])
         # Last add confirmed is what lies below the first batch that isn't done: so they leave in order of first ids.
-        self._send_chunks(sorted(chunks, key=lambda chunk: chunk.first_id))
+        self._send_chunks(sorted(cut, key=lambda chunk: chunk.first_id))
 
-    def _measure(self, turn: _Turn, payloads: Sequence[bytes]) -> None:
+    def _measure(self, turn: Turn, payloads: Sequence[bytes]) -> None:
         turn.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
         self._sent_length = turn.end_length = turn.lengths[-1]
 
-    def _chunks(
+    def _cut(
         self, route: int, payloads: Sequence[bytes], first: int, stride: int, lengths: Sequence[int]
-    ) -> list[_Chunk]:
-        """Cut into batches of at most `batch_bytes_max`, or one entry if that is larger."""
-        sizes = list(accumulate(len(payload) + self._overhead for payload in payloads))
-        chunks = []
-        start, done = 0, 0
-        while start < len(payloads):
-            end = max(bisect_right(sizes, done + self._batch_bytes_max, start), start + 1)
-            size = sizes[end - 1] - done
-            chunks.append(_Chunk(route, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
-            start, done = end, sizes[end - 1]
-        return chunks
+    ) -> list[Chunk]:
+        return chunks(route, payloads, first, stride, lengths, self._overhead, self._batch_bytes_max)
 
-    def _send_chunks(self, chunks: list[_Chunk]) -> None:
-        for chunk in chunks:
+    def _send_chunks(self, cut: list[Chunk]) -> None:
+        for chunk in cut:
             count = len(chunk.payloads)
             batch = Batch(self._ledger_id, chunk.first_id, chunk.first_id + (count - 1) * chunk.stride, self)
             self._acks.sent(batch)
             parts = self._routes[chunk.route].add(batch, count, chunk.stride, chunk.size)
             self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self._lac_sent, chunk.lengths)
-
-    def completed(self, batch: Batch) -> None:
-        if self._error is None:
-            confirmed = self._acks.done(batch)
-            if confirmed > self._confirmed:
-                self._confirm(confirmed)
 
     def failed(self, error: BookKeeperError) -> None:
         """Fail everything that is pending, and everything to come."""
@@ -461,23 +449,25 @@ class LedgerWriter:
         turns, self._turns = self._turns, deque()
         for turn in turns:
             entry_id = turn.first_id
-            for pending in (turn.future,) if isinstance(turn, _Single) else turn.futures:
+            for pending in (turn.future,) if isinstance(turn, Single) else turn.futures:
                 if not pending.done():
                     pending.set_exception(self._failure(entry_id))
                     pending.exception()  # retrieved: whoever used append_nowait may look later, or never
                 entry_id += 1
-            if isinstance(turn, _Turn) and turn.whole is not None and not turn.whole.done():
+            if isinstance(turn, Turn) and turn.whole is not None and not turn.whole.done():
                 turn.whole.set_exception(self._failure(turn.first_id))
         waiters, self._waiters = self._waiters, deque()
         for _, _, admitted in waiters:
             if not admitted.done():
                 admitted.set_exception(self._failure(outcome_unknown=False))
+        self._drop_early(error)
         flushing, self._flushing = self._flushing, []
         for target, flushed in flushing:
             if not flushed.done():
                 flushed.set_exception(self._failure(target))
         self._window_bytes = self._window_entries = 0
         self._gate = True
+        self._reopened.clear()
 
     def _failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
         """A fresh copy of the writer's error, so that tracebacks don't pile up on a shared one."""
@@ -498,45 +488,34 @@ class LedgerWriter:
         """Everything up to `confirmed` is durable: resolve futures in id order and make room."""
         released, length = confirmed - self._confirmed, self._length
         self._confirmed = confirmed
+        if not self._deferred:
+            self._lac = confirmed
         turns = self._turns
         while turns and (turn := turns[0]).first_id <= confirmed:
-            if isinstance(turn, _Single):
+            if isinstance(turn, Single):
                 turns.popleft()
                 self._length = turn.end_length
                 if not turn.future.done():
                     turn.future.set_result(turn.first_id)
-            elif not self._confirm_turn(turn, confirmed):
-                break
+            else:
+                whole = turn.confirm(confirmed)
+                self._length = turn.length_at(confirmed)
+                if not whole:
+                    break
+                turns.popleft()
         self._release(self._length - length, released)
         if self._flushing:
             self._wake_flushing()
+        if self._reopened:
+            self._forget_reopened()
         self._flights.moved(self)
-
-    def _confirm_turn(self, turn: _Turn, confirmed: int) -> bool:
-        """Resolve the first turn up to `confirmed`; whether that is all of it."""
-        futures, entry_id = turn.futures, turn.first_id
-        if turn.resolved:
-            futures, entry_id = futures[turn.resolved :], entry_id + turn.resolved
-        whole = turn.last_id <= confirmed
-        if whole:
-            self._turns.popleft()
-            self._length = turn.end_length
-            if turn.whole is not None and not turn.whole.done():
-                turn.whole.set_result(range(turn.first_id, turn.last_id + 1))
-        else:  # of several batches, some are done
-            turn.resolved = confirmed - turn.first_id + 1
-            self._length = turn.lengths[turn.resolved - 1]
-            futures = futures[: confirmed - entry_id + 1]
-        for future in futures:
-            if not future.done():
-                future.set_result(entry_id)
-            entry_id += 1
-        return whole
 
     def _release(self, size: int, count: int) -> None:
         self._window_bytes -= size
         self._window_entries -= count
         waiters = self._waiters
+        if self._crowd:
+            self._wake_crowd()
         if not waiters:
             return
         while waiters and (waiters[0][2].done() or self._fits(waiters[0][0], waiters[0][1])):
@@ -570,11 +549,57 @@ class LedgerWriter:
             self._flushing.append((target, flushed))
             await flushed
 
+    async def force(self) -> int:
+        """Make durable what was acknowledged so far, on the whole ensemble; returns last add confirmed, which moves.
+
+        For ledgers created with `deferred_sync=True`, where an append is acknowledged before it is on disk. Raises
+        `BookieUnavailableError` if a bookie can't say so. If a bookie's connection was lost since the last call, what
+        it had not synced may be lost: then the writer has failed, and its ledger ends where the last call left it.
+        """
+        if not self._deferred:
+            raise ConfigError("force is for ledgers created with deferred_sync=True", ledger_id=self._ledger_id)
+        if self._error is not None:
+            raise self._failure()
+        target, length = self._confirmed, self._length
+        await asyncio.gather(*(self._force(bookie_id) for bookie_id in self.ensemble))
+        if self._error is not None:
+            raise self._failure()
+        for bookie_id, epoch in self._connections().items():
+            if epoch != self._epochs[bookie_id]:
+                self.failed(
+                    BookieUnavailableError(
+                        f"the connection was lost before everything was synced: entries behind {self._lac} may be lost",
+                        bookie=bookie_id,
+                        retriable=False,
+                        outcome_unknown=True,
+                    )
+                )
+                raise self._failure()
+        if target > self._lac:
+            self._lac, self._forced_length = target, length
+            self._flights.moved(self)
+        return self._lac
+
+    async def _force(self, bookie_id: str) -> None:
+        reply = await self._pool.peer(bookie_id).call_as_owner(
+            Op.FORCE, m.pack([self._ledger_id]), ledger_id=self._ledger_id, timeout_s=self._settings.add_timeout_s
+        )
+        status = m.reply_status(reply.head)
+        if status in (Status.FENCED, Status.UNAUTHORIZED):
+            self.failed(m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id))
+        elif status != Status.OK:
+            raise m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id)
+
+    def _connections(self) -> dict[str, int]:
+        """Which connection to each bookie this is: another one means that something may have been lost."""
+        return {bookie_id: self._pool.peer(bookie_id).epoch for bookie_id in self.ensemble}
+
     def publish_lac(self) -> None:
-        if self._error is None and not self._shut and self._confirmed > self._lac_sent:
-            self._lac_sent = self._confirmed
-            record = self._codec.explicit_lac(self._confirmed, self._length)
-            for bookie_id in self._metadata.fragments[-1].bookies:
+        if self._error is None and not self._shut and self._lac > self._lac_sent:
+            self._lac_sent = self._lac
+            length = self._forced_length if self._deferred else self._length
+            record = self._codec.explicit_lac(self._lac, length)
+            for bookie_id in self.ensemble:
                 self._runtime.spawn(
                     self._publish(bookie_id, record), name=f"last add confirmed of ledger {self._ledger_id}"
                 )
@@ -586,7 +611,7 @@ class LedgerWriter:
                 m.pack([self._ledger_id]),
                 (record,),
                 present=self._ledger_id,
-                timeout_s=self._timeout_s,
+                timeout_s=self._settings.add_timeout_s,
             )
             status = m.reply_status(reply.head)
         except BookKeeperError as e:
@@ -596,12 +621,79 @@ class LedgerWriter:
         if status in (Status.FENCED, Status.UNAUTHORIZED):
             self.failed(m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id))
 
+    # --- the ensemble -----------------------------------------------------------------------------------------------
+
+    @property
+    def _may_change(self) -> bool:
+        # What a bookie that has gone had not synced yet can't be sent to its successor: it is not kept here.
+        return super()._may_change and not self._deferred
+
+    def _resume(self) -> None:
+        if self._unsent and self._error is None:
+            self._flights.mark(self)
+
+    def _idle(self) -> bool:
+        return self._shut and not self._turns and not self._waiters and not self._admitted
+
+    async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
+        while self._error is None:
+            if not self._catalog.reachable:
+                return False  # without the store, the bookies that are left have to do
+            wanted = self._metadata.new_fragment(self._confirmed + 1, tuple(ensemble))
+            try:
+                version = await self._catalog.write(wanted, self._version)
+            except MetadataConflictError:
+                return await self._other_fragment(replaced)
+            except MetadataUnavailableError as e:
+                if not e.outcome_unknown:
+                    return False
+                # It may have been written. Only a write that is refused, or a second one that is not, will tell.
+                await asyncio.sleep(_STORE_PAUSE_S)
+                continue
+            self._metadata, self._version = wanted, version
+            return True
+        return False
+
+    async def _other_fragment(self, replaced: Collection[str]) -> bool:
+        """Somebody has changed the metadata: whether their ensemble is the one to go on with."""
+        fresh, version = await self._read_certainly()
+        conflict = on_conflict(fresh, replaced)
+        if conflict is Conflict.FENCED:
+            raise LedgerFencedError("somebody else is recovering the ledger", ledger_id=self._ledger_id)
+        if conflict is Conflict.CLOSED:
+            raise LedgerClosedError(
+                f"somebody else closed the ledger at entry {fresh.last_entry}",
+                ledger_id=self._ledger_id,
+                outcome_unknown=True,
+            )
+        if fresh.fragments[-1].first_entry > self._confirmed + 1:
+            raise MetadataConflictError(
+                f"somebody else let a fragment begin at entry {fresh.fragments[-1].first_entry}",
+                ledger_id=self._ledger_id,
+                outcome_unknown=True,
+            )
+        self._metadata, self._version = fresh, version
+        return True
+
+    async def _read_certainly(self) -> tuple[LedgerMetadata, int]:
+        """The metadata, which there must be; waits for a store that is away (`check_progress` ends that)."""
+        while True:
+            try:
+                return await self._catalog.read(self._ledger_id)
+            except MetadataUnavailableError:
+                if self._error is not None:
+                    raise
+                await asyncio.sleep(_STORE_PAUSE_S)
+
+    # --- closing ----------------------------------------------------------------------------------------------------
+
     async def close(self) -> None:
         """Wait for what is pending, then close the ledger at last add confirmed. Closing twice is once.
 
-        If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. Raises
-        `LedgerFencedError` if somebody else is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at
-        a different entry, `ClientClosedError` if the writer was abandoned before.
+        If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. With deferred
+        sync, everything is forced before. Raises `LedgerFencedError` if somebody else is recovering the ledger,
+        `LedgerClosedError` if it was closed elsewhere at a different entry, `ClientClosedError` if the writer was
+        abandoned before.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)
@@ -612,7 +704,11 @@ class LedgerWriter:
         self._closing = closing = self._loop.create_future()
         try:
             await self._drain()
-            await self._close_metadata()
+            await self._mended()
+            end = await self._end()
+            self._metadata, self._version = await close_ledger(
+                self._catalog, self._metadata, self._version, *end, Closer.WRITER
+            )
         except BaseException as e:
             closing.set_exception(e if isinstance(e, Exception) else ClientClosedError("closing was cancelled"))
             closing.exception()  # retrieved: nobody else may be waiting
@@ -626,6 +722,8 @@ class LedgerWriter:
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""
+        self._drop_early(LedgerClosedError("the writer was closed before the entries below this one were appended"))
+        self._wake_crowd()
         while self._waiters or self._admitted:  # the latter are assigned their ids in this loop's next turn
             if self._waiters:
                 await asyncio.wait([admitted for _, _, admitted in self._waiters])
@@ -636,42 +734,36 @@ class LedgerWriter:
             self._flushing.append((target, flushed))
             try:
                 await flushed
-            except BookieUnavailableError:
+            except (BookieUnavailableError, QuorumTimeoutError):
                 return  # those appends have failed; the ledger ends before them
         if isinstance(self._error, LedgerFencedError):
             raise self._failure()
 
-    async def _close_metadata(self) -> None:
-        """One closing write, repeated only while somebody else changes an open ledger at the same time."""
-        for _ in range(_CLOSE_ATTEMPTS_MAX):
-            closed = self._metadata.closed(self._confirmed, self._length)
-            try:
-                self._version = await self._catalog.write(closed, self._version)
-                self._metadata = closed
-                return
-            except MetadataConflictError:
-                self._metadata, self._version = await self._catalog.read(self._ledger_id)
-            except NoSuchLedgerError:
-                raise NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=self._ledger_id) from None
-            if self._metadata.state is LedgerState.CLOSED:
-                if (self._metadata.last_entry, self._metadata.length) == (self._confirmed, self._length):
-                    return
-                raise LedgerClosedError(
-                    f"somebody else closed the ledger at entry {self._metadata.last_entry}; "
-                    f"this writer's last acknowledged entry is {self._confirmed}",
-                    ledger_id=self._ledger_id,
+    def _drop_early(self, error: BookKeeperError) -> None:
+        """Fail the entries that were waiting for others before them: they were never sent."""
+        early, self._early = self._early, {}
+        for entry_id, (data, future) in early.items():
+            self._window_bytes -= len(data)
+            self._window_entries -= 1
+            if not future.done():
+                future.set_exception(
+                    type(error)(error.message, ledger_id=self._ledger_id, entry_id=entry_id, outcome_unknown=False)
                 )
-            if self._metadata.state is LedgerState.IN_RECOVERY:
-                raise LedgerFencedError(
-                    "somebody else is recovering the ledger", ledger_id=self._ledger_id, outcome_unknown=False
-                )
-        raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
+                future.exception()  # retrieved: whoever used append_nowait may look later, or never
+
+    async def _end(self) -> tuple[int, int]:
+        """The last entry and the length to close the ledger with."""
+        if self._deferred and self._error is None and self._lac < self._confirmed:
+            await self.force()
+        return self._lac, self._forced_length if self._deferred else self._length
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for somebody else to recover."""
         self.failed(ClientClosedError("the writer is closed", outcome_unknown=True))
+        if self._mending is not None:
+            self._mending.cancel()
         self._flights.forget(self)
-        self._pool.forget_key(self._ledger_id, self._metadata.fragments[-1].bookies)
+        self._pool.forget_key(self._ledger_id, self.ensemble)
         self._on_closed(self)
 
     async def __aenter__(self) -> LedgerWriter:

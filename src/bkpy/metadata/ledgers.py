@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout
 from bkpy.metadata.resolve import create_certainly, delete_certainly, ensure_path, put_certainly
-from bkpy.metadata.store import BadVersion, Create, Delete, MetadataStore, NodeExists, NoNode, parent_of
+from bkpy.metadata.store import BadVersion, Create, Delete, MetadataStore, NodeExists, NoNode, SessionState, parent_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.runtime import Runtime
 
@@ -30,6 +30,11 @@ class LedgerCatalog:
         self._root = root
         self._runtime = runtime
         self._new_ids = IdGenerator(store, root, layout)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether there is a connection to the store now."""
+        return self._store.state is SessionState.CONNECTED
 
     def path_of(self, ledger_id: int) -> str:
         return self.layout.path_of(self._root, ledger_id)

@@ -1,20 +1,22 @@
 """Acknowledgement tracking: when is a batch on its ack quorum, and how far is a ledger acknowledged.
 
-Three objects, events in and verdicts out, no I/O:
+Events in and verdicts out, no I/O:
 
 * `Batch`: consecutive appends of one ledger that share a write set; ids first_id, first_id + stride, ...
 * `Flight`: what one turn sends to one write set, batches of any number of ledgers in one frame. While all bookies
   answer alike it is counted as a whole; only a reply whose statuses differ makes it count batch by batch.
 * `LedgerAcks`: the batches of one ledger in order of their first ids, and last add confirmed.
+* `Reopened`: a batch whose bookies changed after it was sent, from then on counted by the bookies' names and no longer
+  by its flight.
 
-Invariants: a batch is done after Qa different bookies accepted it, and never becomes undone; last add confirmed only
-grows, and every id up to it belongs to a done batch; each bookie is counted at most once for a batch.
+Invariants: a batch is done while Qa of its present write set have accepted it; last add confirmed only grows, stands
+still while frozen, and every id up to it belongs to a batch that was done; each bookie is counted at most once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from bkpy.protocol.messages import Status
@@ -24,9 +26,15 @@ _NONE: tuple[Any, ...] = ()
 
 
 class Batch:
-    """Appends of one ledger with one write set. `owner` is opaque here; whoever made the batch finds itself by it."""
+    """Appends of one ledger with one write set.
 
-    __slots__ = ("done", "first_id", "last_id", "ledger_id", "owner")
+    `owner` and `sent` are opaque here: whoever made the batch and whoever sent it find themselves by them. `sent` is
+    set when the batch leaves.
+    """
+
+    __slots__ = ("done", "first_id", "last_id", "ledger_id", "owner", "sent")
+
+    sent: Any
 
     def __init__(self, ledger_id: int, first_id: int, last_id: int, owner: Any) -> None:
         self.ledger_id = ledger_id
@@ -37,11 +45,11 @@ class Batch:
 
 
 class Verdict(NamedTuple):
-    """What a reply or failure decided: batches now on their ack quorum, batches that can't reach it any more, and
-    batches that a bookie refused for good (the ledger is fenced, or the key is wrong)."""
+    """What a reply or failure decided: batches now on their ack quorum, batches that this bookie does not take (others
+    may), and batches that it refused for good (the ledger is fenced, or the key is wrong)."""
 
     completed: Sequence[Batch] = _NONE
-    hopeless: Sequence[Batch] = _NONE
+    failed: Sequence[Batch] = _NONE
     refused: Sequence[tuple[Batch, Status]] = _NONE
 
 
@@ -51,78 +59,100 @@ NOTHING = Verdict()
 class Flight:
     """Counts the answers of `size` bookies for `batches`; each batch needs `ack_quorum` of them."""
 
-    __slots__ = ("_acks", "_answered", "_failures", "_single", "ack_quorum", "batches", "size")
+    __slots__ = ("_accepted", "_answered", "_single", "ack_quorum", "batches", "size")
 
     def __init__(self, batches: list[Batch], size: int, ack_quorum: int) -> None:
         self.batches = batches
         self.size = size
         self.ack_quorum = ack_quorum
         self._answered = 0  # bit i: bookie i has answered or failed
-        self._acks = 0
-        self._failures = 0
-        self._single: list[list[int]] | None = None  # [acks, failures] a batch, once statuses differed
+        self._accepted = 0  # bit i: bookie i has accepted all batches
+        self._single: list[int] | None = None  # such bits for each batch, once statuses differed
 
     @property
     def settled(self) -> bool:
         """Whether every bookie has answered or failed: nothing more can come."""
         return self._answered == (1 << self.size) - 1
 
+    def settle(self) -> None:
+        """Let go of the batches, which may hold on to this flight for longer."""
+        if self._single is None:
+            self.batches = []
+
     def answered(self, index: int) -> bool:
         return bool(self._answered >> index & 1)
+
+    def accepted(self, batch: Batch) -> int:
+        """Bits of the bookies that have accepted the batch, those after the ack quorum included."""
+        return self._accepted if self._single is None else self._single[self.batches.index(batch)]
 
     def reply(self, index: int, statuses: int | Sequence[int]) -> Verdict:
         """Bookie `index` answered with one status for all batches, or one for each."""
         if self._answered >> index & 1:
             return NOTHING
+        self._answered |= 1 << index
         if statuses == Status.OK and self._single is None:
-            self._answered |= 1 << index
-            self._acks += 1
-            return Verdict(completed=self.batches) if self._acks == self.ack_quorum else NOTHING
+            self._accepted |= 1 << index
+            return Verdict(self.batches) if self._accepted.bit_count() == self.ack_quorum else NOTHING
         if isinstance(statuses, int):
             if statuses not in _FATAL and statuses != Status.OK:
-                return self.fail(index)
+                return Verdict(failed=self.batches)
             statuses = [statuses] * len(self.batches)
-        self._answered |= 1 << index
-        return self._reply_each(statuses)
+        return self._reply_each(index, statuses)
 
     def fail(self, index: int) -> Verdict:
         """Bookie `index` will not answer: unreachable, timed out, or failing as a whole."""
         if self._answered >> index & 1:
             return NOTHING
         self._answered |= 1 << index
-        if self._single is not None:
-            return self._reply_each([Status.UNAVAILABLE] * len(self.batches))
-        self._failures += 1
-        lost = self.size - self._failures == self.ack_quorum - 1
-        return Verdict(hopeless=self.batches) if lost and self._acks < self.ack_quorum else NOTHING
+        return Verdict(failed=self.batches)
 
-    def _reply_each(self, statuses: Sequence[int]) -> Verdict:
+    def _reply_each(self, index: int, statuses: Sequence[int]) -> Verdict:
         if self._single is None:
-            self._single = [[self._acks, self._failures] for _ in self.batches]
-        completed, hopeless, refused = [], [], []
-        for batch, count, status in zip(self.batches, self._single, statuses, strict=True):
+            self._single = [self._accepted] * len(self.batches)
+        completed, failed, refused = [], [], []
+        for i, (batch, status) in enumerate(zip(self.batches, statuses, strict=True)):
             if status == Status.OK:
-                count[0] += 1
-                if count[0] == self.ack_quorum:
+                self._single[i] |= 1 << index
+                if self._single[i].bit_count() == self.ack_quorum:
                     completed.append(batch)
-                continue
-            count[1] += 1
-            if status in _FATAL:
+            elif status in _FATAL:
                 refused.append((batch, Status(status)))
-            elif self.size - count[1] == self.ack_quorum - 1 and count[0] < self.ack_quorum:
-                hopeless.append(batch)
-        return Verdict(completed, hopeless, refused)
+            else:
+                failed.append(batch)
+        return Verdict(completed, failed, refused)
+
+
+class Reopened:
+    """A batch whose write set has changed since it left. `members` are the names of the present one.
+
+    What a bookie accepted stays true whether it is a member or not, so it counts again if the bookie is one again.
+    """
+
+    __slots__ = ("accepted", "ack_quorum", "batch", "members")
+
+    def __init__(self, batch: Batch, members: Collection[str], accepted: Collection[str], ack_quorum: int) -> None:
+        self.batch = batch
+        self.members = frozenset(members)
+        self.accepted = set(accepted)
+        self.ack_quorum = ack_quorum
+
+    @property
+    def complete(self) -> bool:
+        return len(self.members & self.accepted) >= self.ack_quorum
 
 
 class LedgerAcks:
     """The order of one ledger's batches, and how far everything is acknowledged."""
 
-    __slots__ = ("_queue", "last_add_confirmed", "last_sent")
+    __slots__ = ("_frozen", "_queue", "_straddling", "last_add_confirmed", "last_sent")
 
-    def __init__(self) -> None:
+    def __init__(self, last_add_confirmed: int = -1) -> None:
         self._queue: deque[Batch] = deque()
-        self.last_add_confirmed = -1
-        self.last_sent = -1
+        self._straddling: list[Batch] = []  # done and out of the queue, but with entries above last add confirmed
+        self._frozen = False
+        self.last_add_confirmed = last_add_confirmed
+        self.last_sent = last_add_confirmed
 
     def sent(self, batch: Batch) -> None:
         """A batch is on its way. First ids must ascend from call to call: what is acknowledged hangs on it."""
@@ -132,17 +162,50 @@ class LedgerAcks:
             self.last_sent = batch.last_id
 
     def done(self, batch: Batch) -> int:
-        """The batch is on its ack quorum; returns last add confirmed, which may be what it was.
-
-        All ids below the first one of the first batch that isn't done are acknowledged, because batches of one turn
-        share out a contiguous range of ids and turns follow each other.
-        """
+        """The batch is on its ack quorum; returns last add confirmed, which may be what it was."""
         batch.done = True
+        return self.last_add_confirmed if self._frozen else self._advance()
+
+    def _advance(self) -> int:
+        """All ids below the first one of the first batch that isn't done are acknowledged, because batches of one turn
+        share out a contiguous range of ids and turns follow each other."""
         queue = self._queue
         while queue and queue[0].done:
-            queue.popleft()
-        self.last_add_confirmed = queue[0].first_id - 1 if queue else self.last_sent
+            batch = queue.popleft()
+            if queue and batch.last_id > queue[0].first_id:
+                self._straddling.append(batch)  # of a striped ledger: its ids lie between those of others
+        confirmed = queue[0].first_id - 1 if queue else self.last_sent
+        if confirmed > self.last_add_confirmed:  # not if the first was acknowledged in part before it was reopened
+            self.last_add_confirmed = confirmed
+        if self._straddling:
+            self._straddling = [batch for batch in self._straddling if batch.last_id > self.last_add_confirmed]
         return self.last_add_confirmed
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen
+
+    def freeze(self) -> None:
+        """From now on nothing is acknowledged; what is done is remembered."""
+        self._frozen = True
+
+    def thaw(self) -> int:
+        """Acknowledge again; returns last add confirmed."""
+        self._frozen = False
+        return self._advance()
+
+    def above(self) -> list[Batch]:
+        """The batches with entries above last add confirmed, in order of their first ids."""
+        return [*self._straddling, *self._queue]
+
+    def reopen(self, batches: Collection[Batch]) -> None:
+        """These, out of `above()`, are not done any more: their bookies have changed."""
+        for batch in batches:
+            batch.done = False
+        # Whatever was taken from the head comes before all that is left.
+        back = [batch for batch in self._straddling if not batch.done]
+        self._straddling = [batch for batch in self._straddling if batch.done]
+        self._queue.extendleft(reversed(back))
 
     @property
     def pending(self) -> int:
@@ -152,5 +215,6 @@ class LedgerAcks:
     def check_invariants(self) -> None:
         firsts = [b.first_id for b in self._queue]
         assert firsts == sorted(set(firsts)), "batches out of order"
-        assert not self._queue or not self._queue[0].done, "a done batch at the head"
+        assert self._frozen or not self._queue or not self._queue[0].done, "a done batch at the head"
+        assert all(b.done and b.last_id > self.last_add_confirmed for b in self._straddling)
         assert self.last_add_confirmed <= self.last_sent

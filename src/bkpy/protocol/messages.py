@@ -46,6 +46,8 @@ class Op(enum.IntEnum):
     READ = 4
     READ_LAC = 5
     WRITE_LAC = 6
+    WAIT_LAC = 7
+    FORCE = 8
 
 
 class Status(enum.IntEnum):
@@ -70,6 +72,7 @@ class Flags(enum.IntFlag):
 
     NONE = 0
     RECOVERY = 1  # ADD: accepted on a fenced ledger; READ, READ_LAC: fences the ledger first
+    DEFERRED_SYNC = 2  # ADD: answered before it is durable, which FORCE makes it
 
 
 _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
@@ -154,6 +157,24 @@ class ReadLacReply(NamedTuple):
 
 class WriteLac(NamedTuple):
     """The body is the explicit last-add-confirmed record."""
+
+    ledger_id: int
+
+
+class WaitLac(NamedTuple):
+    """READ_LAC that is answered once there is news, and after `wait_ms` milliseconds at the latest.
+
+    News is a last add confirmed above `known_lac` (-1: none), or a fence while `known_fenced` is false.
+    """
+
+    ledger_id: int
+    known_lac: int
+    known_fenced: bool
+    wait_ms: int
+
+
+class Force(NamedTuple):
+    """Make durable what was acknowledged before, of adds with `DEFERRED_SYNC`."""
 
     ledger_id: int
 
@@ -305,6 +326,20 @@ def decode_write_lac(head: Bytes) -> WriteLac:
     value = WriteLac(*_fields(head, (int,), "WRITE_LAC"))
     if not 0 <= value.ledger_id <= I64_MAX:
         raise ProtocolError("WRITE_LAC: the ledger id is out of range")
+    return value
+
+
+def decode_wait_lac(head: Bytes) -> WaitLac:
+    value = WaitLac(*_fields(head, (int, int, bool, int), "WAIT_LAC"))
+    if not (0 <= value.ledger_id <= I64_MAX and -1 <= value.known_lac <= I64_MAX and 0 <= value.wait_ms <= I64_MAX):
+        raise ProtocolError("WAIT_LAC: a field is out of range")
+    return value
+
+
+def decode_force(head: Bytes) -> Force:
+    value = Force(*_fields(head, (int,), "FORCE"))
+    if not 0 <= value.ledger_id <= I64_MAX:
+        raise ProtocolError("FORCE: the ledger id is out of range")
     return value
 
 

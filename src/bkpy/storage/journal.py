@@ -137,6 +137,7 @@ class Journal:
         self._observer = observer
         self._pending: deque[_Group] = deque()
         self._gathering = _Group()
+        self._writing: _Group | None = None
         self._running = False
         self._failed = False
         self._idle: asyncio.Event = asyncio.Event()
@@ -170,6 +171,16 @@ class Journal:
         if not self._running:
             self._start_soon()
 
+    def barrier(self, on_durable: Callable[[], None]) -> None:
+        """Call back once everything appended so far is synced: at once if it is, and never if the journal failed."""
+        if self._failed:
+            return
+        group = self._gathering if self._gathering.records else self._pending[-1] if self._pending else self._writing
+        if group is None:
+            on_durable()
+        else:
+            group.callbacks.append(on_durable)
+
     @property
     def pending_bytes(self) -> int:
         """Bytes that wait for the sync that is running."""
@@ -189,13 +200,14 @@ class Journal:
         if self._failed:
             self._idle.set()  # nobody may wait for what will never be written
             return
+        self._writing = None
         if not self._pending:
             if not self._gathering.records:
                 self._running = False
                 self._idle.set()
                 return
             self._seal_group()
-        group = self._pending.popleft()
+        group = self._writing = self._pending.popleft()
         future = self._worker.run(self._writer.write, Kind.RECORDS, group.records, group.body)
         group.body = []  # the worker has it; what is in the memtable alone decides how long buffers live
         future.add_done_callback(lambda done: self._written(done, group))

@@ -50,6 +50,11 @@ class LastEntry(NamedTuple):
     known: bool  # False: this bookie never acknowledged anything of the ledger
     limbo: bool
 
+    @property
+    def lac(self) -> int:
+        """The highest last add confirmed that the two records carry; below -1 if there is none."""
+        return max(_lac(self.entry), _lac(self.explicit_lac))
+
 
 class LedgerStorage:
     """One bookie's storage. Made by `open`; ended by `close`.
@@ -290,6 +295,17 @@ class LedgerStorage:
         if pending is not None:
             await self._durable(pending)
 
+    async def force(self, ledger_id: int) -> None:
+        """Return once everything of the ledger that was given to `add` before is durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._journal(ledger_id).barrier(lambda: done.set_result(None))
+        await self._durable(done)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes in memory that wait for a journal."""
+        return sum(journal.pending_bytes for journal in self.journals)
+
     def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
         done.set_result(None)
         if self._publishing[ledger_id] is done:
@@ -479,5 +495,5 @@ def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
     return True
 
 
-def _lac(record: bytes) -> int:
+def _lac(record: Bytes) -> int:
     return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2

@@ -6,59 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.client.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
 from bkpy.bookie import connection as bookie_connection
-from bkpy.bookie.node import BookieNode
 from bkpy.client import peer as client_peer
-from bkpy.client.connect import Client
-from bkpy.config import client_settings, load_bookie_settings
-from bkpy.metadata.cluster import init_cluster
-from bkpy.metadata.memory import MemoryStore
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
-from bkpy.runtime import real_runtime
-
-ROOT = "/ledgers"
-DEADLINE_S = 30
-
-
-class InProcess:
-    """Three bookies, and clients of them."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.tree = MemoryStore(real_runtime())
-        self.nodes: list[BookieNode] = []
-        self.clients: list[Client] = []
-
-    async def start(self, **settings: Any) -> None:
-        await init_cluster(self.tree.session(), ROOT)
-        for name in ("a", "b", "c"):
-            flags = {
-                "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
-                "bookie_id": name,
-                "listen": "127.0.0.1:0",
-                "journal_directories": str(self.directory / name / "journal"),
-                "ledger_directories": str(self.directory / name / "ledgers"),
-                **{key: str(value) for key, value in settings.items()},
-            }
-            node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
-            await node.start()
-            self.nodes.append(node)
-
-    async def client(self, **settings: Any) -> Client:
-        client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
-        self.clients.append(client)
-        return client
-
-    async def stop(self) -> None:
-        for client in self.clients:
-            await client.close()
-        for node in self.nodes:
-            await node.stop()
 
 
 @pytest.fixture
@@ -67,11 +23,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     await local.start()
     yield local
     await local.stop()
-
-
-async def contents(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
-    reader = await client.open_ledger(ledger_id, password=password)
-    return [entry.data async for entry in reader.read()]
 
 
 async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,20 +29,20 @@ def test_a_bookie_counts_once() -> None:
     assert not f.settled
 
 
-def test_hopeless_when_too_few_are_left() -> None:
+def test_a_failure_is_reported_for_every_batch_also_after_the_ack_quorum() -> None:
     f, batches = flight(3, 2)
-    assert not f.fail(0).hopeless
-    assert f.fail(1).hopeless == batches
-    assert not f.fail(2).hopeless
-
-
-def test_a_failure_after_the_ack_quorum_changes_nothing() -> None:
-    f, _ = flight(3, 2)
     f.reply(0, 0)
     f.reply(1, 0)
-    verdict = f.fail(2)
-    assert not verdict.hopeless
+    assert f.fail(2).failed == batches
     assert f.settled
+    assert f.accepted(batches[0]) == 0b011
+
+
+def test_acks_after_the_ack_quorum_are_recorded() -> None:
+    f, batches = flight(3, 1)
+    f.reply(0, 0)
+    f.reply(2, [Status.OK, Status.READ_ONLY])
+    assert [f.accepted(batch) for batch in batches] == [0b101, 0b001]
 
 
 def test_refused_for_good_by_one_bookie() -> None:
@@ -69,9 +69,7 @@ OUTCOMES = st.sampled_from([Status.OK, Status.FENCED, Status.READ_ONLY, Status.U
 def test_a_flight_decides_like_its_batches_one_by_one(data: st.DataObject, size: int, batches: int) -> None:
     quorum = data.draw(st.integers(1, size))
     f, made = flight(size, quorum, batches)
-    acks, failures = [0] * batches, [0] * batches
-    completed: set[int] = set()
-    hopeless: set[int] = set()
+    acks = [0] * batches
     for index in data.draw(st.permutations(range(size))):
         kind = data.draw(st.sampled_from(["ok", "fail", "uniform", "each"]))
         if kind == "fail":
@@ -84,22 +82,20 @@ def test_a_flight_decides_like_its_batches_one_by_one(data: st.DataObject, size:
             status = Status.OK if kind == "ok" else data.draw(OUTCOMES)
             statuses = [status] * batches
             verdict = f.reply(index, int(status))
-        expected_completed, expected_hopeless = [], []
+        expected_completed, expected_failed, expected_refused = [], [], []
         for i, status in enumerate(statuses):
             if status == Status.OK:
-                acks[i] += 1
-                if acks[i] == quorum:
+                acks[i] |= 1 << index
+                if acks[i].bit_count() == quorum:
                     expected_completed.append(made[i])
+            elif status in (Status.FENCED, Status.UNAUTHORIZED):
+                expected_refused.append((made[i], status))
             else:
-                failures[i] += 1
-                fatal = status in (Status.FENCED, Status.UNAUTHORIZED)
-                if not fatal and size - failures[i] == quorum - 1 and acks[i] < quorum:
-                    expected_hopeless.append(made[i])
+                expected_failed.append(made[i])
         assert list(verdict.completed) == expected_completed
-        assert list(verdict.hopeless) == expected_hopeless
-        completed |= {id(b) for b in verdict.completed}
-        hopeless |= {id(b) for b in verdict.hopeless}
-        assert not completed & hopeless
+        assert list(verdict.failed) == expected_failed
+        assert list(verdict.refused) == expected_refused
+        assert [f.accepted(batch) for batch in made] == acks
     assert f.settled
 
 

@@ -37,6 +37,10 @@ DECODERS: dict[int, Callable[[Frame], Any]] = {
     Op.READ_LAC | REPLY: lambda frame: m.decode_read_lac_reply(frame.head),
     Op.WRITE_LAC: lambda frame: m.decode_write_lac(frame.head),
     Op.WRITE_LAC | REPLY: lambda frame: m.decode_error(frame.head),
+    Op.WAIT_LAC: lambda frame: m.decode_wait_lac(frame.head),
+    Op.WAIT_LAC | REPLY: lambda frame: m.decode_read_lac_reply(frame.head),
+    Op.FORCE: lambda frame: m.decode_force(frame.head),
+    Op.FORCE | REPLY: lambda frame: m.decode_error(frame.head),
 }
 
 

@@ -22,6 +22,8 @@ DECODERS = [
     m.decode_read_lac,
     m.decode_read_lac_reply,
     m.decode_write_lac,
+    m.decode_wait_lac,
+    m.decode_force,
     m.decode_hello,
     m.decode_hello_reply,
     m.decode_error,
@@ -82,6 +84,28 @@ def test_add_columns_are_read_back() -> None:
 def test_an_add_whose_columns_do_not_fit_is_refused(columns: list[Any], body_bytes: int) -> None:
     with pytest.raises(ProtocolError):
         m.decode_add(m.pack(columns), body_bytes)
+
+
+def test_a_long_poll_is_read_back() -> None:
+    assert m.decode_wait_lac(m.pack([5, -1, False, 0])) == m.WaitLac(5, -1, False, 0)
+
+
+@pytest.mark.parametrize("head", [[-1, 0, False, 1], [2**63, 0, False, 1], [1, -2, False, 1], [1, 0, False, -1]])
+def test_a_long_poll_out_of_range_is_refused(head: list[Any]) -> None:
+    with pytest.raises(ProtocolError):
+        m.decode_wait_lac(m.pack(head))
+
+
+@pytest.mark.parametrize("head", [[1, 0, 0, 1], [True, 0, False, 1], [1, 0, False], [1, 0, False, 1.0]])
+def test_a_long_poll_with_wrong_types_is_refused(head: list[Any]) -> None:
+    with pytest.raises(ProtocolError):
+        m.decode_wait_lac(m.pack(head))
+
+
+@pytest.mark.parametrize("head", [[-1], [2**63], ["1"], [True], [], [1, 2]])
+def test_a_force_of_no_ledger_is_refused(head: list[Any]) -> None:
+    with pytest.raises(ProtocolError):
+        m.decode_force(m.pack(head))
 
 
 def test_select_keeps_columns_together() -> None:

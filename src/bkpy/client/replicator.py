@@ -1,0 +1,376 @@
+"""Brings the batches of one ledger onto its bookies, and other bookies into the place of those that fail.
+
+    batches -> routes -> bookies;   answers -> LedgerAcks -> `_confirm`
+    a failure -> reaction (`protocol/ensemble_change.py`) -> new fragment in the metadata -> batches sent once more
+
+What differs between the writer of a ledger and its recovery is left to the subclasses: where batches come from, whom
+`_confirm` tells, and where a change of the ensemble is stored.
+
+Invariants: between the choice of a new fragment's first entry and the metadata's acceptance of it nothing is
+acknowledged; an entry counts only on bookies that the metadata name for it; once failed, nothing is confirmed any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from bkpy.client.ensembles import Ensembles
+from bkpy.client.flights import Flights, Route
+from bkpy.client.pool import BookiePool
+from bkpy.config import ClientSettings
+from bkpy.errors import BookieUnavailableError, BookKeeperError, QuorumTimeoutError, ReadOnlyBookieError
+from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
+from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
+from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.protocol.quorum import write_set
+from bkpy.runtime import Runtime
+
+_PAUSE_MIN_S: Final = 0.05  # between two attempts to replace or to reach bookies that failed
+_PAUSE_MAX_S: Final = 1.0
+
+log = logging.getLogger("bkpy.client")
+
+
+class Replicator:
+    """The common part of `LedgerWriter` and of a ledger's recovery."""
+
+    # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
+    __slots__ = (
+        "__weakref__",
+        "_acks",
+        "_changes",
+        "_confirmed",
+        "_ensembles",
+        "_entry_bytes_max",
+        "_error",
+        "_failed",
+        "_flags",
+        "_flights",
+        "_hopeless_since",
+        "_ledger_id",
+        "_mending",
+        "_metadata",
+        "_pool",
+        "_reopened",
+        "_routes",
+        "_runtime",
+        "_settings",
+        "_stalled_since",
+        "_striped",
+    )
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        ensembles: Ensembles,
+        pool: BookiePool,
+        flights: Flights,
+        settings: ClientSettings,
+        runtime: Runtime,
+        confirmed: int = -1,
+        flags: int = 0,
+    ) -> None:
+        self._metadata = metadata
+        self._ledger_id = metadata.ledger_id
+        self._ensembles = ensembles
+        self._pool = pool
+        self._flights = flights
+        self._settings = settings
+        self._runtime = runtime
+        self._flags = flags
+        self._striped = metadata.ensemble_size > metadata.write_quorum
+        self._acks = LedgerAcks(confirmed)
+        self._confirmed = confirmed
+        self._error: BookKeeperError | None = None
+        self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
+        self._reopened: dict[Batch, Reopened] = {}
+        self._mending: asyncio.Task[None] | None = None
+        self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
+        self._stalled_since: tuple[float, int] = (0.0, confirmed)
+        self._changes: deque[float] = deque(maxlen=settings.ensemble_changes_max)
+        self._entry_bytes_max = settings.entry_bytes_max
+        self._route()
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies that entries go to now."""
+        return self._metadata.fragments[-1].bookies
+
+    def _route(self) -> None:
+        metadata, ensemble = self._metadata, self.ensemble
+        self._routes: list[Route] = [
+            self._flights.route([ensemble[i] for i in members], metadata.ack_quorum, self._flags)
+            for members in (
+                write_set(r, metadata.ensemble_size, metadata.write_quorum)
+                for r in range(metadata.ensemble_size if self._striped else 1)
+            )
+        ]
+        # What a bookie wouldn't take is refused at the call, before it costs others their connection.
+        self._entry_bytes_max = min(
+            [self._entry_bytes_max, *(self._pool.peer(bookie_id).entry_bytes_max for bookie_id in ensemble)]
+        )
+
+    # --- what a subclass does ---------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Hand all that is unsent to routes, unless the acknowledgements are frozen."""
+        raise NotImplementedError
+
+    def _confirm(self, confirmed: int) -> None:
+        """Everything up to `confirmed` is on its ack quorum."""
+        raise NotImplementedError
+
+    def failed(self, error: BookKeeperError) -> None:
+        """Nothing more can be confirmed."""
+        raise NotImplementedError
+
+    async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
+        """Make `ensemble` that of the entries above last add confirmed; whether that was done, or another was found.
+
+        Called while the acknowledgements are frozen. Sets `_metadata`. False if nothing was changed and nothing will
+        be. Raises what ends the replicator.
+        """
+        raise NotImplementedError
+
+    def publish_lac(self) -> None:
+        """Tell the bookies what is confirmed, if there is something to tell."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """End without closing the ledger."""
+        raise NotImplementedError
+
+    def _resume(self) -> None:
+        """Acknowledgements are no longer frozen: send what has gathered."""
+
+    def _idle(self) -> bool:
+        """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
+        return False
+
+    # --- the flights' calls -----------------------------------------------------------------------------------------
+
+    def blocked(self) -> bool:
+        return any(route.blocked() for route in self._routes)
+
+    def completed(self, batch: Batch) -> None:
+        if self._error is None:
+            confirmed = self._acks.done(batch)
+            if confirmed > self._confirmed:
+                self._confirm(confirmed)
+
+    def accepted(self, batch: Batch, bookie_id: str) -> None:
+        reopened = self._reopened.get(batch)
+        if reopened is None or self._error is not None:
+            return
+        reopened.accepted.add(bookie_id)
+        if not batch.done and reopened.complete:
+            self.completed(batch)
+
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
+        if self._error is not None or bookie_id not in self.ensemble:
+            return  # it has been replaced: what it says is of no account
+        if bookie_id not in self._failed:
+            log.warning("ledger %d: bookie %s failed: %s", self._ledger_id, bookie_id, error)
+        self._failed[bookie_id] = error
+        self._ensembles.failed(bookie_id)
+        if self._mending is None and self._reaction() is not Reaction.NOTHING:
+            self._mending = self._runtime.spawn(
+                self._mend(), name=f"ensemble of ledger {self._ledger_id}", on_death=self._died
+            )
+
+    def _died(self, error: BaseException) -> None:
+        self._mending = None
+        log.error("ledger %d: mending its ensemble failed", self._ledger_id, exc_info=error)
+        self.failed(BookKeeperError(f"mending the ensemble failed: {error!r}", outcome_unknown=True))
+
+    def check_progress(self, now: float) -> None:
+        """Fail if nothing was confirmed for `add_quorum_timeout_s` although something is pending; called often."""
+        since, confirmed = self._stalled_since
+        if self._confirmed != confirmed or not (self._acks.pending or self._acks.frozen):
+            self._stalled_since = (now, self._confirmed)
+        elif self._error is None and now - since > self._settings.add_quorum_timeout_s:
+            failed = "; ".join(f"{bookie_id}: {error.message}" for bookie_id, error in sorted(self._failed.items()))
+            self.failed(
+                QuorumTimeoutError(
+                    f"nothing was acknowledged for {self._settings.add_quorum_timeout_s:g} s"
+                    + (f" (failed: {failed})" if failed else ""),
+                    ledger_id=self._ledger_id,
+                    entry_id=self._confirmed + 1,
+                )
+            )
+
+    # --- mending the ensemble ---------------------------------------------------------------------------------------
+
+    def _positions(self) -> list[int]:
+        return [i for i, bookie_id in enumerate(self.ensemble) if bookie_id in self._failed]
+
+    @property
+    def _endangered(self) -> bool:
+        metadata = self._metadata
+        return endangered(self._positions(), metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+
+    def _reaction(self) -> Reaction:
+        return REACTIONS[
+            Case(
+                allowed=self._may_change,
+                delay=self._settings.delay_ensemble_change,
+                endangered=self._endangered,
+                read_only=any(isinstance(error, ReadOnlyBookieError) for error in self._failed.values()),
+            )
+        ]
+
+    @property
+    def _may_change(self) -> bool:
+        return not self._settings.disable_ensemble_change
+
+    async def _mend(self) -> None:
+        """Replace the bookies that failed; while there are no others, send to them again whenever they are back."""
+        pause = _PAUSE_MIN_S
+        try:
+            while self._failed and self._error is None and not self._idle():
+                reaction = self._reaction()
+                if reaction is Reaction.NOTHING:
+                    return
+                if reaction is Reaction.CHANGE and await self._change():
+                    pause = _PAUSE_MIN_S
+                    continue
+                if self._give_up() or self._error is not None:
+                    return
+                await asyncio.sleep(pause * (1 + self._runtime.rng.random()) / 2)
+                pause = min(pause * 2, _PAUSE_MAX_S)
+                self._send_again()
+        except BookKeeperError as e:
+            self.failed(e)
+        finally:
+            self._mending = None
+
+    def _give_up(self) -> bool:
+        """Fail if too few bookies have been left for too long, and no others were found."""
+        now = self._runtime.clock.monotonic()
+        if not self._endangered:
+            self._hopeless_since = None
+            return False
+        if self._hopeless_since is None or self._hopeless_since[1] != self._confirmed:
+            self._hopeless_since = (now, self._confirmed)
+        if now - self._hopeless_since[0] < self._settings.no_bookies_timeout_s or not self._may_change:
+            return False
+        bookie_id, error = next(reversed(self._failed.items()))
+        self.failed(
+            BookieUnavailableError(
+                f"fewer than {self._metadata.ack_quorum} bookies can acknowledge, and no others can take the place of "
+                f"those that failed; the last of them: {error.message}",
+                ledger_id=self._ledger_id,
+                entry_id=self._confirmed + 1,
+                bookie=bookie_id,
+                outcome_unknown=True,
+            )
+        )
+        return True
+
+    async def _change(self) -> bool:
+        """Put others in the place of the failed bookies; whether any was replaced."""
+        ensemble = await self._ensembles.replace(self.ensemble, self._positions())
+        if ensemble is None or self._error is not None:
+            return False
+        self._count_change()
+        self._acks.freeze()
+        try:
+            while ensemble is not None:
+                before = self.ensemble
+                replaced = [old for old, new in zip(before, ensemble, strict=True) if old != new]
+                if not await self._store(ensemble, replaced) or self._error is not None:
+                    return self.ensemble != before
+                self._adopt(before)
+                # What failed meanwhile joins this change: nothing is acknowledged before that is replaced as well.
+                positions = self._positions()
+                ensemble = await self._ensembles.replace(self.ensemble, positions) if positions else None
+                if ensemble is not None:
+                    self._count_change()
+            return True
+        finally:
+            self._thaw()
+
+    def _count_change(self) -> None:
+        now, settings = self._runtime.clock.monotonic(), self._settings
+        if (
+            len(self._changes) == settings.ensemble_changes_max
+            and now - self._changes[0] < settings.ensemble_changes_window_s
+        ):
+            raise BookieUnavailableError(
+                f"bookies keep failing: {settings.ensemble_changes_max} changes of the ensemble within "
+                f"{settings.ensemble_changes_window_s:g} s",
+                ledger_id=self._ledger_id,
+                outcome_unknown=True,
+            )
+        self._changes.append(now)
+
+    def _thaw(self) -> None:
+        if self._error is not None:
+            return
+        confirmed = self._acks.thaw()
+        if confirmed > self._confirmed:
+            self._confirm(confirmed)
+        self._resume()
+
+    def _adopt(self, before: Sequence[str]) -> None:
+        """The metadata name other bookies now: count on those alone, and send them what they have to have."""
+        ensemble = self.ensemble
+        self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
+        for bookie_id in set(before) - set(ensemble):
+            self._pool.forget_ledger(self._ledger_id, bookie_id)
+        self._route()
+        quorum = self._metadata.write_quorum
+        missing: dict[str, list[Batch]] = {}
+        undone = []
+        for batch in self._acks.above():
+            old = members_of(batch.first_id, before, quorum)
+            new = members_of(batch.first_id, ensemble, quorum)
+            if set(old) == set(new):
+                continue  # its own bookies are the same: it goes on as it was
+            reopened = self._reopen(batch, old)
+            reopened.members = frozenset(new)
+            if reopened.complete:
+                batch.done = True
+            elif batch.done:
+                undone.append(batch)
+            for bookie_id in new:
+                if bookie_id not in old and bookie_id not in reopened.accepted:
+                    missing.setdefault(bookie_id, []).append(batch)
+        self._acks.reopen(undone)
+        for bookie_id, batches in missing.items():
+            self._flights.resend(self, bookie_id, batches, self._flags)
+        log.info("ledger %d: entries from %d on go to %s", self._ledger_id, self._confirmed + 1, ", ".join(ensemble))
+
+    def _reopen(self, batch: Batch, members: Sequence[str]) -> Reopened:
+        reopened = self._reopened.get(batch)
+        if reopened is None:
+            accepted = batch.sent.release(batch)
+            reopened = self._reopened[batch] = Reopened(batch, members, accepted, self._metadata.ack_quorum)
+        return reopened
+
+    def _send_again(self) -> None:
+        """Send what is pending to those of the failed bookies that can be reached again."""
+        for bookie_id in [b for b in self._failed if self._pool.peer(b).up]:
+            del self._failed[bookie_id]
+            batches = []
+            for batch in self._acks.above():
+                members = members_of(batch.first_id, self.ensemble, self._metadata.write_quorum)
+                if bookie_id in members and bookie_id not in self._reopen(batch, members).accepted:
+                    batches.append(batch)
+            self._flights.resend(self, bookie_id, batches, self._flags)
+
+    def _forget_reopened(self) -> None:
+        """Drop what was confirmed; to be called where `_reopened` isn't empty and the confirmed end has moved."""
+        self._reopened = {b: r for b, r in self._reopened.items() if b.last_id > self._confirmed}
+
+    async def _mended(self) -> None:
+        """Return when no change of the ensemble is under way."""
+        while (task := self._mending) is not None:
+            if not self._acks.frozen:
+                task.cancel()
+            await asyncio.wait([task])

@@ -1,0 +1,112 @@
+"""What one turn of the event loop appends to a ledger, from the call of `append` until it is confirmed.
+
+Invariant: the futures of a turn are resolved in id order, each with its own id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from bkpy.protocol.acks import Batch
+
+_UNSENT: Final = 1 << 62
+SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
+
+
+class Single(Batch):
+    """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
+
+    __slots__ = ("end_length", "future", "payload")
+
+    def __init__(self, ledger_id: int, owner: Any, first_id: int, payload: bytes, future: asyncio.Future[int]) -> None:
+        # All here, without a call of the base class: one of these is made for every such append.
+        self.ledger_id = ledger_id
+        self.first_id = self.last_id = first_id
+        self.owner = owner
+        self.done = False
+        self.payload = payload
+        self.future = future
+        self.end_length = 0  # the ledger's length after it
+
+
+class Turn(Batch):
+    """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
+
+    If it leaves as a single batch, which is the rule, it is that batch.
+    """
+
+    __slots__ = ("end_length", "futures", "lengths", "payloads", "resolved", "whole")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        owner: Any,
+        first_id: int,
+        payloads: list[bytes],
+        futures: list[asyncio.Future[int]],
+    ) -> None:
+        super().__init__(ledger_id, first_id, _UNSENT, owner)
+        self.payloads = payloads
+        self.futures = futures
+        self.whole: asyncio.Future[range] | None = None
+        self.lengths: Sequence[int] = ()  # the ledger's length after each entry, unless it left as a single batch
+        self.end_length = 0
+        self.resolved = 0  # entries of it that are confirmed
+
+    def confirm(self, confirmed: int) -> bool:
+        """Resolve what is confirmed of it; whether that is all. `resolved` and the length follow."""
+        futures, entry_id = self.futures, self.first_id
+        if self.resolved:
+            futures, entry_id = futures[self.resolved :], entry_id + self.resolved
+        whole = self.last_id <= confirmed
+        if whole:
+            if self.whole is not None and not self.whole.done():
+                self.whole.set_result(range(self.first_id, self.last_id + 1))
+        else:  # of several batches, some are done
+            self.resolved = confirmed - self.first_id + 1
+            futures = futures[: confirmed - entry_id + 1]
+        for future in futures:
+            if not future.done():
+                future.set_result(entry_id)
+            entry_id += 1
+        return whole
+
+    def length_at(self, confirmed: int) -> int:
+        """The ledger's length after the entry `confirmed`, which is this turn's or behind it."""
+        return self.end_length if self.last_id <= confirmed else self.lengths[confirmed - self.first_id]
+
+
+class Chunk(NamedTuple):
+    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `route` is an index."""
+
+    route: int
+    payloads: Sequence[bytes]
+    first_id: int
+    stride: int
+    lengths: Sequence[int]
+    size: int
+
+
+def chunks(
+    route: int,
+    payloads: Sequence[bytes],
+    first: int,
+    stride: int,
+    lengths: Sequence[int],
+    overhead: int,
+    bytes_max: int,
+) -> list[Chunk]:
+    """Cut into batches of at most `bytes_max`, or one entry if that is larger; a record has `overhead` bytes more."""
+    sizes = list(accumulate(len(payload) + overhead for payload in payloads))
+    cut = []
+    start, done = 0, 0
+    while start < len(payloads):
+        end = max(bisect_right(sizes, done + bytes_max, start), start + 1)
+        size = sizes[end - 1] - done
+        cut.append(Chunk(route, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
+        start, done = end, sizes[end - 1]
+    return cut
