@@ -12,6 +12,7 @@ is bounded by whoever sends (see `congested`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
 from bkpy.runtime import Runtime
 
+_STALL_S: Final = 2.0  # a bookie that owes so much that writers wait, and is silent for so long, is given up
 _SLOW_S: Final = 10.0  # how long a bookie that let a call time out is asked last
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
@@ -118,6 +120,7 @@ class Peer:
         self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
         self.slow_until = 0.0  # a read has timed out: others are to be asked first
         self._slots = asyncio.Semaphore(CALLS_MAX)
+        self._answered_at = 0.0  # when it last answered an append
         self.epoch = 0  # how many connections there have been
         self.congested = False  # owes so much that writers should wait
         self._owed_bytes = 0  # of ADD frames that haven't been answered
@@ -140,7 +143,8 @@ class Peer:
         self._waiting: list[tuple[Add, int]] = []
         self._connected: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._hurry = asyncio.Event()  # somebody waits for the next attempt to connect
+        self._watch: asyncio.Handle | None = None
 
     @property
     def up(self) -> bool:
@@ -165,6 +169,9 @@ class Peer:
         if (self._owed_bytes > OWED_BYTES_MAX) is not self.congested:
             self.congested = not self.congested
             self._on_congestion(self, self.congested)
+            if self.congested and self._watch is not None:
+                self._watch.cancel()
+                self._watch = asyncio.get_running_loop().call_soon(self._watch_oldest)
 
     def add_again(self, add: Add, index: int) -> None:
         """The bookie has forgotten a ledger's key (it may): present it and send once more."""
@@ -203,16 +210,24 @@ class Peer:
         return self._connection.transport
 
     async def call(
-        self, op: Op, head: bytes, body: tuple[wire.Bytes, ...] = (), *, present: int | None = None, timeout_s: float
+        self,
+        op: Op,
+        head: bytes,
+        body: tuple[wire.Bytes, ...] = (),
+        *,
+        present: int | None = None,
+        timeout_s: float,
+        again: bool = False,
     ) -> wire.Frame:
         """Send a request and return its reply. `present`: a ledger whose key has to be presented before.
+        `again`: as for `connect`.
 
         The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
         `CALLS_MAX` that are in flight.
         """
         try:
             async with self._slots, asyncio.timeout(timeout_s):
-                await self.connect()
+                await self.connect(again=again)
                 if present is not None:
                     self._present({present})
                 correlation_id = self._next_id()
@@ -229,18 +244,22 @@ class Peer:
 
     async def call_as_owner(self, op: Op, head: bytes, *, ledger_id: int, timeout_s: float) -> wire.Frame:
         """Like `call`, for what needs the ledger's key; presents it again if the bookie has forgotten it."""
-        reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s)
+        reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s, again=True)
         if m.reply_status(reply.head) == Status.KEY_REQUIRED:
             self.forget(ledger_id)
             reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s)
         return reply
 
-    async def connect(self) -> None:
-        """Return once connected; `BookieUnavailableError` if the bookie is down."""
+    async def connect(self, *, again: bool = False) -> None:
+        """Return once connected; `BookieUnavailableError` if the bookie is down.
+
+        `again`: what counts is one more attempt from now, and not that the last one failed.
+        """
         if self._state is _State.UP:
             return
-        if self._state in (_State.DOWN, _State.CLOSED):
+        if self._state is _State.CLOSED or (self._state is _State.DOWN and not again):
             raise self._unavailable()
+        self._hurry.set()
         connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connected.append(connected)
         self._start()
@@ -274,8 +293,11 @@ class Peer:
             try:
                 connection = await self._connect_once()
             except BookKeeperError as e:
+                self._hurry.clear()
                 self._went_down(e)
-                await asyncio.sleep(delay * (1 + self._runtime.rng.random()) / 2)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay * (1 + self._runtime.rng.random()) / 2):
+                        await self._hurry.wait()
                 delay = min(delay * 2, _RETRY_MAX_S)
                 continue
             delay = _RETRY_MIN_S
@@ -367,15 +389,21 @@ class Peer:
         add.failed(index, error)
 
     def _watch_oldest(self) -> None:
-        """Give the connection up when the oldest append has waited too long: a hung bookie is a failed one."""
+        """Give the connection up when the oldest append has waited too long: a hung bookie is a failed one.
+
+        While writers wait for it, it is given up as soon as it has answered nothing for a shorter time.
+        """
         loop = asyncio.get_running_loop()
         if not self._adds:
             self._watch = None
             return
-        timeout = self._settings.add_timeout_s
-        age = self._runtime.clock.monotonic() - next(iter(self._adds.values()))[2]
-        if age < timeout:
-            self._watch = loop.call_later(timeout - age + 0.001, self._watch_oldest)
+        now, timeout = self._runtime.clock.monotonic(), self._settings.add_timeout_s
+        sent_at = next(iter(self._adds.values()))[2]
+        left = timeout - (now - sent_at)
+        if self.congested and timeout > _STALL_S:
+            left = min(left, _STALL_S - (now - max(sent_at, self._answered_at)))
+        if left > 0:
+            self._watch = loop.call_later(left + 0.001, self._watch_oldest)
             return
         self._watch = None
         if self._connection is not None:
@@ -392,6 +420,7 @@ class Peer:
             sent = self._adds.pop(frame.correlation_id, None)
             if sent is not None:
                 add, index, _ = sent
+                self._answered_at = self._runtime.clock.monotonic()
                 self._owe(-add.body_bytes)
                 try:
                     add.replied(index, frame.head)

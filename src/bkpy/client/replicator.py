@@ -245,6 +245,7 @@ class Replicator:
                 pause = min(pause * 2, _PAUSE_MAX_S)
                 self._send_again()
         except BookKeeperError as e:
+            e.outcome_unknown = True  # of what was sent
             self.failed(e)
         finally:
             self._mending = None
@@ -253,7 +254,6 @@ class Replicator:
         """Fail if too few bookies have been left for too long, and no others were found."""
         now = self._runtime.clock.monotonic()
         if not self._endangered:
-            self._hopeless_since = None
             return False
         if self._hopeless_since is None or self._hopeless_since[1] != self._confirmed:
             self._hopeless_since = (now, self._confirmed)
@@ -280,18 +280,20 @@ class Replicator:
         self._count_change()
         self._acks.freeze()
         try:
+            changed = False
             while ensemble is not None:
                 before = self.ensemble
                 replaced = [old for old, new in zip(before, ensemble, strict=True) if old != new]
                 if not await self._store(ensemble, replaced) or self._error is not None:
-                    return self.ensemble != before
+                    break
+                changed = True
                 self._adopt(before)
                 # What failed meanwhile joins this change: nothing is acknowledged before that is replaced as well.
                 positions = self._positions()
                 ensemble = await self._ensembles.replace(self.ensemble, positions) if positions else None
                 if ensemble is not None:
                     self._count_change()
-            return True
+            return changed
         finally:
             self._thaw()
 

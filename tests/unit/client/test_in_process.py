@@ -1,7 +1,6 @@
 """Client and bookies in one process, on the in-memory store: what one may do to the other."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,6 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
-    await local.start()
-    yield local
-    await local.stop()
 
 
 async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
