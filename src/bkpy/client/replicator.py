@@ -91,7 +91,7 @@ class Replicator:
         self._reopened: dict[Batch, Reopened] = {}
         self._mending: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
-        self._stalled_since: tuple[float, int] = (0.0, confirmed)
+        self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
         self._changes: deque[float] = deque(maxlen=settings.ensemble_changes_max)
         self._entry_bytes_max = settings.entry_bytes_max
         self._route()

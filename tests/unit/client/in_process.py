@@ -28,6 +28,7 @@ class InProcess:
         self.nodes: list[BookieNode] = []
         self.clients: list[Client] = []
         self._settings: dict[str, Any] = {}
+        self._ports: dict[str, int] = {}
 
     async def start(self, names: Sequence[str] = ("a", "b", "c"), **settings: Any) -> None:
         self._settings = settings
@@ -40,13 +41,14 @@ class InProcess:
         flags = {
             "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
             "bookie_id": name,
-            "listen": "127.0.0.1:0",
+            "listen": f"127.0.0.1:{self._ports.get(name, 0)}",
             "journal_directories": str(self.directory / name / "journal"),
             "ledger_directories": str(self.directory / name / "ledgers"),
             **{key: str(value) for key, value in self._settings.items()},
         }
         node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
         await node.start()
+        self._ports[name] = int(node.address.rpartition(":")[2])
         self.nodes = [other for other in self.nodes if other.settings.bookie_id != name] + [node]
         return node
 
@@ -79,6 +81,17 @@ class InProcess:
             connection.pause("hung")
 
         server.opened = open_and_hang  # type: ignore[method-assign]
+
+    def refuse(self, name: str) -> None:
+        """New connections are closed at once, until `admit`."""
+        server = self.node(name)._server
+        assert server is not None
+        server.opened = lambda connection: connection.abort()  # type: ignore[method-assign]
+
+    def admit(self, name: str) -> None:
+        server = self.node(name)._server
+        assert server is not None
+        vars(server).pop("opened", None)
 
     async def client(self, **settings: Any) -> Client:
         client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))

@@ -1,0 +1,594 @@
+"""Recovery: wherever a ledger's writer and bookies were lost, it is closed behind everything that was acknowledged."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.client.in_process import DEADLINE_S, InProcess, contents, eventually
+
+import bkpy
+from bkpy.client.connect import Client
+from bkpy.client.writer import LedgerWriter
+from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.records import RecordCodec, ledger_key
+
+Write = Callable[[], Any]
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d:" % entry_id + bytes(entry_id % 50)
+
+
+async def write(client: Client, count: int, **ledger: Any) -> LedgerWriter:
+    """A ledger with so many acknowledged entries, whose writer has gone."""
+    writer = await client.create_ledger(**ledger)
+    for i in range(count):
+        await writer.append(payload(i))
+    writer.abandon()
+    return writer
+
+
+async def put(client: Client, writer: LedgerWriter, bookie_id: str, entry_ids: list[int], lac: int = -1) -> None:
+    """Entries on one bookie alone: what an append that got no further leaves behind."""
+    codec = RecordCodec(writer.ledger_id)
+    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    for entry_id in entry_ids:
+        parts: list[Any] = []
+        length = sum(len(payload(i)) for i in range(entry_id + 1))
+        codec.encode(parts, [payload(entry_id)], entry_id, 1, lac, [length])
+        body = b"".join(parts)
+        answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
+
+        class One:
+            correlation_id = client._pool.next_id()
+            ledger_ids = {writer.ledger_id}  # noqa: RUF012 - the protocol's attribute
+            body_bytes = len(body)
+            buffers = m_frame(correlation_id, [0, [writer.ledger_id], [entry_id], [1], 1, [len(body)]], body)
+
+            def replied(self, index: int, head: memoryview, to: Any = answered) -> None:
+                to.set_result(m.decode_add_reply(head, 1))
+
+            def failed(self, index: int, error: bkpy.BookKeeperError, to: Any = answered) -> None:
+                to.set_exception(error)
+
+        client._pool.peer(bookie_id).add(One(), 0)  # type: ignore[arg-type]
+        async with asyncio.timeout(DEADLINE_S):
+            assert await answered == Status.OK
+
+
+def m_frame(correlation_id: int, columns: list[Any], body: bytes) -> Any:
+    from bkpy.protocol import frame as wire
+
+    return wire.encode(Op.ADD, correlation_id, m.pack(columns), [body])
+
+
+async def check_closed(client: Client, ledger_id: int, count: int) -> None:
+    metadata = await client.ledger_metadata(ledger_id)
+    assert metadata.state is LedgerState.CLOSED
+    assert metadata.last_entry == count - 1
+    assert metadata.length == sum(len(payload(i)) for i in range(count))
+    assert await contents(client, ledger_id) == [payload(i) for i in range(count)]
+
+
+@pytest.mark.scenario(1)
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 3, 3), (3, 2, 2), (5, 3, 2), (1, 1, 1), (4, 4, 1)])
+async def test_what_was_acknowledged_is_kept_and_what_was_in_flight_may_be(
+    five: InProcess, sizes: tuple[int, int, int]
+) -> None:
+    client, other = await five.client(), await five.client()
+    writer = await client.create_ledger(ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
+    for i in range(10):
+        await writer.append(payload(i))
+    in_flight = [writer.append_nowait(payload(i)) for i in range(10, 60)]
+    await asyncio.sleep(0.001)
+    acknowledged = writer.last_add_confirmed
+    writer.abandon()
+    reader = await other.recover_ledger(writer.ledger_id)
+    assert reader.closed
+    assert acknowledged <= reader.last_add_confirmed < 60
+    await check_closed(other, writer.ledger_id, reader.last_add_confirmed + 1)
+    await asyncio.gather(*in_flight, return_exceptions=True)
+
+
+@pytest.mark.scenario(2)
+@pytest.mark.parametrize("count", [0, 1])
+async def test_a_ledger_of_no_entry_and_of_one(cluster: InProcess, count: int) -> None:
+    client = await cluster.client()
+    writer = await write(client, count)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, count)
+    again = await client.recover_ledger(writer.ledger_id)  # closed: it is just opened
+    assert again.last_add_confirmed == count - 1
+
+
+@pytest.mark.scenario(3)
+async def test_a_wrong_password_changes_nothing(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(password=b"right", digest="hmac-sha256")
+    await writer.append(b"0")
+    with pytest.raises(bkpy.UnauthorizedError):
+        await client.recover_ledger(writer.ledger_id, password=b"wrong")
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
+    assert await writer.append(b"1") == 1
+    await writer.close()
+
+
+@pytest.mark.scenario(4)
+async def test_too_few_bookies_leave_the_ledger_in_recovery_for_a_later_try(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await write(client, 5)
+    for name in "ab":
+        cluster.kill(name)
+    with pytest.raises(bkpy.LedgerRecoveryError) as failure:
+        async with asyncio.timeout(DEADLINE_S):
+            await client.recover_ledger(writer.ledger_id)
+    assert failure.value.retriable
+    assert "a: " in str(failure.value)
+    assert "b: " in str(failure.value)
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    await cluster.node("a").stop()
+    await cluster.add("a")
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 5)
+
+
+@pytest.mark.scenario(5)
+async def test_a_hung_bookie_delays_nothing(five: InProcess) -> None:
+    """Its answer could change no decision any more; so nobody waits for it."""
+    client = await five.client()
+    for _ in range(3):  # so that it is the one that is asked first, once
+        writer = await write(client, 5)
+        five.hang(writer.ensemble[0])
+        async with asyncio.timeout(5):  # far below the timeout of a read
+            await client.recover_ledger(writer.ledger_id)
+        await check_closed(client, writer.ledger_id, 5)
+        for connection in five.connections(writer.ensemble[0]):
+            connection.resume("hung")
+
+
+@pytest.mark.scenario(6)
+async def test_a_bookie_that_fails_during_recovery_is_replaced_by_the_closing_write_alone(five: InProcess) -> None:
+    client = await five.client()
+    writer = await write(client, 5, ack_quorum=3)
+    for name in writer.ensemble:
+        await put(client, writer, name, [5, 6, 7], lac=4)
+    states = await record_writes(client)
+    victim = writer.ensemble[2]
+    fail_adds(five, victim)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 8)
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert metadata.fragments[0].bookies == writer.ensemble
+    assert [fragment.first_entry for fragment in metadata.fragments] == [0, 5]
+    assert victim not in metadata.fragments[1].bookies
+    assert states == [LedgerState.IN_RECOVERY, LedgerState.CLOSED]
+
+
+@pytest.mark.scenario(7)
+async def test_at_the_first_entry_of_a_fragment_that_fragment_is_replaced(five: InProcess) -> None:
+    client = await five.client()
+    writer = await write(client, 0, ack_quorum=3)
+    for name in writer.ensemble:
+        await put(client, writer, name, [0, 1])
+    victim = writer.ensemble[2]
+    fail_adds(five, victim)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 2)
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert [fragment.first_entry for fragment in metadata.fragments] == [0]
+    assert victim not in metadata.fragments[0].bookies
+
+
+@pytest.mark.scenario(8)
+async def test_two_bookies_that_fail_on_one_entry(five: InProcess) -> None:
+    client = await five.client()
+    writer = await write(client, 3)
+    await put(client, writer, writer.ensemble[0], [3], lac=2)
+    for victim in writer.ensemble[1:]:
+        fail_adds(five, victim)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 4)
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert set(metadata.fragments[1].bookies).isdisjoint(writer.ensemble[1:])
+
+
+@pytest.mark.scenario(9)
+async def test_entries_that_can_be_read_but_not_written_back_are_not_cut_off(cluster: InProcess) -> None:
+    client = await cluster.client(no_bookies_timeout_s=0.2)
+    writer = await write(client, 3)
+    await put(client, writer, writer.ensemble[0], [3, 4], lac=2)
+    undo = [fail_adds(cluster, name) for name in writer.ensemble[1:]]
+    with pytest.raises(bkpy.LedgerRecoveryError, match="written back"):
+        async with asyncio.timeout(DEADLINE_S):
+            await client.recover_ledger(writer.ledger_id)
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    for restore in undo:
+        restore()
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 5)
+
+
+@pytest.mark.scenario(10)
+async def test_a_ledger_that_somebody_closes_during_the_recovery_stays_as_they_closed_it(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await write(client, 5)
+    catalog = client._cluster.catalog
+    original = catalog.write
+
+    async def intervene(metadata: Any, version: int) -> int:
+        if metadata.state is LedgerState.CLOSED:
+            await other.recover_ledger(writer.ledger_id)
+        return await original(metadata, version)
+
+    catalog.write = intervene  # type: ignore[method-assign]
+    reader = await client.recover_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 4
+    await check_closed(client, writer.ledger_id, 5)
+
+
+@pytest.mark.scenario(11)
+async def test_a_fragment_that_the_writer_adds_before_the_mark_is_recovered(five: InProcess) -> None:
+    client, other = await five.client(), await five.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    for i in range(5):
+        await writer.append(payload(i))
+    catalog = other._cluster.catalog
+    original = catalog.write
+    changed = False
+
+    async def intervene(metadata: Any, version: int) -> int:
+        nonlocal changed
+        if not changed:
+            changed = True
+            five.kill(writer.ensemble[0])
+            await writer.append(payload(5))
+        return await original(metadata, version)
+
+    catalog.write = intervene  # type: ignore[method-assign]
+    await other.recover_ledger(writer.ledger_id)
+    await check_closed(other, writer.ledger_id, 6)
+    assert len((await other.ledger_metadata(writer.ledger_id)).fragments) == 2
+    with pytest.raises(bkpy.LedgerFencedError):
+        await writer.append(b"never")
+
+
+@pytest.mark.scenario(12)
+async def test_the_first_writer_can_not_commit_after_somebody_has_recovered_its_ledger(cluster: InProcess) -> None:
+    """Its last entry had reached one bookie, and goes on to another only after the recovery has read that one."""
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger(ack_quorum=2)
+    await writer.append(payload(0))
+    await other.recover_ledger(writer.ledger_id)
+    for name in "abc":
+        with pytest.raises(AssertionError):
+            await put(client, writer, name, [1], lac=0)
+    with pytest.raises(bkpy.LedgerFencedError) as failure:
+        await writer.append(payload(1))
+    assert failure.value.outcome_unknown
+    with pytest.raises(bkpy.BookKeeperError):
+        await writer.close()
+    await check_closed(other, writer.ledger_id, 1)
+
+
+@pytest.mark.scenario(13)
+async def test_a_fresh_last_fragment_that_knows_of_no_entry_does_not_hide_the_ones_before(five: InProcess) -> None:
+    client = await five.client()
+    writer = await write(client, 5, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    metadata, version = await client._cluster.catalog.read(writer.ledger_id)
+    spare = sorted(set("abcde") - set(writer.ensemble))[:2]
+    await client._cluster.catalog.write(metadata.new_fragment(5, tuple(spare)), version)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 5)
+
+
+@pytest.mark.scenario(14)
+@pytest.mark.parametrize(("first_stop", "second_stop"), list(itertools.product(range(4), repeat=2)))
+async def test_two_recoveries_at_once_agree(cluster: InProcess, first_stop: int, second_stop: int) -> None:
+    """Each is held up before or after its first or second metadata write, until the other has got as far as it can."""
+    clients = [await cluster.client(), await cluster.client()]
+    writer = await write(clients[0], 3)
+    await put(clients[0], writer, writer.ensemble[0], [3], lac=2)
+    gates = [asyncio.Event(), asyncio.Event()]
+    for client, stop, gate in zip(clients, (first_stop, second_stop), gates, strict=True):
+        hold_at(client, stop, gate)
+    tasks = [asyncio.create_task(client.recover_ledger(writer.ledger_id)) for client in clients]
+    async with asyncio.timeout(DEADLINE_S):
+        for gate in gates:
+            await asyncio.sleep(0.05)
+            gate.set()
+        readers = await asyncio.gather(*tasks)
+    assert {reader.last_add_confirmed for reader in readers} == {readers[0].last_add_confirmed}
+    await check_closed(clients[0], writer.ledger_id, readers[0].last_add_confirmed + 1)
+
+
+@pytest.mark.scenario(15)
+async def test_what_comes_after_the_first_missing_entry_is_not_part_of_the_ledger(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await write(client, 3)
+    await put(client, writer, writer.ensemble[0], [3, 5, 6], lac=2)
+    await client.recover_ledger(writer.ledger_id)
+    await check_closed(client, writer.ledger_id, 4)
+
+
+@pytest.mark.scenario(16)
+async def test_recovery_while_the_writer_closes(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    for _ in range(20):
+        writer = await client.create_ledger()
+        for i in range(3):
+            await writer.append(payload(i))
+        closed, reader = await asyncio.gather(
+            writer.close(), other.recover_ledger(writer.ledger_id), return_exceptions=True
+        )
+        assert closed is None or isinstance(closed, bkpy.LedgerFencedError)
+        assert isinstance(reader, bkpy.LedgerReader)
+        assert reader.last_add_confirmed == 2
+        await check_closed(other, writer.ledger_id, 3)
+
+
+SIZES = [(e, w, a) for e in range(1, 6) for w in range(1, e + 1) for a in range(1, w + 1)]
+
+
+@pytest.mark.scenario(17)
+@pytest.mark.parametrize("read_bytes", [1, 3 * 60, 13 * 60])
+async def test_a_dead_bookie_at_every_size_and_with_windows_of_one_three_and_thirteen_entries(
+    five: InProcess, read_bytes: int
+) -> None:
+    """Whenever the ack quorum allows it the ledger is closed at its end; otherwise it is closed nowhere."""
+    client = await five.client(read_bytes=read_bytes, no_bookies_timeout_s=0.2)
+    for sizes in SIZES:
+        writer = await write(client, 4, ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
+        holders = [writer.ensemble[i % sizes[0]] for i in range(4, 20)]
+        for entry_id, name in zip(range(4, 20), holders, strict=True):
+            await put(client, writer, name, [entry_id], lac=3)
+        victim = writer.ensemble[-1]
+        for connection in five.connections(victim):
+            connection.abort()
+        five.refuse(victim)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                reader = await client.recover_ledger(writer.ledger_id)
+            assert 3 <= reader.last_add_confirmed <= 19
+            await check_closed(client, writer.ledger_id, reader.last_add_confirmed + 1)
+        except bkpy.LedgerRecoveryError:
+            # An entry that only the dead bookie has, or a ledger of which one bookie alone must answer.
+            assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+            five.admit(victim)
+            async with asyncio.timeout(DEADLINE_S):
+                await client.recover_ledger(writer.ledger_id)
+            await check_closed(client, writer.ledger_id, 20)
+        five.admit(victim)
+
+
+@pytest.mark.scenario(19)
+async def test_after_a_fence_no_bookie_takes_an_add(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(payload(0))
+    await other.recover_ledger(writer.ledger_id)
+    for name in "abc":
+        with pytest.raises(AssertionError):
+            await put(client, writer, name, [1])
+
+
+@pytest.mark.scenario(19)
+async def test_many_recoveries_and_opens_at_once_end_alike(cluster: InProcess) -> None:
+    clients = [await cluster.client() for _ in range(3)]
+    writer = await write(clients[0], 20)
+    async with asyncio.timeout(DEADLINE_S):
+        readers = await asyncio.gather(
+            *(client.recover_ledger(writer.ledger_id) for client in clients for _ in range(5)),
+            *(client.open_ledger(writer.ledger_id) for client in clients for _ in range(5)),
+        )
+    assert {reader.last_add_confirmed for reader in readers[:15]} == {19}
+    await check_closed(clients[0], writer.ledger_id, 20)
+
+
+@pytest.mark.scenario(19)
+async def test_opening_without_recovery_does_not_fence(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(payload(0))
+    reader = await other.open_ledger(writer.ledger_id)
+    assert not reader.closed
+    assert await writer.append(payload(1)) == 1
+    await writer.close()
+    await check_closed(client, writer.ledger_id, 2)
+
+
+@pytest.mark.scenario(20)
+async def test_a_fence_survives_a_restart_also_where_the_ledger_was_never_seen(five: InProcess) -> None:
+    client, other = await five.client(), await five.client()
+    writer = await write(client, 3, ensemble_size=3, write_quorum=1, ack_quorum=1)
+    never = await write(client, 0)
+    for ledger in (writer, never):
+        await other.recover_ledger(ledger.ledger_id)
+        for name in ledger.ensemble:
+            await five.node(name).stop()
+            await five.add(name)
+            await client._pool.peer(name).connect(again=True)
+            with pytest.raises(AssertionError):
+                await put(client, ledger, name, [3])
+
+
+@pytest.mark.scenario(20)
+async def test_a_hung_bookie_and_a_bad_password_do_not_stop_a_fence(five: InProcess) -> None:
+    client, other = await five.client(), await five.client()
+    writer = await client.create_ledger(password=b"p")
+    await writer.append(payload(0))
+    five.hang(writer.ensemble[1])
+    with pytest.raises(bkpy.UnauthorizedError):
+        await other.recover_ledger(writer.ledger_id, password=b"q")
+    async with asyncio.timeout(5):  # far below the timeout of a read
+        reader = await other.recover_ledger(writer.ledger_id, password=b"p")
+    assert reader.last_add_confirmed == 0
+    with pytest.raises(bkpy.LedgerFencedError):
+        async with asyncio.timeout(DEADLINE_S):
+            await writer.append(payload(1))
+
+
+@pytest.mark.scenario(21)
+async def test_a_writer_whose_ledger_was_fenced_and_deleted_can_not_bring_it_back(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(payload(0))
+    await other.recover_ledger(writer.ledger_id)
+    await other.delete_ledger(writer.ledger_id)
+    with pytest.raises(bkpy.LedgerFencedError):
+        await writer.append(payload(1))
+    with pytest.raises(bkpy.BookKeeperError):
+        await writer.close()
+    with pytest.raises(bkpy.NoSuchLedgerError):
+        await other.open_ledger(writer.ledger_id)
+
+
+async def test_a_swap_in_an_earlier_fragment_is_kept_by_the_closing_write(five: InProcess) -> None:
+    client = await five.client()
+    writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    await writer.append(payload(0))
+    five.kill(writer.ensemble[0])
+    await writer.append(payload(1))
+    writer.abandon()
+    spare = sorted(set("abcde") - {name for f in writer.metadata.fragments for name in f.bookies})[0]
+    catalog = client._cluster.catalog
+    original = catalog.write
+    swapped = False
+
+    async def intervene(metadata: Any, version: int) -> int:
+        nonlocal swapped
+        if metadata.state is LedgerState.CLOSED and not swapped:
+            swapped = True
+            fresh, at = await catalog.read(writer.ledger_id)
+            await original(fresh.replace_bookie(0, 0, spare), at)
+        return await original(metadata, version)
+
+    catalog.write = intervene  # type: ignore[method-assign]
+    await client.recover_ledger(writer.ledger_id)
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert metadata.state is LedgerState.CLOSED
+    assert metadata.fragments[0].bookies[0] == spare
+
+
+@pytest.mark.scenario(18)
+async def test_bookies_restart_one_after_the_other_during_recovery(tmp_path: Path) -> None:
+    five = InProcess(tmp_path)
+    await five.start("abcde")
+    client = await five.client()
+    writer = await write(client, 5)
+    await put(client, writer, writer.ensemble[0], list(range(5, 300)), lac=4)
+    stop = False
+
+    async def restart() -> None:
+        for name in itertools.cycle(writer.ensemble):
+            if stop:
+                return
+            five.kill(name)
+            await five.node(name).stop()
+            await five.add(name)
+
+    restarting = asyncio.create_task(restart())
+    async with asyncio.timeout(2 * DEADLINE_S):
+        while True:
+            try:
+                await client.recover_ledger(writer.ledger_id)
+                break
+            except bkpy.LedgerRecoveryError:
+                await asyncio.sleep(0.01)
+    stop = True
+    await restarting
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert metadata.last_entry in (4, 299)  # the one bookie with the rest may have been away, but then nobody asked it
+    assert metadata.last_entry == 299 or metadata.ack_quorum == 2
+    await five.stop()
+
+
+async def test_ten_thousand_unconfirmed_entries(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(bytes(1000))
+    await writer.append_batch([bytes(1000)] * 10_000)
+    writer.abandon()
+    reader = await other.recover_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 10_000
+    assert reader.length == 10_001 * 1000
+    assert sum([len(block) async for block in reader.read_blocks()]) == 10_001
+
+
+async def test_a_ledger_is_recovered_by_the_client_that_writes_it(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(payload(0))
+    await client.recover_ledger(writer.ledger_id)
+    with pytest.raises(bkpy.LedgerFencedError):
+        await writer.append(payload(1))
+    await check_closed(client, writer.ledger_id, 1)
+
+
+# --- helpers ------------------------------------------------------------------------------------------------------
+
+
+async def record_writes(client: Client) -> list[LedgerState]:
+    """The states of all ledger metadata that the client writes from now on."""
+    states: list[LedgerState] = []
+    catalog = client._cluster.catalog
+    original = catalog.write
+
+    async def recorded(metadata: Any, version: int) -> int:
+        states.append(metadata.state)
+        return await original(metadata, version)
+
+    catalog.write = recorded  # type: ignore[method-assign]
+    return states
+
+
+def hold_at(client: Client, stop: int, gate: asyncio.Event) -> None:
+    """Hold the client up before (0, 2) or after (1, 3) its first or second metadata write until the gate is open."""
+    catalog = client._cluster.catalog
+    original = catalog.write
+    count = itertools.count()
+
+    async def held(metadata: Any, version: int) -> int:
+        turn = next(count)
+        if stop == 2 * turn:
+            await gate.wait()
+        written = await original(metadata, version)
+        if stop == 2 * turn + 1:
+            await gate.wait()
+        return written
+
+    catalog.write = held  # type: ignore[method-assign]
+
+
+def fail_adds(cluster: InProcess, name: str) -> Callable[[], None]:
+    """The bookie drops the connection at every add that passes a fence, and answers everything else."""
+    server = cluster.node(name)._server
+    assert server is not None
+    storage = server.storage
+    add = storage.add
+
+    def drop(columns: Any, *rest: Any) -> None:
+        if columns.flags & Flags.RECOVERY:
+            for connection in cluster.connections(name):
+                connection.abort()
+            return
+        add(columns, *rest)
+
+    storage.add = drop  # type: ignore[method-assign]
+
+    def restore() -> None:
+        storage.add = add  # type: ignore[method-assign]
+
+    return restore
+
+
+async def test_the_key_in_the_metadata_is_what_fences(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await write(client, 1, password=b"p")
+    assert writer.metadata.ledger_key == ledger_key(b"p")
+    await client.recover_ledger(writer.ledger_id, password=b"p")
+    await eventually(lambda: writer.ledger_id not in client._pool._keys)
