@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
-from bkpy.client.placement import Placement, RandomPlacement
+from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
 from bkpy.client.reader import LedgerReader
 from bkpy.client.recovery import LedgerRecovery
@@ -65,7 +65,7 @@ class Client:
         self._flights = Flights(
             self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
         )
-        self._ensembles = Ensembles(directory, placement or RandomPlacement(runtime.rng), self._pool, settings, runtime)
+        self._ensembles = Ensembles(directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime)
         self._replicators: dict[Replicator, None] = {}
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
