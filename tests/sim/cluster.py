@@ -24,7 +24,7 @@ from bkpy.client.writer import LedgerWriter
 from bkpy.config import BookieSettings, client_settings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.cluster import init_cluster
-from bkpy.protocol.messages import AddColumns
+from bkpy.protocol.messages import AddColumns, Op, decode_read_reply, pack
 from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.runtime import Bytes
 from bkpy.storage.ledger_storage import LedgerStorage
@@ -252,7 +252,10 @@ class Cluster:
         held: set[int] = set()
         first, last = 0, max(promised, default=-1)
         while first <= last:
-            reply, view = await reader._ask(bookie.settings.bookie_id, first, last)
+            head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
+            peer = reader._pool.peer(bookie.settings.bookie_id)
+            frame = await peer.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
+            reply, view = decode_read_reply(frame.head), frame.body
             assert not reply.unknown
             for header in walk(view):
                 data = view[header.offset + HEADER_BYTES : header.end]

@@ -65,7 +65,9 @@ class Client:
         self._flights = Flights(
             self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
         )
-        self._ensembles = Ensembles(directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime)
+        self._ensembles = Ensembles(
+            directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
+        )
         self._replicators: dict[Replicator, None] = {}
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False

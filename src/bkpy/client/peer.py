@@ -27,7 +27,7 @@ from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
 from bkpy.runtime import Runtime
 
 _STALL_S: Final = 2.0  # a bookie that owes so much that writers wait, and is silent for so long, is given up
-_SLOW_S: Final = 10.0  # how long a bookie that let a call time out is asked last
+_SLOW_S: Final = 10.0  # how long a bookie that let a call time out, or reads be late, is asked last
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 CALLS_MAX: Final = 128  # in flight at one bookie; the others wait here, and are not refused there
@@ -119,7 +119,7 @@ class Peer:
         self.bookie_id = bookie_id
         self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
         self.slow_until = 0.0  # a read has timed out: others are to be asked first
-        self._slots = asyncio.Semaphore(CALLS_MAX)
+        self.slots = asyncio.Semaphore(CALLS_MAX)  # of `request`; long polls take none
         self._answered_at = 0.0  # when it last answered an append
         self.epoch = 0  # how many connections there have been
         self.congested = False  # owes so much that writers should wait
@@ -218,28 +218,19 @@ class Peer:
         present: int | None = None,
         timeout_s: float,
         again: bool = False,
+        long_poll: bool = False,
     ) -> wire.Frame:
         """Send a request and return its reply. `present`: a ledger whose key has to be presented before.
         `again`: as for `connect`.
 
         The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
-        `CALLS_MAX` that are in flight.
+        `CALLS_MAX` that are in flight. A `long_poll` isn't counted among those.
         """
         try:
-            async with self._slots, asyncio.timeout(timeout_s):
-                await self.connect(again=again)
-                if present is not None:
-                    self._present({present})
-                correlation_id = self._next_id()
-                future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
-                self._calls[correlation_id] = future
-                try:
-                    self._write(wire.encode(op, correlation_id, head, body))
-                    return await future
-                finally:
-                    self._calls.pop(correlation_id, None)
+            async with contextlib.nullcontext() if long_poll else self.slots, asyncio.timeout(timeout_s):
+                return await self._connect_and_send(op, head, body, present, again=again)
         except TimeoutError:
-            self.slow_until = self._runtime.clock.monotonic() + _SLOW_S
+            self.mark_slow()
             raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
 
     async def call_as_owner(self, op: Op, head: bytes, *, ledger_id: int, timeout_s: float) -> wire.Frame:
@@ -249,6 +240,47 @@ class Peer:
             self.forget(ledger_id)
             reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s)
         return reply
+
+    def request(self, op: Op, head: bytes) -> asyncio.Future[wire.Frame]:
+        """Send a request without a body; the future of its reply, which the caller cancels when it has waited enough.
+
+        The caller has taken one of `slots`, which is given back when the future is done. A future and no task where
+        the bookie is connected: reads are many.
+        """
+        future: asyncio.Future[wire.Frame]
+        if self._state is _State.UP:
+            future = self._send(op, head, ())
+        else:
+            future = self._runtime.spawn(
+                self._connect_and_send(op, head, (), None),
+                name=f"request to {self.bookie_id}",
+                on_death=lambda error: None,  # raised where the reply is awaited
+            )
+        future.add_done_callback(self._give_slot_back)
+        return future
+
+    def _give_slot_back(self, future: asyncio.Future[wire.Frame]) -> None:
+        self.slots.release()
+
+    def mark_slow(self) -> None:
+        """Others are to be asked first for a while."""
+        self.slow_until = self._runtime.clock.monotonic() + _SLOW_S
+
+    async def _connect_and_send(
+        self, op: Op, head: bytes, body: tuple[wire.Bytes, ...], present: int | None, *, again: bool = False
+    ) -> wire.Frame:
+        await self.connect(again=again)
+        if present is not None:
+            self._present({present})
+        return await self._send(op, head, body)
+
+    def _send(self, op: Op, head: bytes, body: tuple[wire.Bytes, ...]) -> asyncio.Future[wire.Frame]:
+        correlation_id = self._next_id()
+        future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
+        self._calls[correlation_id] = future
+        future.add_done_callback(lambda _: self._calls.pop(correlation_id, None))
+        self._write(wire.encode(op, correlation_id, head, body))
+        return future
 
     async def connect(self, *, again: bool = False) -> None:
         """Return once connected; `BookieUnavailableError` if the bookie is down.

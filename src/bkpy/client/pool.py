@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from bkpy.client.latency import ReadLatency
 from bkpy.client.peer import Peer
 from bkpy.config import ClientSettings
 from bkpy.errors import ClientClosedError
@@ -40,6 +41,11 @@ class BookiePool:
         self._closed = False
         self._chunks = ChunkPool(_CHUNKS_MAX)
         self.congested: set[Peer] = set()
+        self.latency = ReadLatency(
+            percentile=settings.read_late_percentile,
+            late_min_s=settings.read_late_min_s,
+            late_default_s=settings.read_late_default_s,
+        )
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
 

@@ -13,7 +13,17 @@ from collections.abc import AsyncIterator, Callable
 from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout
 from bkpy.metadata.resolve import create_certainly, delete_certainly, ensure_path, put_certainly
-from bkpy.metadata.store import BadVersion, Create, Delete, MetadataStore, NodeExists, NoNode, SessionState, parent_of
+from bkpy.metadata.store import (
+    BadVersion,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    SessionState,
+    Watch,
+    parent_of,
+)
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.runtime import Runtime
 
@@ -81,6 +91,10 @@ class LedgerCatalog:
         except NoNode:
             raise self._missing(ledger_id) from None
         return LedgerMetadata.decode(ledger_id, data), version
+
+    def watch(self, ledger_id: int) -> Watch:
+        """Wakes whenever the ledger's metadata may have changed or gone; to be closed by the caller."""
+        return self._store.watch(self.path_of(ledger_id))
 
     async def write(self, metadata: LedgerMetadata, expected_version: int) -> int:
         """Replace the metadata; the new version.

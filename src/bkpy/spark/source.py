@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -102,8 +102,8 @@ async def _blocks(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Bl
 
     async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
         reader = await client.open_ledger(part.ledger_id, password=options.password())
-        found = cast("AsyncGenerator[Block, None]", reader.read_blocks(part.first, part.last))
-        async with aclosing(found) as blocks:  # before the client is closed, also when the iteration is given up
+        # Ended before the client is closed, also when the iteration is given up.
+        async with aclosing(reader.read_blocks(part.first, part.last)) as blocks:
             async for block in blocks:
                 yield block
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.client.in_process import InProcess
+from tests.in_process import InProcess
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.client.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
 from bkpy.client.connect import Client
@@ -88,7 +88,7 @@ async def test_every_append_is_acknowledged_while_bookie_after_bookie_dies(
             await eventually(lambda seen=before: len(expected) > seen + 100 or writing.done())
             node = five.node(victim)
             await node.stop()
-            await five.add(victim)
+            await five.start_node(victim)
         stop = True
         await writing
         await writer.close()
@@ -253,7 +253,7 @@ async def test_bookies_that_come_back_in_time_save_the_writer(cluster: InProcess
     assert not pending.done()
     for name in "ab":
         await cluster.node(name).stop()
-        await cluster.add(name)
+        await cluster.start_node(name)
     async with asyncio.timeout(DEADLINE_S):
         assert await pending == 1
         assert await writer.append(b"2") == 2
@@ -269,7 +269,7 @@ async def test_a_bookie_that_joins_later_takes_the_place_of_the_dead_one(cluster
     victim = writer.ensemble[1]
     cluster.kill(victim)
     await writer.append(b"1")
-    await cluster.add("d")
+    await cluster.start_node("d")
     await eventually(lambda: "d" in writer.ensemble)
     assert victim not in writer.ensemble
     await writer.append(b"2")
@@ -396,7 +396,7 @@ async def test_without_changes_the_same_bookie_is_sent_to_again(five: InProcess)
     await asyncio.sleep(0.1)
     assert not any(future.done() for future in pending)
     await five.node(first[0]).stop()
-    await five.add(first[0])
+    await five.start_node(first[0])
     async with asyncio.timeout(DEADLINE_S):
         assert await asyncio.gather(*pending) == list(range(1, 30))
     assert writer.metadata.fragments == (bkpy.LedgerMetadata.decode(0, writer.metadata.encode()).fragments[0],)

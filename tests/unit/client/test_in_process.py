@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.in_process import DEADLINE_S, InProcess, contents
+from tests.in_process import DEADLINE_S, InProcess, add, contents
 
 import bkpy
 from bkpy.bookie import connection as bookie_connection
@@ -84,27 +84,6 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
     for flags, expected in [(0, [int(Status.FENCED)]), (int(Flags.RECOVERY), int(Status.OK))]:
         statuses = await add(peer, [flags, [ledger_id], [1], [1], 1, [len(body)]], body, pool)
         assert statuses == expected
-
-
-async def add(peer: client_peer.Peer, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:
-    """Send one ADD frame to one bookie."""
-    answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
-
-    class OneAdd:
-        correlation_id = pool.next_id()
-        body_bytes = len(body)
-        ledger_ids = frozenset(columns[1])
-        buffers = wire.encode(Op.ADD, correlation_id, m.pack(columns), (body,))
-
-        def replied(self, index: int, head: memoryview) -> None:
-            answered.set_result(m.decode_add_reply(head, len(columns[1])))
-
-        def failed(self, index: int, error: bkpy.BookKeeperError) -> None:
-            answered.set_exception(error)
-
-    peer.add(OneAdd(), 0)  # type: ignore[arg-type]
-    async with asyncio.timeout(DEADLINE_S):
-        return await answered
 
 
 async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(

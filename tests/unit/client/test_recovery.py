@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
 from bkpy.client.connect import Client
@@ -132,7 +132,7 @@ async def test_too_few_bookies_leave_the_ledger_in_recovery_for_a_later_try(clus
     assert "b: " in str(failure.value)
     assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
     await cluster.node("a").stop()
-    await cluster.add("a")
+    await cluster.start_node("a")
     await client.recover_ledger(writer.ledger_id)
     await check_closed(client, writer.ledger_id, 5)
 
@@ -410,7 +410,7 @@ async def test_a_fence_survives_a_restart_also_where_the_ledger_was_never_seen(f
         await other.recover_ledger(ledger.ledger_id)
         for name in ledger.ensemble:
             await five.node(name).stop()
-            await five.add(name)
+            await five.start_node(name)
             await client._pool.peer(name).connect(again=True)
             with pytest.raises(AssertionError):
                 await put(client, ledger, name, [3])
@@ -489,7 +489,7 @@ async def test_bookies_restart_one_after_the_other_during_recovery(tmp_path: Pat
                 return
             five.kill(name)
             await five.node(name).stop()
-            await five.add(name)
+            await five.start_node(name)
 
     restarting = asyncio.create_task(restart())
     async with asyncio.timeout(2 * DEADLINE_S):

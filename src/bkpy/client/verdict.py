@@ -1,0 +1,63 @@
+"""What it means when no replica returned an entry: the one place where a reader promises that there is no such entry.
+
+    answers of the write set              metadata was read again    the store is away
+    all negative                          NoSuchEntryError           MetadataUnavailableError
+    damaged, perhaps some negative        DigestMismatchError        DigestMismatchError
+    any that can't be reached             BookieUnavailableError     BookieUnavailableError
+    else (some can't tell)                CorruptDataError           CorruptDataError
+
+Pure. Whatever else the metadata store answered (the ledger was deleted, the client is closed) comes before all of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    CorruptDataError,
+    DigestMismatchError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+)
+
+
+class Kind(enum.Enum):
+    """What a bookie said of an entry that it didn't return."""
+
+    NEGATIVE = "it never acknowledged the entry"
+    UNKNOWN = "it can't tell"
+    DAMAGED = "its copy doesn't match the digest"
+    UNAVAILABLE = "it can't be reached"
+
+
+class Answer(NamedTuple):
+    kind: Kind
+    text: str
+
+
+def verdict(
+    ledger_id: int, entry_id: int, answers: Mapping[str, Answer], failure: BookKeeperError | None
+) -> BookKeeperError:
+    """The error for an entry. `answers`: of its whole write set, by bookie, as the metadata has it that was read again
+    after they were given; `failure`: why it could not be read again, None if it was.
+    """
+    if failure is not None and not isinstance(failure, MetadataUnavailableError):
+        return failure
+    kinds = {answer.kind for answer in answers.values()}
+    told = "; ".join(f"{bookie_id}: {answer.text}" for bookie_id, answer in sorted(answers.items()))
+    error: type[BookKeeperError]
+    if kinds == {Kind.NEGATIVE} and failure is not None:
+        error, what = MetadataUnavailableError, f"whether other bookies have the entry can't be told: {failure}"
+    elif kinds == {Kind.NEGATIVE}:
+        error, what = NoSuchEntryError, "no bookie of its write set has the entry"
+    elif kinds <= {Kind.DAMAGED, Kind.NEGATIVE}:
+        error, what = DigestMismatchError, "no replica has an intact copy"
+    elif Kind.UNAVAILABLE in kinds:
+        error, what = BookieUnavailableError, "no replica of the entry could be read"
+    else:
+        error, what = CorruptDataError, "no replica of the entry could be read"
+    return error(f"{what} ({told})", ledger_id=ledger_id, entry_id=entry_id)

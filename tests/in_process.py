@@ -1,0 +1,168 @@
+"""Real bookies and real clients in one process, on the metadata store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bkpy.bookie.connection import Connection
+from bkpy.bookie.node import BookieNode
+from bkpy.bookie.server import BookieServer
+from bkpy.client.connect import Client
+from bkpy.client.peer import Peer
+from bkpy.config import client_settings, load_bookie_settings
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.memory import MemoryStore
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.protocol.messages import Op
+from bkpy.runtime import real_runtime
+from bkpy.storage.ledger_storage import LedgerStorage
+
+ROOT = "/ledgers"
+DEADLINE_S = 30  # generous: only what never happens takes so long
+
+
+class InProcess:
+    """Bookies a, b, c, ..., and clients of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tree = MemoryStore(real_runtime())
+        self.nodes: list[BookieNode] = []
+        self.clients: list[Client] = []
+        self.settings: dict[str, Any] = {}
+        self._ports: dict[str, int] = {}
+
+    async def start(self, names: str = "abc", **settings: Any) -> None:
+        await init_cluster(self.tree.session(), ROOT)
+        self.settings = settings
+        for name in names:
+            await self.start_node(name)
+
+    async def start_node(self, name: str) -> BookieNode:
+        """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""
+        flags = {
+            "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
+            "bookie_id": name,
+            "listen": f"127.0.0.1:{self._ports.get(name, 0)}",
+            "journal_directories": str(self.directory / name / "journal"),
+            "ledger_directories": str(self.directory / name / "ledgers"),
+            **{key: str(value) for key, value in self.settings.items()},
+        }
+        node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
+        await node.start()
+        self._ports[name] = int(node.address.rpartition(":")[2])
+        names = [other.settings.bookie_id for other in self.nodes]
+        if name in names:
+            self.nodes[names.index(name)] = node
+        else:
+            self.nodes.append(node)
+        return node
+
+    async def client(self, **settings: Any) -> Client:
+        client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
+        self.clients.append(client)
+        return client
+
+    async def restart(self, name: str) -> BookieNode:
+        """Stop the bookie and start it again."""
+        await self.node(name).stop()
+        return await self.start_node(name)
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            await client.close()
+        for node in self.nodes:
+            await node.stop()
+
+    def node(self, name: str) -> BookieNode:
+        return next(node for node in self.nodes if node.settings.bookie_id == name)
+
+    def storage(self, name: str) -> LedgerStorage:
+        storage = self.node(name)._storage
+        assert storage is not None
+        return storage
+
+    def server(self, name: str) -> BookieServer:
+        server = self.node(name)._server
+        assert server is not None
+        return server
+
+    def connections(self, name: str) -> list[Connection]:
+        return list(self.server(name)._connections)
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def kill(self, name: str) -> None:
+        """The bookie is gone at once, as far as clients can tell; its registration is still there."""
+        self.server(name).stop()
+        for connection in self.connections(name):
+            connection.abort()
+
+    def hang(self, name: str) -> None:
+        """Connections stay open, and nothing that comes by them is read; nor is anything by new ones."""
+        for connection in self.connections(name):
+            connection.pause("hung")
+        server = self.server(name)
+        opened = server.opened
+
+        def open_and_hang(connection: Connection) -> None:
+            opened(connection)
+            connection.pause("hung")
+
+        server.opened = open_and_hang  # type: ignore[method-assign]
+
+    def refuse(self, name: str) -> None:
+        """New connections are closed at once, until `admit`."""
+        self.server(name).opened = lambda connection: connection.abort()  # type: ignore[method-assign]
+
+    def admit(self, name: str) -> None:
+        vars(self.server(name)).pop("opened", None)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Return once `condition()` is true."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def contents(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
+    reader = await client.open_ledger(ledger_id, password=password)
+    return [entry.data async for entry in reader.read()]
+
+
+async def rewrite(client: Client, ledger_id: int, **changes: Any) -> LedgerMetadata:
+    """Change a ledger's metadata as somebody else would: re-replication, a recovering client."""
+    catalog = client._cluster.catalog
+    metadata, version = await catalog.read(ledger_id)
+    metadata = dataclasses.replace(metadata, **changes)
+    await catalog.write(metadata, version)
+    return metadata
+
+
+async def add(peer: Peer, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:
+    """Send one ADD frame to one bookie."""
+    answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
+
+    class OneAdd:
+        correlation_id = pool.next_id()
+        body_bytes = len(body)
+        ledger_ids = frozenset(columns[1])
+        buffers = wire.encode(Op.ADD, correlation_id, m.pack(columns), (body,))
+
+        def replied(self, index: int, head: memoryview) -> None:
+            answered.set_result(m.decode_add_reply(head, len(columns[1])))
+
+        def failed(self, index: int, error: BookKeeperError) -> None:
+            answered.set_exception(error)
+
+    peer.add(OneAdd(), 0)  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S):
+        return await answered
