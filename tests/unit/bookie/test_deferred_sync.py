@@ -1,0 +1,198 @@
+"""Adds whose sync is deferred: answered from memory, durable once they were forced."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkpy.bookie import connection as bookie_connection
+from bkpy.client.connect import Client
+from bkpy.client.writer import LedgerWriter
+from bkpy.errors import BookieUnavailableError
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.records import ledger_key
+from in_process import DEADLINE_S, InProcess, add
+
+DEFERRED = int(Flags.DEFERRED_SYNC)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
+    local = InProcess(tmp_path)
+    await local.start("abc", journal_group_bytes_max=1000)
+    yield local
+    await local.stop()
+
+
+@contextmanager
+def stalled(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No sync of bookie a's journal returns meanwhile."""
+    writer = cluster.storage("a").journals[0]._writer
+    released = threading.Event()
+    write = writer.write
+
+    def wait_and_write(*args: Any) -> Any:
+        released.wait(DEADLINE_S)
+        return write(*args)
+
+    monkeypatch.setattr(writer, "write", wait_and_write)
+    try:
+        yield
+    finally:
+        released.set()
+
+
+async def ledger(client: Client) -> LedgerWriter:
+    """A ledger of one entry, known to all bookies."""
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    return writer
+
+
+async def send(client: Client, writer: LedgerWriter, entry_id: int, flags: int = DEFERRED, size: int = 10) -> Any:
+    parts: list[Any] = []
+    writer._codec.encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
+    body = b"".join(parts)
+    columns = [flags, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
+    return await add(client._pool.peer("a"), columns, body, client._pool)
+
+
+async def force(client: Client, ledger_id: int, *, present: bool = True) -> Status:
+    reply = await client._pool.peer("a").call(
+        Op.FORCE, m.pack([ledger_id]), present=ledger_id if present else None, timeout_s=DEADLINE_S
+    )
+    assert m.decode_error(reply.head).status == m.reply_status(reply.head)
+    return m.reply_status(reply.head)
+
+
+@pytest.mark.scenario(35)
+async def test_an_add_with_deferred_sync_is_answered_before_it_is_synced_and_forced_when_it_is(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    writer = await ledger(client)
+    with stalled(cluster, monkeypatch):
+        for entry_id in range(1, 50):
+            assert await send(client, writer, entry_id) == Status.OK
+        usual = asyncio.create_task(send(client, writer, 50, flags=0))
+        forcing = asyncio.create_task(force(client, writer.ledger_id))
+        found = await cluster.storage("a").read(writer.ledger_id, 1, 49, 1 << 20)
+        assert found.examined_to >= 49  # it is served from memory
+        assert b"".join(found.segments).count(b"d" * 10) == 49
+        await asyncio.sleep(0.05)
+        assert not usual.done()
+        assert not forcing.done()
+    async with asyncio.timeout(DEADLINE_S):
+        assert await forcing == Status.OK
+        assert await usual == Status.OK
+    await cluster.restart("a")
+    found = await cluster.storage("a").read(writer.ledger_id, 0, 50, 1 << 20)
+    assert b"".join(found.segments).count(b"d" * 10) == 50
+
+
+@pytest.mark.scenario(35)
+async def test_an_add_with_deferred_sync_of_a_new_ledger_is_answered_before_it_is_synced(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    with stalled(cluster, monkeypatch):
+        assert await send(client, writer, 0) == Status.OK
+    assert await force(client, writer.ledger_id) == Status.OK
+
+
+@pytest.mark.scenario(35)
+async def test_a_journal_that_is_far_behind_makes_deferred_adds_wait(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what is not on disk stays bounded."""
+    monkeypatch.setattr(bookie_connection, "_UNSYNCED_BYTES_MAX", 10_000)
+    client = await cluster.client()
+    writer = await ledger(client)
+    with stalled(cluster, monkeypatch):
+        adds = [asyncio.create_task(send(client, writer, 1 + i, size=1000)) for i in range(50)]
+        async with asyncio.timeout(DEADLINE_S):
+            while cluster.storage("a").unsynced_bytes < 40_000:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        assert 5 <= sum(task.done() for task in adds) <= 15
+    async with asyncio.timeout(DEADLINE_S):
+        assert set(await asyncio.gather(*adds)) == {Status.OK}
+
+
+@pytest.mark.scenario(35)
+async def test_nothing_is_answered_after_the_journal_failed(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    writer = await ledger(client)
+    cluster.storage("a").fail(OSError("the disk is gone"))
+    sending = asyncio.create_task(send(client, writer, 1))
+    reply = await client._pool.peer("a").call(
+        Op.FORCE, m.pack([writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    )
+    assert m.reply_status(reply.head) == Status.UNKNOWN
+    assert not sending.done()
+    await client.close()
+    with pytest.raises(BookieUnavailableError):
+        await sending
+
+
+@pytest.mark.scenario(35)
+async def test_forcing_needs_the_key_and_a_ledger_that_is_not_fenced(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(ack_quorum=3, password=b"pw")
+    await writer.append(b"x")
+    rival = await cluster.client()
+    assert await force(rival, writer.ledger_id) == Status.KEY_REQUIRED
+    rival._pool.add_key(writer.ledger_id, ledger_key(b"wrong"))
+    assert await force(rival, writer.ledger_id) == Status.UNAUTHORIZED
+    assert await force(client, writer.ledger_id) == Status.OK
+    other = await cluster.client()
+    other._pool.add_key(writer.ledger_id, ledger_key(b"pw"))
+    await other._pool.peer("a").call(
+        Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    )
+    assert await force(client, writer.ledger_id) == Status.FENCED
+    assert await send(client, writer, 1) == [Status.FENCED]
+
+
+async def test_forcing_a_ledger_of_which_nothing_is_here_has_nothing_to_do(cluster: InProcess) -> None:
+    client = await cluster.client()
+    client._pool.add_key(12345, ledger_key(b""))
+    assert await force(client, 12345) == Status.OK
+    assert (await cluster.storage("a").states((12345,)))[12345] is None
+
+
+async def test_a_key_is_known_at_once_though_appends_before_it_still_wait(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests without an order overtake the backlog, but not their own key."""
+    client = await cluster.client()
+    first, second = await ledger(client), await ledger(client)
+    rival = await cluster.client()
+    for writer in (first, second):
+        rival._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    await rival._pool.peer("a").connect()
+    storage = cluster.storage("a")
+    states, held = storage.states, asyncio.Event()
+
+    async def slow_states(ids: Any) -> Any:
+        if first.ledger_id in ids:
+            await held.wait()
+        return await states(ids)
+
+    monkeypatch.setattr(storage, "states", slow_states)
+    sending = asyncio.create_task(send(rival, first, 1, flags=int(Flags.RECOVERY)))
+    await asyncio.sleep(0)
+    assert await force(rival, second.ledger_id) == Status.OK
+    assert not sending.done()
+    held.set()
+    assert await sending == Status.OK
