@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.in_process import DEADLINE_S, InProcess, add
 
 from bkpy.bookie import connection as bookie_connection
 from bkpy.client.connect import Client
@@ -18,7 +19,6 @@ from bkpy.errors import BookieUnavailableError
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
-from in_process import DEADLINE_S, InProcess, add
 
 DEFERRED = int(Flags.DEFERRED_SYNC)
 

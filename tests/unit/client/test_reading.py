@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.in_process import DEADLINE_S, InProcess, add, contents, rewrite
 
 import bkpy
 from bkpy.client.connect import Client
@@ -17,7 +18,6 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.messages import Flags, Op
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.storage.ledger_storage import LedgerStorage, ReadResult
-from in_process import DEADLINE_S, InProcess, add, contents, rewrite
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 
@@ -216,7 +216,7 @@ async def test_reads_go_on_when_the_preferred_replica_fails(cluster: InProcess, 
         async for entry in reader.read():
             found.append(entry.data)
             if len(found) == 100:
-                await cluster.nodes[cluster.index(writer.metadata.fragments[0].bookies[0])].stop()
+                await cluster.node(writer.ensemble[0]).stop()
     assert found == payloads(2000, 50)
 
 
@@ -290,7 +290,7 @@ async def test_a_bookie_that_is_down_forbids_to_deny_an_entry(
     for each in reads.values():
         each.then = deny
     down = next(iter(reads))
-    await cluster.nodes[cluster.index(down)].stop()
+    await cluster.node(down).stop()
     reader = await client.open_ledger(writer.ledger_id)
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(bkpy.BookieUnavailableError, match=down):
@@ -346,7 +346,7 @@ async def test_a_reader_follows_an_ensemble_whose_old_bookie_has_collected_its_c
 async def test_a_reader_follows_an_ensemble_whose_old_bookie_is_gone(cluster: InProcess) -> None:
     client = await cluster.client(read_timeout_s=NEVER_S)
     reader, old, new = await moved_ledger(cluster, client)
-    await cluster.nodes[cluster.index(old)].stop()
+    await cluster.node(old).stop()
     async with asyncio.timeout(DEADLINE_S):
         assert [e.data async for e in reader.read()] == payloads()
     assert reader.metadata.fragments[0].bookies == (new,)

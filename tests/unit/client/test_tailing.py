@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.in_process import DEADLINE_S, InProcess, add, rewrite
 
 import bkpy
 from bkpy.client import peer as client_peer
@@ -16,7 +17,6 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import RecordCodec
-from in_process import DEADLINE_S, InProcess, add, rewrite
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 PATIENT = {"tail_poll_s": NEVER_S, "long_poll_s": NEVER_S}  # only what wakes a tail makes it go on
