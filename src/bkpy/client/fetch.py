@@ -250,18 +250,22 @@ class Fetcher:
         waiting = {self._stripe(bookies[i], first, last): i for i in chosen}
         answered: set[int] = set()
         try:
-            while waiting and not covered(answered, size, quorum, quorum):
+            late = False
+            while not covered(answered, size, quorum, quorum):
+                if others and (late or not waiting):
+                    latency.speculative += len(others) if waiting else 0
+                    waiting |= {self._stripe(bookies[i], first, last): i for i in others}
+                    others = []
+                if not waiting:
+                    break
                 patience_s = latency.late_s if others else None
                 done, _ = await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                late = not done
                 for stripe in [stripe for stripe in waiting if stripe in done]:
                     index = waiting.pop(stripe)
                     if (found := stripe.result()) is not None:
                         answered.add(index)
                         records |= found
-                if others and (not done or not waiting):  # late, or failed
-                    latency.speculative += len(others) if waiting else 0
-                    waiting |= {self._stripe(bookies[i], first, last): i for i in others}
-                    others = []
             for index in waiting.values():
                 if latency.overtaken(bookies[index]):
                     self._pool.peer(bookies[index]).mark_slow()
