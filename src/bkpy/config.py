@@ -92,6 +92,18 @@ class BookieSettings(_Settings):
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
     )
+    # What is in two memtables, a few journal files and what recoveries write back still fit.
+    disk_free_bytes_min: int = Field(
+        default=512 * MIB,
+        ge=0,
+        description="free bytes in any of the directories below which no new entries are taken; 0 for never",
+    )
+    disk_free_bytes_resume: Size = Field(
+        default=GIB, description="free bytes that all the directories must have again before new entries are taken"
+    )
+    disk_check_interval_s: Seconds = Field(
+        default=1.0, description="seconds between two looks at the free space; what is written meanwhile must fit, too"
+    )
 
     frame_bytes_max: Size = Field(default=8 * MIB, description="bytes of the largest request that is accepted")
     entry_bytes_max: Size = Field(
@@ -150,6 +162,10 @@ class BookieSettings(_Settings):
         if self.entry_bytes_max + 64 * KIB > self.frame_bytes_max:
             raise ValueError(
                 "frame_bytes_max must exceed entry_bytes_max by 64 KiB or more, for an entry's request to fit"
+            )
+        if self.disk_free_bytes_resume <= self.disk_free_bytes_min:
+            raise ValueError(
+                "disk_free_bytes_resume must exceed disk_free_bytes_min, or the bookie would change to and fro"
             )
         if self.bookie_id == "readonly":
             raise ValueError("bookie_id = 'readonly': the name is taken in ZooKeeper")

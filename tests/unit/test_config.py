@@ -70,6 +70,8 @@ def test_every_setting_has_a_reason_and_survives_as_text() -> None:
         ("", {}, {"journal_directories": ""}, ["flag", "journal_directories", "at least 1"]),
         ("", {}, {"ledger_directories": "/j"}, ["/j", "twice"]),
         ("", {}, {"frame_bytes_max": "1000"}, ["frame_bytes_max", "entry_bytes_max"]),
+        ("", {}, {"disk_free_bytes_min": "-1"}, ["flag", "disk_free_bytes_min", "-1", "or equal to 0"]),
+        ("", {}, {"disk_free_bytes_min": "5", "disk_free_bytes_resume": "5"}, ["_resume", "disk_free_bytes_min"]),
         ("metadata_uri = ", {}, {}, ["bookie.toml", "not TOML"]),
     ],
 )

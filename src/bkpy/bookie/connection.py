@@ -214,6 +214,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _add_fast(self, frame: wire.Frame) -> bool:
         """Accept the frame as it is, if all its ledgers are known to be this connection's and none is fenced."""
+        if self._server.read_only:
+            return False
         columns = m.decode_add(frame.head, len(frame.body))
         ids = set(columns.ledger_ids)
         if columns.flags and columns.flags != _DEFERRED:
@@ -317,6 +319,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._server.draining:
             self._reply(Op.ADD, frame.correlation_id, m.pack(int(Status.UNAVAILABLE)))
+            return
+        if self._server.read_only and not recovery:
+            self._reply(Op.ADD, frame.correlation_id, m.pack(int(Status.READ_ONLY)))
             return
         verdicts: dict[int, Status] = {}
         for ledger_id in ids:

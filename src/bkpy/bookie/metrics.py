@@ -61,12 +61,14 @@ class BookieMetrics:
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
         self.registry.register(tally)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
+        self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 
-    def watch(self, storage: LedgerStorage, connections: Callable[[], int]) -> None:
+    def watch(self, storage: LedgerStorage, connections: Callable[[], int], read_only: Callable[[], bool]) -> None:
         """Gauges that are read when somebody asks."""
         memory = Gauge("bkpy_bookie_memtable_bytes", "Bytes of entries held in memory", registry=self.registry)
         memory.set_function(lambda: storage.memory_bytes)
         self._connections.set_function(connections)
+        self._read_only.set_function(read_only)
 
     def render(self) -> bytes:
         """The page in Prometheus' text format."""

@@ -1,6 +1,7 @@
 """The life of one bookie: identity, storage, server, metrics page and registration, started and stopped in that order.
 
-Invariants: clients are served only after replay has ended; the bookie is registered only while it serves; when the
+Invariants: clients are served only after replay has ended; the bookie is registered only while it serves; it takes new
+entries only while it is registered as writable, though for a moment it may refuse them before it has moved; when the
 storage fails, nothing more is acknowledged and `failed` is set, for the process to end.
 """
 
@@ -10,10 +11,11 @@ import asyncio
 import hashlib
 import json
 import logging
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
+from bkpy.bookie.disk_monitor import DiskMonitor
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.config import BookieSettings, split_address
@@ -26,6 +28,11 @@ from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
 
 _DRAIN_TIMEOUT_S: Final = 10.0
+_FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
+
+# Reasons to take no new entries.
+_DISK_LOW: Final = "too little disk space"
+_UNTRUSTED: Final = "data was lost here"
 
 
 class BookieNode:
@@ -45,6 +52,11 @@ class BookieNode:
         self._server: BookieServer | None = None
         self._registration: Registration | None = None
         self._pages: web.AppRunner | None = None
+        self._disk: DiskMonitor | None = None
+        self._watching: asyncio.Task[Any] | None = None
+        self._telling: asyncio.Task[Any] | None = None
+        self._refusals: set[str] = set()  # why no new entries are taken
+        self._moving = asyncio.Lock()
 
     async def start(self) -> None:
         """Replay, listen, register. Any error leaves nothing running."""
@@ -69,6 +81,12 @@ class BookieNode:
         self._server = BookieServer(
             settings, storage, self._runtime, instance_id=cluster.instance_id, metrics=self._metrics
         )
+        self._disk = DiskMonitor(settings, self._runtime)
+        await self._disk.look()
+        if self._disk.low:
+            self._refuse(_DISK_LOW)
+        if storage.untrusted:  # new ledgers would be in limbo from the start: they belong elsewhere
+            self._refuse(_UNTRUSTED)
         port = await self._server.start()
         host, _ = split_address(settings.listen)
         self.address = settings.advertised_address or f"{'[' + host + ']' if ':' in host else host}:{port}"
@@ -83,10 +101,9 @@ class BookieNode:
             rack=settings.rack,
             region=settings.region,
             version=_version(),
-            free_bytes=self._runtime.files.space(settings.ledger_directories[0])[0],
+            free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
-            # After a loss of data here, new ledgers would be in limbo from the start: they belong elsewhere.
-            read_only=storage.untrusted,
+            read_only=self._server.read_only,
         )
         self._registration = Registration(
             self._store,
@@ -97,10 +114,14 @@ class BookieNode:
             on_death=self._give_up,
         )
         await self._registration.register()
+        self._watching = self._runtime.spawn(
+            self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
+        )
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
 
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
+        await self._forget_disks()
         if self._server is not None:
             await self._server.drain(_DRAIN_TIMEOUT_S)
         try:
@@ -117,12 +138,70 @@ class BookieNode:
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
+        await self._forget_disks()
         if self._server is not None:
             self._server.stop()
         if self._pages is not None:
             await self._pages.cleanup()
         if self._storage is not None:
             await self._storage.close()
+
+    # --- read-only --------------------------------------------------------------------------------------------------
+
+    async def set_read_only(self, read_only: bool, reason: str) -> None:
+        """Take no new entries for `reason`, or take that reason back: while there is any, the bookie is read-only.
+
+        A read-only bookie still stores what recoveries write back, fences and answers. Entries are refused from this
+        call on; the registration moves before it returns, and before entries are taken again. While the metadata store
+        is away, waits for it.
+        """
+        assert self._server is not None
+        assert self._registration is not None, "the bookie has not started"
+        if read_only:
+            self._refuse(reason)
+        else:
+            self._refusals.discard(reason)
+        async with self._moving:
+            wanted = bool(self._refusals)
+            await self._registration.set_read_only(wanted)
+            if not wanted and not self._refusals and self._server.read_only:
+                self._server.read_only = False
+                self._log.info("taking entries again")
+
+    def _refuse(self, reason: str) -> None:
+        assert self._server is not None
+        if reason not in self._refusals:
+            self._log.warning("read-only: %s", reason)
+        self._refusals.add(reason)
+        self._server.read_only = True
+
+    def _looked_at_disks(self) -> None:
+        """Refuse at once what there is no space for. Telling others may take as long as the metadata store is away."""
+        assert self._disk is not None
+        if self._disk.low:
+            self._refuse(_DISK_LOW)
+        if self._telling is None or self._telling.done():
+            self._telling = self._runtime.spawn(
+                self._tell_of_disks(self._disk), name="telling of disks", on_death=self._give_up
+            )
+
+    async def _tell_of_disks(self, disk: DiskMonitor) -> None:
+        await self.set_read_only(disk.low, _DISK_LOW)
+        assert self._registration is not None
+        told = self._registration.info.free_bytes
+        if abs(disk.free_bytes - told) > _FREE_CHANGE_MIN * told:
+            await self._registration.set_free_bytes(disk.free_bytes)
+
+    async def _forget_disks(self) -> None:
+        tasks = [task for task in (self._watching, self._telling) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._disk is not None:
+            self._disk.close()
+
+    # --- failure ----------------------------------------------------------------------------------------------------
 
     def _storage_failed(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
@@ -135,6 +214,8 @@ class BookieNode:
             self._server.stop()
         if not self.failed.done():
             self.failed.set_exception(error)
+
+    # --- metrics ----------------------------------------------------------------------------------------------------
 
     async def _serve_metrics(self) -> None:
         if self.settings.metrics_port < 0:

@@ -1,7 +1,8 @@
 """The TCP server of a bookie: accepts connections, bounds them, and drains them at the end.
 
 Invariants: no more than `connections_max` connections; one that neither introduces itself nor finishes the frame it has
-begun is closed; after `drain` every request that was taken has been answered.
+begun is closed; after `drain` every request that was taken has been answered; while `read_only` is set, no entries are
+taken but those that a recovery writes back.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class BookieServer:
         self.waiters = Waiters()
         self.bookie_id = settings.bookie_id
         self.draining = False
+        self.read_only = False
         self.log = logging.getLogger("bkpy.bookie")
         self._runtime = runtime
         self._instance_id = instance_id
@@ -54,7 +56,7 @@ class BookieServer:
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
-        metrics.watch(storage, lambda: len(self._connections))
+        metrics.watch(storage, lambda: len(self._connections), lambda: self.read_only)
         storage.on_space.append(self._space)
 
     async def start(self) -> int:

@@ -1,7 +1,9 @@
 """Which bookies are there: a bookie keeps its node under `available/`, clients keep a fresh list of them.
 
 Invariants: at most one living process is registered under a bookie id; a registered bookie that lost its session is
-registered again as soon as it has a new one; a client that loses the store goes on with the last list it knew.
+registered again as soon as it has a new one; a client that loses the store goes on with the last list it knew, and
+one that has it knows of every bookie that comes, goes or changes sides at once, and what it says of itself within
+`REFRESH_INTERVAL_S`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,7 @@ RETRY_DELAY_S = 0.2
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
 TAKEOVER_TIMEOUTS = 1.5
 READS_IN_FLIGHT_MAX = 32
+REFRESH_INTERVAL_S = 300.0  # free space only weights choices, so an old value does no harm, and reading has its price
 
 
 @dataclass(frozen=True)
@@ -103,15 +106,20 @@ class Registration:
                 await self._withdraw(self._path(read_only))
 
     async def set_read_only(self, read_only: bool) -> None:
-        """Move the node between the writable and the read-only bookies."""
+        """Move the node between the writable and the read-only bookies. While the store is away, waits for it."""
         async with self._lock:
             if self.info.read_only == read_only:
                 return
             self.info = dataclasses.replace(self.info, read_only=read_only)
-            if self._registered:
-                await self._publish()
         if self._watch is not None:
             self._watch.close()  # it is on the old path
+        await self._until_done(self._publish)
+
+    async def set_free_bytes(self, free_bytes: int) -> None:
+        """Replace what the node says of free space; it stays in its place. While the store is away, waits for it."""
+        async with self._lock:
+            self.info = dataclasses.replace(self.info, free_bytes=free_bytes)
+        await self._until_done(self._rewrite)
 
     def _path(self, read_only: bool) -> str:
         return paths.available(self._root, self.info.bookie_id, read_only=read_only)
@@ -123,18 +131,18 @@ class Registration:
                 self._watch = self._store.watch(self._path(self.info.read_only))
                 try:
                     async for _ in self._watch:
-                        await self._publish_until_done()
+                        await self._until_done(self._publish)
                 finally:
                     self._watch.close()
                 # Closed by `set_read_only`, or by the store, and then this says so.
-                await self._publish_until_done()
+                await self._until_done(self._publish)
 
-    async def _publish_until_done(self) -> None:
+    async def _until_done(self, publish: Callable[[], Awaitable[None]]) -> None:
         while self._registered:
             try:
                 async with self._lock:
                     if self._registered:
-                        await self._publish()
+                        await publish()
                 return
             except MetadataUnavailableError as error:
                 if not error.retriable:
@@ -194,6 +202,17 @@ class Registration:
         if found is not None and _fields(found[0]).get("token") == self._token:
             with contextlib.suppress(NoNode, BadVersion):
                 await self._store.delete(path, found[1])
+
+    async def _rewrite(self) -> None:
+        path, value = self._path(self.info.read_only), self._value()
+        found = await read_if_there(self._store, path)
+        if found is None or found[0] == value:
+            return
+        owner = _fields(found[0])
+        # One of an earlier session is about to be published anew as a whole: its node goes with that session.
+        if owner.get("token") == self._token and owner.get("session") == _fields(value)["session"]:
+            with contextlib.suppress(NoNode, BadVersion):
+                await self._store.put(path, value, found[1])
 
     def _value(self) -> bytes:
         info = self.info
@@ -266,6 +285,7 @@ class BookieDirectory:
             watch = self._store.watch(f"{self._root}/{name}", children=True)
             self._watches.append(watch)
             self._tasks.append(self._runtime.spawn(self._follow(watch), name=f"bookie directory, {name}"))
+        self._tasks.append(self._runtime.spawn(self._refresh_regularly(), name="bookie directory, regularly"))
 
     async def close(self) -> None:
         for watch in self._watches:
@@ -323,6 +343,14 @@ class BookieDirectory:
                     if not error.retriable:
                         raise
                     await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _refresh_regularly(self) -> None:
+        # What changes in a node doesn't wake a watch on the list. One on each bookie's would cost more than it gives.
+        with contextlib.suppress(ClientClosedError):
+            while True:
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+                with contextlib.suppress(MetadataUnavailableError):
+                    await self.refresh()
 
     async def _read(self, read_only: bool) -> dict[str, BookieInfo]:
         parent = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}"
