@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-full check golden sim bench bench-memory bench-peers clean
+.PHONY: help demo test test-full check golden scenarios sim bench bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-full  these, the exhaustive and the privileged ones"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
+	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
@@ -38,6 +39,9 @@ check: $(VENV)/.dev
 
 golden: $(VENV)/.dev
 	$(BIN)/python tests/golden/regenerate.py
+
+scenarios: $(VENV)/.dev
+	$(BIN)/python -m tests.scenarios --write
 
 SEED ?= 0
 sim: $(VENV)/.dev

@@ -19,6 +19,8 @@ async def read_all(reader: bkpy.LedgerReader, first: int = 0, last: int | None =
     return [(entry.entry_id, entry.data) async for entry in reader.read(first, last)]
 
 
+@pytest.mark.scenario(33)
+@pytest.mark.scenario(39)
 @pytest.mark.parametrize("digest", ["crc32c", "hmac-sha256"])
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (3, 1, 1), (2, 2, 1), (1, 1, 1), (3, 3, 3), (3, 3, 1)])
 async def test_every_shape_of_ledger_reads_back(client: bkpy.Client, sizes: tuple[int, int, int], digest: str) -> None:
@@ -236,6 +238,8 @@ async def test_leaving_a_writer_by_an_exception_leaves_the_ledger_open(client: b
         await writer.append(b"y")
 
 
+@pytest.mark.scenario(33)
+@pytest.mark.scenario(34)
 async def test_close_waits_for_what_is_in_flight_and_closing_twice_is_once(client: bkpy.Client) -> None:
     writer = await client.create_ledger()
     futures = [writer.append_nowait(b"%d" % i) for i in range(1000)]
@@ -249,6 +253,7 @@ async def test_close_waits_for_what_is_in_flight_and_closing_twice_is_once(clien
         writer.append_nowait(b"late")
 
 
+@pytest.mark.scenario(33)
 async def test_closing_a_ledger_that_somebody_else_closed(cluster: LocalCluster, client: bkpy.Client) -> None:
     from bkpy.metadata.cluster import open_cluster
     from bkpy.metadata.connect import connect_store

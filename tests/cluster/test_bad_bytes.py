@@ -110,6 +110,7 @@ async def victim(cluster: LocalCluster):
         assert [e.data async for e in reader.read()][-1] == b"after"
 
 
+@pytest.mark.scenario(68)
 @pytest.mark.parametrize("name", BAD)
 async def test_bad_bytes_are_answered_or_the_connection_is_closed(
     cluster: LocalCluster, victim: bkpy.LedgerWriter, name: str
@@ -121,6 +122,7 @@ async def test_bad_bytes_are_answered_or_the_connection_is_closed(
         assert told == [Status.TOO_LARGE]
 
 
+@pytest.mark.scenario(68)
 async def test_half_a_frame_and_then_the_end(cluster: LocalCluster, victim: bkpy.LedgerWriter) -> None:
     host, port = cluster.bookies[0].address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -131,6 +133,7 @@ async def test_half_a_frame_and_then_the_end(cluster: LocalCluster, victim: bkpy
     writer.close()
 
 
+@pytest.mark.scenario(68)
 async def test_an_add_without_a_key_is_refused_and_the_connection_goes_on(
     cluster: LocalCluster, victim: bkpy.LedgerWriter
 ) -> None:
@@ -158,6 +161,7 @@ async def test_an_add_without_a_key_is_refused_and_the_connection_goes_on(
     writer.close()
 
 
+@pytest.mark.scenario(68)
 async def test_thousands_of_idle_connections_do_no_harm(cluster: LocalCluster, victim: bkpy.LedgerWriter) -> None:
     host, port = cluster.bookies[0].address.rsplit(":", 1)
     opened = [await asyncio.open_connection(host, int(port)) for _ in range(1500)]

@@ -77,6 +77,7 @@ async def test_stopping_without_zookeeper_is_a_clean_stop_too(tmp_path: Path) ->
         assert bookie.log_path.read_text().count(", 0 bytes of journal") == 2
 
 
+@pytest.mark.scenario(56)
 async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster) -> None:
     """ZooKeeper ends the session of a bookie that was suspended for longer than the session timeout."""
     bookie = cluster.bookies[1]
@@ -161,6 +162,7 @@ def test_directories_that_are_in_use(cluster: LocalCluster, tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.scenario(53)
 async def test_an_empty_disk_under_a_known_id_is_refused(tmp_path: Path) -> None:
     """A bookie that comes back without its data would deny what it has acknowledged."""
     async with LocalCluster(tmp_path, bookies=1) as cluster:
@@ -179,6 +181,7 @@ async def test_an_empty_disk_under_a_known_id_is_refused(tmp_path: Path) -> None
         await bookie.start()
 
 
+@pytest.mark.scenario(53)
 async def test_a_foreign_clusters_directories_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     async with LocalCluster(tmp_path / "other", bookies=1) as other:
         await other.bookies[0].stop()

@@ -70,6 +70,7 @@ async def test_one_bookie_dies_and_comes_back(cluster: LocalCluster) -> None:
         assert max(acknowledged) == writer.last_add_confirmed
 
 
+@pytest.mark.scenario(34)
 async def test_two_bookies_die_and_the_writer_fails_with_the_outcome_unknown(cluster: LocalCluster) -> None:
     async with bkpy.connect(cluster.connect_string) as client:
         writer = await client.create_ledger()
@@ -161,6 +162,7 @@ async def test_zookeeper_dies_and_appends_go_on(cluster: LocalCluster) -> None:
         assert (await client.ledger_metadata(writer.ledger_id)).last_entry == 100
 
 
+@pytest.mark.scenario(34)
 async def test_sigterm_answers_what_is_in_flight_and_leaves_nothing_to_replay(cluster: LocalCluster) -> None:
     async with bkpy.connect(cluster.connect_string) as client:
         writer = await client.create_ledger(ack_quorum=3)

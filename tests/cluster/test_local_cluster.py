@@ -50,6 +50,7 @@ async def test_what_a_cluster_shows_of_itself(cluster: LocalCluster) -> None:
     assert await registered(cluster) == {bookie.id for bookie in cluster.bookies}
 
 
+@pytest.mark.scenario(55)
 async def test_a_killed_bookie_comes_back_at_its_address_with_its_data(cluster: LocalCluster) -> None:
     ledger_id = await write(cluster, [b"a", b"b", b"c"])
     bookie = cluster.bookies[0]

@@ -74,6 +74,7 @@ async def test_a_cluster_is_made_once_and_found_again(harness: Harness, store: M
     assert (await open_cluster(store, root)).instance_id == made.instance_id
 
 
+@pytest.mark.scenario(62)
 async def test_of_many_who_make_the_cluster_at_once_one_succeeds(harness: Harness, store: MetadataStore) -> None:
     others = [store, await harness.open()]
     results = await asyncio.gather(*(init_cluster(one, harness.root) for one in others * 3), return_exceptions=True)
@@ -187,6 +188,7 @@ async def test_a_write_and_a_delete_whose_connection_is_lost_are_found_out(
         await cluster.catalog.delete(made.ledger_id)
 
 
+@pytest.mark.scenario(62)
 async def test_a_lost_write_that_somebody_overtook_is_a_conflict(harness: Harness, store: MetadataStore) -> None:
     cluster = await init_cluster(store, harness.root)
     other = await open_cluster(await harness.open(), harness.root)
@@ -252,6 +254,7 @@ async def test_a_builder_that_fails_leaves_nothing_behind(harness: Harness, stor
     assert await listed(cluster) == []
 
 
+@pytest.mark.scenario(63)
 async def test_ids_go_on_past_31_bits(harness: Harness, store: MetadataStore) -> None:
     cluster = await init_cluster(store, harness.root)
     small, _ = await cluster.catalog.create(builder())
@@ -269,6 +272,7 @@ async def test_ids_go_on_past_31_bits(harness: Harness, store: MetadataStore) ->
     assert (await cluster.catalog.create(builder()))[0].ledger_id == small.ledger_id + 1
 
 
+@pytest.mark.scenario(63)
 async def test_listing_while_ledgers_come_and_go(harness: Harness, store: MetadataStore) -> None:
     cluster = await init_cluster(store, harness.root, "hierarchical")
     other = await open_cluster(await harness.open(), harness.root)

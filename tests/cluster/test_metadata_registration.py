@@ -75,6 +75,7 @@ async def test_read_only_bookies_are_kept_apart(harness: Harness, directory: Boo
     await eventually(lambda: (directory.bookies, directory.read_only) == ({"b1": B1}, {}), "b1 takes writes")
 
 
+@pytest.mark.scenario(56)
 async def test_a_bookie_registers_again_after_its_session_was_lost(
     harness: Harness, directory: BookieDirectory
 ) -> None:
@@ -112,6 +113,7 @@ async def test_registering_survives_a_lost_connection(harness: Harness, director
     await eventually(lambda: directory.bookies == {"b1": B1}, "b1 is seen")
 
 
+@pytest.mark.scenario(56)
 async def test_another_living_process_with_the_id_is_refused(harness: Harness, directory: BookieDirectory) -> None:
     await registered(harness, B1)
     impatient = await harness.open(session_timeout_s=1.0)
@@ -149,6 +151,7 @@ async def test_a_predecessor_with_the_same_directories_is_replaced_at_once(
     await registration.unregister()
 
 
+@pytest.mark.scenario(56)
 async def test_losing_the_id_to_another_process_is_reported(harness: Harness, directory: BookieDirectory) -> None:
     deaths: list[BaseException] = []
     bookie = await harness.open(session_timeout_s=1.0)
@@ -220,6 +223,7 @@ async def test_the_last_known_list_outlives_the_store(harness: Harness, director
     await mine.close()
 
 
+@pytest.mark.scenario(53)
 async def test_a_bookie_that_comes_back_elsewhere_has_its_new_address(
     harness: Harness, directory: BookieDirectory
 ) -> None:

@@ -106,6 +106,7 @@ async def test_a_large_value_comes_back_whole(harness: Harness, store: MetadataS
     assert await store.get(f"{harness.root}/large") == (value, 0)
 
 
+@pytest.mark.scenario(62)
 async def test_of_many_writers_with_the_same_version_one_wins(harness: Harness, store: MetadataStore) -> None:
     path = f"{harness.root}/a"
     await store.create(path, b"")

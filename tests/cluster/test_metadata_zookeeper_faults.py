@@ -99,6 +99,7 @@ async def new_node(store: ZooKeeperStore, data: bytes = b"") -> str:
 # --- D1 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 @pytest.mark.parametrize("fault", ENDS)
 async def test_d1_the_end_of_a_connection_fails_its_writes_and_reconnects_at_once(
     proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
@@ -116,6 +117,7 @@ async def test_d1_the_end_of_a_connection_fails_its_writes_and_reconnects_at_onc
     assert proxy.accepted == 2
 
 
+@pytest.mark.scenario(64)
 async def test_d1_all_calls_in_flight_end_when_the_server_is_killed(tmp_path: Path, open_store: OpenStore) -> None:
     async with ZooKeeperServer(tmp_path) as server:
         proxy = ZooKeeperProxy(server.port)
@@ -143,6 +145,7 @@ async def test_d1_all_calls_in_flight_end_when_the_server_is_killed(tmp_path: Pa
 # --- D2 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 @pytest.mark.parametrize("fault", ENDS)
 async def test_d2_a_drop_while_watches_are_set_again_is_survived(
     proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
@@ -163,6 +166,7 @@ async def test_d2_a_drop_while_watches_are_set_again_is_survived(
         await anext(watch)
 
 
+@pytest.mark.scenario(64)
 async def test_d2_a_server_that_never_answers_while_watches_are_set_again_is_given_up(
     proxy: ZooKeeperProxy, open_store: OpenStore
 ) -> None:
@@ -180,6 +184,7 @@ async def test_d2_a_server_that_never_answers_while_watches_are_set_again_is_giv
         await anext(watch)
 
 
+@pytest.mark.scenario(64)
 async def test_d2_ten_thousand_watches_are_set_again_in_pieces(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
     store = await open_store(proxy)
     parent = await new_node(store)
@@ -208,6 +213,7 @@ async def test_d2_ten_thousand_watches_are_set_again_in_pieces(proxy: ZooKeeperP
 # --- D3 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 async def test_d3_no_write_is_sent_twice(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
     store = await open_store(proxy)
     parent = await new_node(store)
@@ -233,6 +239,7 @@ async def test_d3_no_write_is_sent_twice(proxy: ZooKeeperProxy, open_store: Open
 # --- D4, D5 ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 @pytest.mark.parametrize("fault", ENDS)
 async def test_d4_d5_a_session_survives_many_broken_handshakes(
     proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
@@ -252,6 +259,7 @@ async def test_d4_d5_a_session_survives_many_broken_handshakes(
     assert proxy.accepted == 7
 
 
+@pytest.mark.scenario(64)
 async def test_d5_a_reconnect_carries_the_session_and_the_newest_change_seen(
     proxy: ZooKeeperProxy, open_store: OpenStore
 ) -> None:
@@ -268,6 +276,7 @@ async def test_d5_a_reconnect_carries_the_session_and_the_newest_change_seen(
     assert 0 < zxid_2 < zxid_3
 
 
+@pytest.mark.scenario(64)
 async def test_d5_a_server_that_lags_behind_is_refused_and_the_session_kept(
     proxy: ZooKeeperProxy, open_store: OpenStore
 ) -> None:
@@ -312,6 +321,7 @@ async def test_an_expired_session_is_replaced_and_its_nodes_are_gone(
 # --- D6 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 async def test_d6_a_silent_host_delays_but_does_not_stop_the_first_connect(
     proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore
 ) -> None:
@@ -321,6 +331,7 @@ async def test_d6_a_silent_host_delays_but_does_not_stop_the_first_connect(
     assert proxy.accepted >= 1
 
 
+@pytest.mark.scenario(64)
 @pytest.mark.parametrize("how", ["silent", "black hole"])
 async def test_d6_a_host_that_goes_silent_is_left_before_the_session_ends(
     proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore, how: str
@@ -343,6 +354,7 @@ async def test_d6_a_host_that_goes_silent_is_left_before_the_session_ends(
     await other.stop()
 
 
+@pytest.mark.scenario(64)
 async def test_d6_every_connection_starts_with_the_handshake_and_nothing_else(
     proxy: ZooKeeperProxy, open_store: OpenStore
 ) -> None:
@@ -356,6 +368,7 @@ async def test_d6_every_connection_starts_with_the_handshake_and_nothing_else(
 # --- D7 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 async def test_d7_failures_of_earlier_calls_leave_nothing_behind(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
     store = await open_store(proxy)
     node = await new_node(store)
@@ -375,6 +388,7 @@ async def test_d7_failures_of_earlier_calls_leave_nothing_behind(proxy: ZooKeepe
 # --- D8 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 @pytest.mark.parametrize("fault", [Fault.END_MID_REPLY, Fault.STALL_MID_REPLY])
 async def test_d8_half_a_frame_neither_blocks_the_loop_nor_the_call(
     proxy: ZooKeeperProxy, open_store: OpenStore, fault: Fault
@@ -404,6 +418,7 @@ async def test_d8_half_a_frame_neither_blocks_the_loop_nor_the_call(
 # --- D9 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 async def test_d9_a_wait_for_deletion_survives_any_number_of_reconnects(
     proxy: ZooKeeperProxy, zookeeper: ZooKeeperServer, open_store: OpenStore
 ) -> None:
@@ -433,6 +448,7 @@ async def test_d9_a_wait_for_deletion_survives_any_number_of_reconnects(
 # --- D10 ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(64)
 async def test_d10_credentials_are_presented_on_every_connection(
     proxy: ZooKeeperProxy, open_store: OpenStore, zookeeper: ZooKeeperServer
 ) -> None:
@@ -449,12 +465,14 @@ async def test_d10_credentials_are_presented_on_every_connection(
         await stranger.put(node, b"", 1)
 
 
+@pytest.mark.scenario(64)
 async def test_d10_credentials_that_are_refused_end_the_start(proxy: ZooKeeperProxy, open_store: OpenStore) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(UnauthorizedError):
             await open_store(proxy, auth=[("no-such-scheme", b"x")])
 
 
+@pytest.mark.scenario(64)
 async def test_d10_tls(zookeeper: ZooKeeperServer) -> None:
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")

@@ -227,6 +227,8 @@ def test_promises_of_a_process_that_was_killed(tmp_path: Path) -> None:
 # --- on real bookies ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(33)
+@pytest.mark.scenario(34)
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (3, 3, 3), (1, 1, 1)])
 async def test_healthy_bookies_keep_every_promise(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
     async with ProxiedNodes(tmp_path) as cluster:

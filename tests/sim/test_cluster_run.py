@@ -37,6 +37,7 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     assert run_seed(4).world.trace_hash() not in hashes
 
 
+@pytest.mark.scenario(45)
 @pytest.mark.parametrize("path", [".txn", ".log"])
 def test_the_run_notices_what_is_never_synced(path: str) -> None:
     """If these pass unnoticed, the runs above prove nothing."""

@@ -229,6 +229,7 @@ async def test_nothing_is_acknowledged_before_its_own_batch_in_a_large_turn_of_a
     assert len(await contents(client, writer.ledger_id)) == 300
 
 
+@pytest.mark.scenario(34)
 async def test_close_waits_for_an_append_that_has_just_been_given_room(cluster: InProcess) -> None:
     """The append that waited is acknowledged before the end of the ledger is written, or not at all."""
     client = await cluster.client(write_window_entries=1)

@@ -61,6 +61,7 @@ async def test_nothing_is_denied_at_any_moment_of_a_checkpoint() -> None:
         await asyncio.gather(checkpoint, *readers)
 
 
+@pytest.mark.scenario(47)
 async def test_what_arrives_during_a_checkpoint_is_readable_and_survives() -> None:
     host = Host()
     storage = await host.boot()
@@ -79,6 +80,7 @@ async def test_what_arrives_during_a_checkpoint_is_readable_and_survives() -> No
     assert set((await read_all(storage, 2, 0, 0))[0]) == {0}
 
 
+@pytest.mark.scenario(39)
 @pytest.mark.parametrize("where", ["memory", "index", "both"])
 @pytest.mark.parametrize("stride", [1, 3])
 async def test_a_read_fits_its_limit_and_says_how_far_it_looked(where: str, stride: int) -> None:
@@ -127,6 +129,7 @@ async def test_strides_of_any_width_are_stored(stride: int) -> None:
 # --- what a checkpoint leaves -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(47)
 async def test_a_checkpoint_without_entries_writes_states() -> None:
     host = Host()
     storage = await host.boot()

@@ -44,6 +44,7 @@ def test_only_ledger_directories_are_ever_added() -> None:
     assert not more._replace(bookie_id="c").extends(COOKIE)
 
 
+@pytest.mark.scenario(53)
 async def test_a_known_bookie_starts_again() -> None:
     host = Host(settings=bookie_settings(journals=2, ledgers=2))
     await used(host)
@@ -51,6 +52,7 @@ async def test_a_known_bookie_starts_again() -> None:
     assert await read_all(storage, 1, 0, 4) == (dict.fromkeys(range(5), b"data"), set())
 
 
+@pytest.mark.scenario(53)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -73,6 +75,7 @@ async def test_settings_that_disagree_are_refused(change: dict[str, object], mes
     await host.boot()
 
 
+@pytest.mark.scenario(53)
 async def test_a_foreign_cluster_is_refused() -> None:
     host = Host()
     await used(host)
@@ -82,6 +85,7 @@ async def test_a_foreign_cluster_is_refused() -> None:
         )
 
 
+@pytest.mark.scenario(53)
 @pytest.mark.parametrize("directory", ["/b/journal0", "/b/ledgers0"])
 async def test_an_empty_disk_under_a_known_id_is_refused(directory: str) -> None:
     host = Host()
@@ -139,6 +143,7 @@ async def test_data_of_a_bookie_that_the_cluster_does_not_know_is_refused() -> N
         await host.boot()
 
 
+@pytest.mark.scenario(53)
 async def test_data_without_a_cookie_is_refused() -> None:
     host = Host()
     await used(host)
@@ -169,6 +174,7 @@ async def test_a_refused_start_leaves_the_directories_free() -> None:
     await host.boot()
 
 
+@pytest.mark.scenario(53)
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_ledger_directory_is_added_and_old_ledgers_stay_where_they_are(clean: bool) -> None:
     host = Host()

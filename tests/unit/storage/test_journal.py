@@ -127,6 +127,7 @@ strides = pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytes
 # --- whole journals ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(44)
 def test_a_journal_without_files_is_empty() -> None:
     disk = SimDisk()
     disk.make_dirs(DIRECTORY)
@@ -134,6 +135,7 @@ def test_a_journal_without_files_is_empty() -> None:
     assert (list(replay), replay.damages, replay.torn, replay.end) == ([], [], None, START)
 
 
+@pytest.mark.scenario(44)
 def test_a_file_with_a_header_only_is_empty_from_either_mark() -> None:
     journal = Journal()
     begin = journal.writer.position
@@ -193,6 +195,7 @@ def test_a_file_of_another_journal_is_refused_by_name() -> None:
 # --- the end of the journal -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(44)
 @strides
 def test_truncation_at_every_byte_of_the_newest_file_keeps_the_whole_frames_before(stride: int) -> None:
     journal = Journal(file_bytes=ONE_FILE_BYTES)
@@ -212,6 +215,7 @@ def test_truncation_at_every_byte_of_the_newest_file_keeps_the_whole_frames_befo
             assert outcome.torn == (journal.files[0], begin)
 
 
+@pytest.mark.scenario(44)
 @strides
 def test_truncation_at_every_byte_of_an_older_file_is_damage(stride: int) -> None:
     journal = Journal()
@@ -227,6 +231,7 @@ def test_truncation_at_every_byte_of_an_older_file_is_damage(stride: int) -> Non
         assert outcome.bodies[-(len(BODIES) - len(in_first)) :] == BODIES[len(in_first) :], "later files are still read"
 
 
+@pytest.mark.scenario(44)
 @pytest.mark.parametrize("junk", [b"\xff" * 9000, b"bkJF" * 4000, b"\0" * 5000, b"x"], ids=lambda junk: repr(junk[:4]))
 def test_junk_after_the_last_frame_is_nothing(junk: bytes) -> None:
     journal = Journal(file_bytes=ONE_FILE_BYTES)
@@ -360,6 +365,7 @@ def _dropped(item: Dirty) -> Fate:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(44)
 @strides
 def test_no_flipped_byte_before_the_last_frame_is_cut_silently(stride: int) -> None:
     journal = Journal()
@@ -375,6 +381,7 @@ def test_no_flipped_byte_before_the_last_frame_is_cut_silently(stride: int) -> N
             assert len(outcome.bodies) >= len(BODIES) - 1, f"{where}: more than the damaged frame is lost"
 
 
+@pytest.mark.scenario(44)
 @strides
 def test_no_flipped_byte_of_a_header_loses_the_frames_behind_it(stride: int) -> None:
     """Also where only one frame follows, and where replay begins in that very file."""
@@ -390,6 +397,7 @@ def test_no_flipped_byte_of_a_header_loses_the_frames_behind_it(stride: int) -> 
                 assert outcome.bodies == bodies, f"byte {offset}: the frames themselves are sound"
 
 
+@pytest.mark.scenario(44)
 @strides
 def test_a_flipped_byte_of_the_last_frame_is_torn_and_nothing_else_is_lost(stride: int) -> None:
     """The ambiguity that stays: an acknowledged last frame that rots looks like one that was never finished."""
@@ -433,6 +441,7 @@ def test_the_file_of_the_mark_is_missing() -> None:
     assert [damage.path for damage in journal.replay(marks[0]).damages] == [first]
 
 
+@pytest.mark.scenario(55)
 def test_whatever_is_broken_after_a_clean_stop_is_damage() -> None:
     journal = Journal(file_bytes=ONE_FILE_BYTES)
     journal.write(*BODIES)

@@ -74,6 +74,7 @@ async def flip_and_check(host: Host, told: Told, path: str, offset: int) -> str:
     return "refused"
 
 
+@pytest.mark.scenario(44)
 @pytest.mark.parametrize("stride", [1999, pytest.param(157, marks=pytest.mark.exhaustive)])
 def test_a_flipped_byte_is_refused_or_puts_everything_in_limbo(stride: int) -> None:
     host, told, ranges = worn()

@@ -60,12 +60,15 @@ async def crash_and_check(nth: int, cuts: int) -> None:
 OPERATIONS = operations_of(lambda host: whole_life(host, Told()), new_host())
 
 
+@pytest.mark.scenario(45)
+@pytest.mark.scenario(48)
 @pytest.mark.parametrize("part", range(4))
 def test_a_crash_at_every_operation_loses_nothing_that_was_acknowledged(part: int) -> None:
     for nth in range(1 + part, OPERATIONS + 2, 4):
         asyncio.run(crash_and_check(nth, 1))
 
 
+@pytest.mark.scenario(48)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(8))
 def test_a_crash_at_every_operation_and_many_power_cuts(part: int) -> None:
@@ -135,6 +138,7 @@ def unclean() -> tuple[Host, Told]:
     return host, told
 
 
+@pytest.mark.scenario(55)
 def test_a_crash_at_every_operation_of_a_restart() -> None:
     host, told = unclean()
 
@@ -158,6 +162,7 @@ def test_a_crash_at_every_operation_of_a_restart() -> None:
         asyncio.run(crash(nth))
 
 
+@pytest.mark.scenario(45)
 def test_the_sweep_notices_a_disk_that_does_not_sync() -> None:
     """What the other tests rely on: an acknowledgement without a sync would be found out."""
 
@@ -218,6 +223,7 @@ async def nothing_is_acknowledged(storage: LedgerStorage) -> None:
     assert not future.done()
 
 
+@pytest.mark.scenario(44)
 @pytest.mark.parametrize(
     ("error", "repeat"),
     [
@@ -232,6 +238,7 @@ def test_an_error_at_every_operation(error: int, repeat: bool) -> None:
     assert all(struck), f"nobody was told of errors at {[i + 1 for i, told in enumerate(struck) if not told]}"
 
 
+@pytest.mark.scenario(44)
 def test_an_error_at_every_operation_of_a_restart() -> None:
     host, told = unclean()
 
@@ -254,6 +261,7 @@ def test_an_error_at_every_operation_of_a_restart() -> None:
         asyncio.run(fail(nth))
 
 
+@pytest.mark.scenario(45)
 async def test_a_sync_that_failed_is_not_tried_again() -> None:
     host, told = Host(), Told()
     storage = await host.boot()
@@ -304,6 +312,7 @@ async def test_an_explicit_lac_sent_twice_is_durable_before_either_is_answered()
     assert int.from_bytes(record[16:24], "little") == 6
 
 
+@pytest.mark.scenario(45)
 async def test_a_fence_sent_twice_is_durable_before_either_is_answered() -> None:
     host, told = Host(), Told()
     storage = await host.boot()

@@ -102,6 +102,7 @@ def spoil(kind: str, batch: Batch) -> bytes:
     return body[:-1] + bytes([body[-1] ^ 1])  # walks, but the last record's checksum is wrong
 
 
+@pytest.mark.scenario(39)
 @given(
     st.lists(
         st.tuples(st.integers(0, 60), st.integers(1, 20), st.sampled_from((1, 1, 2, 3)), st.none() | GARBAGE),
@@ -221,6 +222,7 @@ async def test_an_entry_log_that_is_gone_is_unknown() -> None:
     assert await read_all(storage, 1, 0, 9) == ({}, {0, 1, 2, 3, 4})
 
 
+@pytest.mark.scenario(39)
 async def test_one_entry_comes_back_even_if_it_is_larger_than_was_asked_for() -> None:
     for checkpoint in (False, True):
         host = Host()

@@ -68,12 +68,14 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int) -> 
     assert not host.reports.damages
 
 
+@pytest.mark.scenario(47)
 @given(actions)
 @settings(max_examples=60, deadline=None)
 def test_one_journal_and_one_ledger_directory(script: list[tuple[str, object]]) -> None:
     asyncio.run(run(script, 1, 1))
 
 
+@pytest.mark.scenario(47)
 @given(actions)
 @settings(max_examples=40, deadline=None)
 def test_two_journals_and_three_ledger_directories(script: list[tuple[str, object]]) -> None:
