@@ -42,8 +42,8 @@ SECTIONS = {
         17: "Recovery with an unavailable bookie, for every ensemble and quorum size and several read windows.",
         18: "Bookies are restarted one after the other during recovery.",
         19: "After a fence every bookie refuses appends; opening for reading fences nothing, however often it is done.",
-        20: "A fence survives a restart, on a bookie that never saw the ledger too. It needs the password, and not every "
-        "bookie: one may hang.",
+        20: "A fence survives a restart, also on a bookie that never saw the ledger; it needs the password, and no "
+        "answer from a bookie that hangs.",
         21: "A ledger that was fenced and deleted accepts nothing from its old writer.",
         22: "Re-replication while a ledger is being fenced.",
         23: "Manual recovery cuts nothing off a ledger that is being written.",

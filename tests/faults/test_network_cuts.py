@@ -1,0 +1,206 @@
+"""Whatever the network does between a client and one bookie, writing and reading go on and no promise is broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import bkpy
+
+from .clusters import ProxiedNodes
+from .load import Load
+from .oracle import check, check_replicas
+from .proxy import Proxy
+
+DEADLINE_S = 60.0
+ADD_TIMEOUT_S = 1.0
+LASTS_S = 1.5  # a fault: long enough for the client to give the bookie up
+
+
+async def slow(proxy: Proxy) -> None:
+    for flow in proxy.flows:
+        flow.delay(0.02, jitter_s=0.05)
+
+
+async def requests_stop(proxy: Proxy) -> None:
+    proxy.requests.stop()
+
+
+async def replies_stop(proxy: Proxy) -> None:
+    proxy.replies.stop()
+
+
+async def requests_vanish(proxy: Proxy) -> None:
+    proxy.requests.drop()
+
+
+async def replies_vanish(proxy: Proxy) -> None:
+    proxy.replies.drop()
+
+
+async def cut(proxy: Proxy) -> None:
+    proxy.cut()
+
+
+async def half_open(proxy: Proxy) -> None:
+    proxy.abandon()
+
+
+async def half_open_and_silent(proxy: Proxy) -> None:
+    proxy.silence()
+    proxy.abandon()
+
+
+async def reset(proxy: Proxy) -> None:
+    proxy.reset()
+
+
+async def reset_in_the_middle_of_a_request(proxy: Proxy) -> None:
+    proxy.requests.cut_after(1001)
+
+
+async def reset_in_the_middle_of_a_reply(proxy: Proxy) -> None:
+    proxy.replies.cut_after(1)
+
+
+async def reset_and_refuse(proxy: Proxy) -> None:
+    proxy.refuse()
+    proxy.reset()
+
+
+async def reset_and_silent(proxy: Proxy) -> None:
+    proxy.silence()
+    proxy.reset()
+
+
+async def reset_again_and_again(proxy: Proxy) -> None:
+    for _ in range(5):
+        proxy.reset()
+        await asyncio.sleep(0.1)
+
+
+Fault = Callable[[Proxy], Awaitable[None]]
+FAULTS: list[Fault] = [
+    slow, requests_stop, replies_stop, requests_vanish, replies_vanish, cut, half_open, half_open_and_silent, reset,
+    reset_in_the_middle_of_a_request, reset_in_the_middle_of_a_reply, reset_and_refuse, reset_and_silent,
+    reset_again_and_again,
+]  # fmt: skip
+each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+
+
+@each_fault
+async def test_writing_goes_on_without_one_bookie_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
+    await write_on(tmp_path, fault, (3, 3, 2))
+
+
+@pytest.mark.parametrize("fault", [cut, reset_in_the_middle_of_a_request], ids=lambda fault: fault.__name__)
+async def test_writing_a_striped_ledger_goes_on_without_one_bookie(tmp_path: Path, fault: Fault) -> None:
+    await write_on(tmp_path, fault, (4, 3, 2))
+
+
+async def write_on(directory: Path, fault: Fault, sizes: tuple[int, int, int]) -> None:
+    """Write while the fault befalls a bookie of the ledger, and after it, and demand that every promise was kept."""
+    async with ProxiedNodes(directory, bookies=5) as cluster:
+        client = await cluster.client(add_timeout_s=ADD_TIMEOUT_S, connect_timeout_s=1.0)
+        writer = await client.create_ledger(ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
+        async with Load(writer) as load:
+            following = asyncio.create_task(load.follow(await client.open_ledger(writer.ledger_id)))
+            await load.more(300)
+            await fault(cluster.proxies[writer.metadata.fragments[-1].bookies[0]])
+            await asyncio.sleep(LASTS_S)
+            await load.more(300)
+            await cluster.heal()
+            await load.more(300)
+        await writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            await following
+        fresh = await cluster.client()
+        assert (await check(fresh, load.promises)).last_entry + 1 == load.acknowledged
+        await check_replicas(fresh, writer.ledger_id)
+
+
+@pytest.mark.scenario(42)
+@each_fault
+async def test_reading_goes_on_without_one_bookie(tmp_path: Path, fault: Fault) -> None:
+    await read_on(tmp_path, fault, (3, 3, 2))
+
+
+async def read_on(directory: Path, fault: Fault, sizes: tuple[int, int, int]) -> None:
+    """Let the fault befall a bookie in the middle of a scan of many ranges, and scan once more."""
+    async with ProxiedNodes(directory) as cluster:
+        writing = await cluster.client()
+        writer = await writing.create_ledger(ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
+        payloads = [b"%d " % i * 100 for i in range(2000)]
+        async with writer:
+            await writer.append_batch(payloads)
+        client = await cluster.client(read_timeout_s=3.0, connect_timeout_s=1.0, read_bytes=20_000)
+        async with asyncio.timeout(DEADLINE_S), await client.open_ledger(writer.ledger_id) as reader:
+            found = []
+            async for entry in reader.read():
+                if len(found) == 500:
+                    await fault(cluster.proxies["a"])
+                found.append(entry.data)
+            assert found == payloads
+            assert [entry.data async for entry in reader.read()] == payloads
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_delays_of_all_bookies_keep_the_order_of_everything(tmp_path: Path, seed: int) -> None:
+    async with ProxiedNodes(tmp_path, seed=seed) as cluster:
+        client = await cluster.client()
+        writer = await client.create_ledger(write_quorum=2, password=b"pw", digest="hmac-sha256")
+        for proxy in cluster.proxies.values():
+            await slow(proxy)
+        async with Load(writer, seed=seed) as load:
+            reader = await client.open_ledger(writer.ledger_id, password=b"pw")
+            following = asyncio.create_task(load.follow(reader))
+            await load.more(1500)
+        await writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            await following
+        await check(await cluster.client(), load.promises, b"pw")
+
+
+async def test_without_any_bookie_the_writer_fails_and_its_ledger_ends_behind_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with ProxiedNodes(tmp_path) as cluster:
+        client = await cluster.client(add_timeout_s=1.0, connect_timeout_s=1.0)
+        writer = await client.create_ledger()
+        async with Load(writer) as load:
+            await load.more(300)
+            for proxy in cluster.proxies.values():
+                proxy.cut()
+            error = await load.fails()
+        assert error.retriable
+        assert load.promises.unknown, "what was in flight may have been written"
+        await cluster.heal()
+        async with asyncio.timeout(DEADLINE_S):
+            await writer.close()
+        contents = await check(await cluster.client(), load.promises)
+        assert contents.last_entry == writer.last_add_confirmed
+
+
+async def test_a_reader_without_any_bookie_says_so_and_can_be_used_again(tmp_path: Path) -> None:
+    async with ProxiedNodes(tmp_path) as cluster:
+        client = await cluster.client(read_timeout_s=1.0, connect_timeout_s=1.0)
+        async with await client.create_ledger() as writer:
+            await writer.append_batch([b"%d" % i for i in range(100)])
+        reader = await client.open_ledger(writer.ledger_id)
+        for proxy in cluster.proxies.values():
+            await reset_and_refuse(proxy)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(bkpy.BookieUnavailableError, match="entry 0") as caught:
+                [entry async for entry in reader.read()]
+        assert all(f"{bookie_id}: " in str(caught.value) for bookie_id in cluster.proxies)
+        await cluster.heal()
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    assert [entry.data async for entry in reader.read()] == [b"%d" % i for i in range(100)]
+                    break
+                except bkpy.BookieUnavailableError:
+                    continue  # until the client has connected again
