@@ -67,9 +67,9 @@ class Load:
                     raise self.error
                 await self._wait()
 
-    async def fails(self) -> bkpy.BookKeeperError:
-        """Return the error with which the writer ends."""
-        async with asyncio.timeout(DEADLINE_S):
+    async def fails(self, deadline_s: float | None = DEADLINE_S) -> bkpy.BookKeeperError:
+        """Return the error with which the writer ends; None: wait for it for ever."""
+        async with asyncio.timeout(deadline_s):
             while self.error is None:
                 await self._wait()
         return self.error
