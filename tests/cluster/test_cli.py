@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from tests.conftest import alive
 
-from bkpy.local import LocalCluster
+import bkpy as bkpy_library
+from bkpy.local import LocalBookie, LocalCluster
 from bkpy.local_process import free_port
 from bkpy.local_zookeeper import ZooKeeperServer
 
@@ -169,6 +170,100 @@ def test_show_list_and_delete(uri: str) -> None:
         assert str(ledger_id) in bkpy("ledger", command, ledger_id, uri=uri, status=1).stderr.decode()
 
 
+async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
+    """A ledger whose writer has gone without closing it."""
+    async with bkpy_library.connect(uri) as client:
+        writer = await client.create_ledger(**creation)
+        await writer.append_batch(entries)
+        writer.abandon()
+        return writer.ledger_id
+
+
+def test_show_says_which_entries_each_bookie_has_to_hold(uri: str) -> None:
+    striped = write(uri, b"x\n" * 10, "--ensemble", "3,2,2")
+    (fragment,) = as_json("ledger", "show", striped, uri=uri)["fragments"]
+    assert (fragment["first_entry"], fragment["last_entry"]) == (0, 9)
+    assert [(h["every"], h["from"], h["count"]) for h in fragment["holds"]] == [
+        (3, [0, 2], 7),
+        (3, [0, 1], 7),
+        (3, [1, 2], 6),
+    ]
+    assert [h["bookie"] for h in fragment["holds"]] == fragment["bookies"]
+    shown = bkpy("ledger", "show", striped, uri=uri).stdout.decode()
+    assert "every 3rd from 0 and from 2" in shown
+    assert "10 (10 B)" in shown
+    assert "no end yet" not in shown
+
+    whole = write(uri, b"x\n" * 10)
+    assert [line.split()[-2:] for line in bkpy("ledger", "show", whole, uri=uri).stdout.decode().splitlines()[-3:]] == [
+        ["all", "10"]
+    ] * 3
+    empty = bkpy("ledger", "show", write(uri, b""), uri=uri).stdout.decode()
+    assert [line.split()[-2:] for line in empty.splitlines()[-3:]] == [["none", "0"]] * 3
+
+
+def test_the_ledger_of_a_writer_that_is_gone_is_recovered(uri: str) -> None:
+    ledger_id = asyncio.run(abandoned(uri, [b"one", b"two", b"three"]))
+    opened = as_json("ledger", "show", ledger_id, uri=uri)
+    assert (opened["state"], opened["last_entry"], opened["length"]) == ("OPEN", None, None)
+    assert [h["count"] for h in opened["fragments"][0]["holds"]] == [None] * 3
+    shown = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode()
+    assert shown.endswith("\nThe last fragment has no end yet: the ledger is OPEN.\n")
+
+    done = as_json("ledger", "recover", ledger_id, uri=uri)
+    assert done.pop("seconds") > 0
+    assert done == {
+        "ledger_id": ledger_id,
+        "state_before": "OPEN",
+        "state": "CLOSED",
+        "fragments_before": 1,
+        "fragments": 1,
+        "last_entry": 2,
+        "length": 11,
+    }
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"one\ntwo\nthree\n"
+    again = bkpy("ledger", "recover", ledger_id, uri=uri).stdout.decode()
+    assert ["state", "before", "CLOSED"] in [line.split() for line in again.splitlines()]
+    assert ["last", "entry", "2"] in [line.split() for line in again.splitlines()]
+
+
+def test_recovery_needs_the_ledger_and_its_password(uri: str, tmp_path: Path) -> None:
+    assert "ledger 123456" in bkpy("ledger", "recover", 123456, uri=uri, status=1).stderr.decode()
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret\n")
+    ledger_id = asyncio.run(abandoned(uri, [b"x"], password=b"s3cret"))
+    assert "password" in bkpy("ledger", "recover", ledger_id, uri=uri, status=1).stderr.decode()
+    assert as_json("ledger", "show", ledger_id, uri=uri)["state"] == "OPEN"
+    assert as_json("ledger", "recover", ledger_id, "--password-file", secret, uri=uri)["last_entry"] == 0
+
+
+def test_a_recovery_that_can_not_decide_says_what_each_bookie_answered(uri: str, cluster: LocalCluster) -> None:
+    ledger_id = asyncio.run(abandoned(uri, [b"one", b"two"]))
+    asyncio.run(kill(cluster.bookies[:2]))
+    try:
+        message = bkpy("ledger", "recover", ledger_id, uri=uri, status=1).stderr.decode()
+        assert "too few bookies" in message
+        assert all(f"{bookie.id}: " in message for bookie in cluster.bookies[:2])
+        assert as_json("ledger", "show", ledger_id, uri=uri)["state"] == "IN_RECOVERY"
+        shown = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode()
+        assert "no end yet: the ledger is IN_RECOVERY" in shown
+    finally:
+        asyncio.run(cluster.start())
+    done = as_json("ledger", "recover", ledger_id, uri=uri)
+    assert (done["state_before"], done["state"], done["last_entry"]) == ("IN_RECOVERY", "CLOSED", 1)
+
+
+async def kill(bookies: list[LocalBookie]) -> None:
+    for bookie in bookies:
+        await bookie.kill()
+
+
+def test_a_warning_is_one_line(uri: str) -> None:
+    warned = bkpy("ledger", "create", "--ensemble", "2,2,1", uri=uri).stderr.decode()
+    assert warned.startswith("bkpy: warning: an ack quorum of 1 ")
+    assert warned.count("\n") == 1
+
+
 def test_passwords_come_from_a_file(uri: str, tmp_path: Path) -> None:
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("s3cret\n")
@@ -202,7 +297,10 @@ def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
     ledger_id = write(uri, b"a\nb\n")
     message = bkpy("ledger", "read", ledger_id, "--last", 5, uri=uri, status=1).stderr.decode()
     assert f"ledger {ledger_id}, entry" in message
-    assert bkpy("ledger", "read", ledger_id, "--first", 5, uri=uri).stdout == b""
+    message = bkpy("ledger", "read", ledger_id, "--first", 5, uri=uri, status=1).stderr.decode()
+    assert f"entry 5 is past the last entry, 1 [ledger {ledger_id}" in message
+    message = bkpy("ledger", "read", ledger_id, "--first", 1, "--last", 0, uri=uri, status=2).stderr.decode()
+    assert "--last 0 lies before --first 1" in message
     assert "No such file" in bkpy("ledger", "write", "/nonexistent", uri=uri, status=1).stderr.decode()
 
 

@@ -8,6 +8,7 @@ output has gone.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -29,6 +30,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from bkpy.cli.app import INTERRUPTED, bkpy, debugging
     from bkpy.errors import BookKeeperError
 
+    warnings.showwarning = _warn
     try:
         result = bkpy.main(arguments, prog_name="bkpy", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -47,6 +49,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         if debugging():
             raise
         return _complain(f"unexpected {type(e).__name__}: {e} (bkpy --debug ... shows where)", 1)
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """What a library warns of is for the user of the command; the line of code that caused it is not."""
+    print(f"bkpy: warning: {message}", file=sys.stderr)
 
 
 def _complain(message: str, status: int) -> int:

@@ -6,11 +6,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli import describe
 from bkpy.cli.common import (
     connect_option,
     human_bytes,
@@ -23,6 +23,8 @@ from bkpy.cli.common import (
 )
 
 if TYPE_CHECKING:
+    import bkpy
+    from bkpy.client.reader import LedgerReader
     from bkpy.client.writer import LedgerWriter
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
@@ -140,6 +142,8 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
 @password_option
 def read(uri: str, ledger_id: int, first: int, last: int | None, form: str, as_json: bool, password: bytes) -> None:
     """Print the entries of LEDGER, one a line. Never disturbs its writer."""
+    if last is not None and last < first:
+        raise click.UsageError(f"--last {last} lies before --first {first}")
     run(_read(uri, ledger_id, first, last, _formatter("json" if as_json else form), password))
 
 
@@ -155,24 +159,36 @@ def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, passwor
     run(_tail(uri, ledger_id, first, _formatter("json" if as_json else form), password))
 
 
-@ledger.command(short_help="Show a ledger's metadata.")
+@ledger.command(short_help="Show a ledger, and which entries each bookie has to hold.")
 @connect_option
 @click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
 @json_option
 def show(uri: str, ledger_id: int, as_json: bool) -> None:
-    """Show the metadata of LEDGER."""
-    description = _describe(run(_metadata(uri, ledger_id)))
+    """Show the metadata of LEDGER: its state and size, its fragments, and which entries each bookie has to hold."""
+    metadata = run(_metadata(uri, ledger_id))
     if as_json:
-        print_json(description)
-        return
-    fragments = description.pop("fragments")
-    custom = description.pop("custom_metadata")
-    rows = [(name.replace("_", " "), value) for name, value in description.items()]
-    print_table(
-        ("", ""), [(name, str(value)) for name, value in [*rows, *((f"custom {k}", v) for k, v in custom.items())]]
-    )
-    click.echo()
-    print_table(("first entry", "bookies"), [(f["first_entry"], ", ".join(f["bookies"])) for f in fragments])
+        print_json(describe.describe(metadata))
+    else:
+        describe.show(metadata)
+
+
+@ledger.command(short_help="Close the ledger of a writer that is gone.")
+@connect_option
+@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@password_option
+@json_option
+def recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
+    """Find out where LEDGER ends, and close it there. Its writer, if there still is one, can't append any more.
+
+    Nothing that was acknowledged is lost. If too few bookies can tell where the ledger ends, it stays IN_RECOVERY, and
+    a later try may succeed. A ledger that is CLOSED is left as it is.
+    """
+    result = run(_recover(uri, ledger_id, password))
+    if as_json:
+        print_json(result)
+    else:
+        rows = [(name.replace("_", " "), value) for name, value in result.items()]
+        print_table(("", ""), [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in rows])
 
 
 @ledger.command("list")
@@ -183,10 +199,10 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
     """List the ledgers by id."""
     found = run(_list(uri, long_))
     if as_json:
-        print_json([_describe(m) if m is not None else {"ledger_id": i} for i, m in found])
+        print_json([describe.describe(m) if m is not None else {"ledger_id": i} for i, m in found])
     elif long_:
         columns = ("ledger", "state", "last entry", "bytes", "E,Qw,Qa", "digest", "created", "fragments")
-        print_table(columns, [_row(m) for _, m in found if m is not None])
+        print_table(columns, [describe.row(m) for _, m in found if m is not None])
     else:
         click.echo("".join(f"{i}\n" for i, _ in found), nl=False)
 
@@ -303,6 +319,8 @@ async def _read(uri: str, ledger_id: int, first: int, last: int | None, form: _F
     async with bkpy.connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         end = reader.last_add_confirmed if last is None else last
+        if first > max(end, 0):  # an empty ledger from its first entry on is no mistake
+            raise _past_the_end(reader, first)
         # On a terminal the entries themselves are the progress.
         with progress() if not out.isatty() else contextlib.nullcontext() as bar:
             task = None if bar is None else bar.add_task(f"ledger {ledger_id}", total=end - first + 1)
@@ -314,6 +332,17 @@ async def _read(uri: str, ledger_id: int, first: int, last: int | None, form: _F
                 bar.update(task, completed=end - first + 1)
         await reader.close()
     out.flush()
+
+
+def _past_the_end(reader: LedgerReader, entry_id: int) -> bkpy.NoSuchEntryError:
+    import bkpy
+
+    what = "last entry" if reader.closed else "last add confirmed"
+    return bkpy.NoSuchEntryError(
+        f"entry {entry_id} is past the {what}, {reader.last_add_confirmed}",
+        ledger_id=reader.ledger_id,
+        entry_id=entry_id,
+    )
 
 
 async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password: bytes) -> None:
@@ -333,6 +362,32 @@ async def _metadata(uri: str, ledger_id: int) -> LedgerMetadata:
 
     async with bkpy.connect(uri) as client:
         return await client.ledger_metadata(ledger_id)
+
+
+async def _recover(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
+    import time
+
+    import bkpy
+
+    async with bkpy.connect(uri) as client:
+        before = await client.ledger_metadata(ledger_id)
+        started = time.monotonic()
+        with progress(unit="") as bar:
+            bar.add_task(f"ledger {ledger_id} was {before.state.value}, recovering", total=None)
+            reader = await client.recover_ledger(ledger_id, password=password)
+        seconds = time.monotonic() - started
+        after = reader.metadata
+        await reader.close()
+    return {
+        "ledger_id": ledger_id,
+        "state_before": before.state.value,
+        "state": after.state.value,
+        "fragments_before": len(before.fragments),
+        "fragments": len(after.fragments),
+        "last_entry": after.last_entry,
+        "length": after.length,
+        "seconds": round(seconds, 3),
+    }
 
 
 async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]]:
@@ -355,30 +410,3 @@ async def _delete(uri: str, ledger_ids: tuple[int, ...]) -> None:
     async with bkpy.connect(uri) as client:
         for ledger_id in ledger_ids:
             await client.delete_ledger(ledger_id)
-
-
-def _describe(ledger: LedgerMetadata) -> dict[str, Any]:
-    """The metadata for people and programs: all but the ledger key, which opens the ledger to whoever has it."""
-    closed = ledger.state.value == "CLOSED"
-    return {
-        "ledger_id": ledger.ledger_id,
-        "state": ledger.state.value,
-        "last_entry": ledger.last_entry if closed else None,
-        "length": ledger.length if closed else None,
-        "ensemble_size": ledger.ensemble_size,
-        "write_quorum": ledger.write_quorum,
-        "ack_quorum": ledger.ack_quorum,
-        "digest": ledger.digest,
-        "created": datetime.fromtimestamp(ledger.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        "caller_ids": ledger.caller_ids,
-        "deferred_sync": ledger.deferred_sync,
-        "custom_metadata": {k: v.decode(errors="backslashreplace") for k, v in ledger.custom_metadata.items()},
-        "fragments": [{"first_entry": f.first_entry, "bookies": list(f.bookies)} for f in ledger.fragments],
-    }
-
-
-def _row(ledger: LedgerMetadata) -> tuple[object, ...]:
-    described = _describe(ledger)
-    quorums = f"{ledger.ensemble_size},{ledger.write_quorum},{ledger.ack_quorum}"
-    first, last = ("ledger_id", "state", "last_entry", "length"), ("digest", "created")
-    return (*(described[n] for n in first), quorums, *(described[n] for n in last), len(ledger.fragments))
