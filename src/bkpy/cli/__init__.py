@@ -51,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _complain(f"unexpected {type(e).__name__}: {e} (bkpy --debug ... shows where)", 1)
 
 
-def _warn(message: Warning | str, *_: object) -> None:
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """What a library warns of is for the user of the command; the line of code that caused it is not."""
     print(f"bkpy: warning: {message}", file=sys.stderr)
 
