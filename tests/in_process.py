@@ -53,6 +53,7 @@ class InProcess:
             "listen": f"127.0.0.1:{self._ports.get(name, 0)}",
             "journal_directories": str(self.directory / name / "journal"),
             "ledger_directories": str(self.directory / name / "ledgers"),
+            "journal_max_size_mb": "4",  # what is reserved on the disk, for each bookie of each test
             **{key: str(value) for key, value in self.settings.items()},
         }
         node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())

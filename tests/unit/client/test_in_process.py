@@ -86,6 +86,7 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
         assert statuses == expected
 
 
+@pytest.mark.scenario(43)
 async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
