@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
+from bkpy.metadata import registration as registration_module
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.cookies import write_cookie
 from bkpy.metadata.registration import BookieDirectory, BookieInfo, Registration
@@ -73,6 +74,54 @@ async def test_read_only_bookies_are_kept_apart(harness: Harness, directory: Boo
     await registration.set_read_only(False)
     await registration.set_read_only(False)
     await eventually(lambda: (directory.bookies, directory.read_only) == ({"b1": B1}, {}), "b1 takes writes")
+
+
+async def test_moving_waits_for_the_store(harness: Harness, directory: BookieDirectory) -> None:
+    bookie = await harness.open()
+    registration = await registered(harness, B1, bookie)
+    await harness.suspend(bookie)
+    moving = asyncio.create_task(registration.set_read_only(True))
+    await asyncio.sleep(0.05)
+    assert not moving.done()
+    await harness.resume(bookie)
+    async with asyncio.timeout(DEADLINE_S):
+        await moving
+    await directory.refresh()
+    assert (sorted(directory.bookies), sorted(directory.read_only)) == ([], ["b1"])
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("lost", ["", "lose_request", "lose_reply"])
+async def test_free_space_is_rewritten_in_place(
+    harness: Harness, directory: BookieDirectory, read_only: bool, lost: str
+) -> None:
+    bookie = await harness.open()
+    registration = await registered(harness, dataclasses.replace(B1, read_only=read_only), bookie)
+    path = f"{harness.root}/available/{'readonly/' if read_only else ''}b1"
+    if lost:
+        getattr(harness, lost)(bookie)
+    async with asyncio.timeout(DEADLINE_S):
+        await registration.set_free_bytes(777)
+    found, version = await harness.stores[0].get(path)
+    assert json.loads(found)["free_bytes"] == 777
+    assert version == 1
+    await directory.refresh()
+    assert (directory.read_only if read_only else directory.bookies)["b1"].free_bytes == 777
+
+
+async def test_free_space_that_was_told_between_two_sessions_is_in_the_new_one(
+    harness: Harness, directory: BookieDirectory
+) -> None:
+    bookie = await harness.open()
+    registration = await registered(harness, B1, bookie)
+    await harness.suspend(bookie)
+    telling = asyncio.create_task(registration.set_free_bytes(777))
+    await harness.expire(bookie)
+    await harness.resume(bookie)
+    async with asyncio.timeout(DEADLINE_S):
+        await telling
+    seen = dataclasses.replace(B1, free_bytes=777)
+    await eventually(lambda: directory.bookies == {"b1": seen}, "b1 is back, with its new space")
 
 
 @pytest.mark.scenario(56)
@@ -244,6 +293,26 @@ async def test_the_address_of_an_absent_bookie_is_in_its_cookie(harness: Harness
     cookie = {"bookie_id": "b7", "address": "127.0.0.1:3187", "instance_id": "i"}
     await write_cookie(harness.stores[0], harness.root, "b7", json.dumps(cookie).encode(), None)
     assert await directory.address_of("b7") == "127.0.0.1:3187"
+
+
+async def test_what_changes_in_place_is_seen_after_a_while(
+    harness: Harness, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration_module, "REFRESH_INTERVAL_S", 0.05)
+    await init_cluster(store, harness.root)
+    client = await harness.open()
+    mine = BookieDirectory(client, harness.root, harness.runtime)
+    registration = await registered(harness, B1)
+    await mine.start()
+    await registration.set_free_bytes(777)
+    await eventually(lambda: mine.bookies["b1"].free_bytes == 777, "the new space is seen")
+    await harness.suspend(client)
+    await registration.set_free_bytes(888)
+    await asyncio.sleep(0.1)
+    assert mine.bookies["b1"].free_bytes == 777
+    await harness.resume(client)
+    await eventually(lambda: mine.bookies["b1"].free_bytes == 888, "and again after the store was away")
+    await mine.close()
 
 
 async def test_a_stranger_among_the_bookies_is_passed_over(harness: Harness, directory: BookieDirectory) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,13 +113,13 @@ class Registration:
             self.info = dataclasses.replace(self.info, read_only=read_only)
         if self._watch is not None:
             self._watch.close()  # it is on the old path
-        await self._until_done(self._publish)
+        await self._publish_until_done()
 
     async def set_free_bytes(self, free_bytes: int) -> None:
         """Replace what the node says of free space; it stays in its place. While the store is away, waits for it."""
         async with self._lock:
             self.info = dataclasses.replace(self.info, free_bytes=free_bytes)
-        await self._until_done(self._rewrite)
+        await self._publish_until_done()
 
     def _path(self, read_only: bool) -> str:
         return paths.available(self._root, self.info.bookie_id, read_only=read_only)
@@ -131,18 +131,18 @@ class Registration:
                 self._watch = self._store.watch(self._path(self.info.read_only))
                 try:
                     async for _ in self._watch:
-                        await self._until_done(self._publish)
+                        await self._publish_until_done()
                 finally:
                     self._watch.close()
                 # Closed by `set_read_only`, or by the store, and then this says so.
-                await self._until_done(self._publish)
+                await self._publish_until_done()
 
-    async def _until_done(self, publish: Callable[[], Awaitable[None]]) -> None:
+    async def _publish_until_done(self) -> None:
         while self._registered:
             try:
                 async with self._lock:
                     if self._registered:
-                        await publish()
+                        await self._publish()
                 return
             except MetadataUnavailableError as error:
                 if not error.retriable:
@@ -172,7 +172,10 @@ class Registration:
             if found[0] == value:
                 return
             owner = _fields(found[0])
-            if owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
+            if (owner.get("token"), owner.get("session")) == (self._token, _session(self._store)):
+                with contextlib.suppress(NoNode, BadVersion):
+                    await self._store.put(path, value, found[1])  # something has changed that the node says
+            elif owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
                 # Of an earlier session of this process, or of a predecessor that can't be alive.
                 with contextlib.suppress(NoNode, BadVersion):
                     await self._store.delete(path, found[1])
@@ -203,17 +206,6 @@ class Registration:
             with contextlib.suppress(NoNode, BadVersion):
                 await self._store.delete(path, found[1])
 
-    async def _rewrite(self) -> None:
-        path, value = self._path(self.info.read_only), self._value()
-        found = await read_if_there(self._store, path)
-        if found is None or found[0] == value:
-            return
-        owner = _fields(found[0])
-        # One of an earlier session is about to be published anew as a whole: its node goes with that session.
-        if owner.get("token") == self._token and owner.get("session") == _fields(value)["session"]:
-            with contextlib.suppress(NoNode, BadVersion):
-                await self._store.put(path, value, found[1])
-
     def _value(self) -> bytes:
         info = self.info
         fields = {
@@ -227,10 +219,14 @@ class Registration:
             "read_only": info.read_only,
             "metrics_port": info.metrics_port,
             "token": self._token,
-            "session": f"{self._store.session_id:#x}",
+            "session": _session(self._store),
             "identity": self._identity,
         }
         return json.dumps(fields).encode()
+
+
+def _session(store: MetadataStore) -> str:
+    return f"{store.session_id:#x}"
 
 
 def _fields(data: bytes) -> dict[str, Any]:
