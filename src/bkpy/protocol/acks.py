@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from bkpy.protocol.messages import Status
 
 _FATAL = frozenset((Status.FENCED, Status.UNAUTHORIZED))
 _NONE: tuple[Any, ...] = ()
+_first_id = attrgetter("first_id")
 
 
 class Batch:
@@ -196,16 +198,16 @@ class LedgerAcks:
 
     def above(self) -> list[Batch]:
         """The batches with entries above last add confirmed, in order of their first ids."""
-        return [*self._straddling, *self._queue]
+        return sorted([*self._straddling, *self._queue], key=_first_id)
 
     def reopen(self, batches: Collection[Batch]) -> None:
         """These, out of `above()`, are not done any more: their bookies have changed."""
         for batch in batches:
             batch.done = False
-        # Whatever was taken from the head comes before all that is left.
         back = [batch for batch in self._straddling if not batch.done]
-        self._straddling = [batch for batch in self._straddling if batch.done]
-        self._queue.extendleft(reversed(back))
+        if back:
+            self._straddling = [batch for batch in self._straddling if batch.done]
+            self._queue = deque(sorted([*back, *self._queue], key=_first_id))
 
     @property
     def pending(self) -> int:
