@@ -178,6 +178,80 @@ def test_the_fragment_of_an_entry(entry_id: int, index: int) -> None:
         value.fragment_of(-1)
 
 
+def test_a_closed_ledger_keeps_its_end_whatever_is_tried() -> None:
+    closed = metadata().in_recovery().closed(19, 2048)
+    for action in (closed.in_recovery, lambda: closed.closed(19, 2048), lambda: closed.closed(30, 3000)):
+        with pytest.raises(LedgerClosedError, match="closed at entry 19"):
+            action()
+    with pytest.raises(LedgerClosedError, match="new_fragment"):
+        closed.new_fragment(15, ("b5", "b6", "b7"))
+    moved = closed.replace_bookie(1, 1, "b9")
+    assert (moved.state, moved.last_entry, moved.length) == (LedgerState.CLOSED, 19, 2048)
+
+
+def test_what_a_recovery_stores_at_once_is_what_it_did_step_by_step() -> None:
+    """New fragments, the last of them replaced by another, and the end."""
+    value = metadata().in_recovery().new_fragment(12, ("b1", "b4", "b5"))
+    value = value.new_fragment(14, ("b1", "b6", "b5")).new_fragment(14, ("b7", "b6", "b5")).closed(13, 99)
+    assert [(fragment.first_entry, fragment.bookies) for fragment in value.fragments] == [
+        (0, ("b1", "b2", "b3")),
+        (10, ("b1", "b4", "b3")),
+        (12, ("b1", "b4", "b5")),
+        (14, ("b7", "b6", "b5")),
+    ]
+    assert value.last_entry == 13  # nothing is behind the last change
+
+
+def test_a_transition_keeps_everything_that_it_is_not_about() -> None:
+    before = metadata(unknown={"later": 1}, caller_ids=True, deferred_sync=True)
+    about = {"state", "last_entry", "length", "fragments"}
+    for action in ACTIONS.values():
+        after = action(before)
+        for field in dataclasses.fields(LedgerMetadata):
+            if field.name not in about:
+                assert getattr(after, field.name) == getattr(before, field.name)
+
+
+_NAMES = [f"b{i}" for i in range(6)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("in_recovery")),
+            st.tuples(st.just("closed"), st.integers(-2, 12), st.integers(-1, 50)),
+            st.tuples(
+                st.just("new_fragment"), st.integers(-1, 12), st.permutations(_NAMES).map(lambda p: tuple(p[:3]))
+            ),
+            st.tuples(st.just("replace_bookie"), st.integers(0, 4), st.integers(0, 2), st.sampled_from(_NAMES)),
+        ),
+        max_size=12,
+    )
+)
+def test_any_sequence_of_transitions_leaves_a_good_value_and_one_end(steps: list[tuple[Any, ...]]) -> None:
+    value = metadata(fragments=(Fragment(0, ("b0", "b1", "b2")),))
+    for name, *arguments in steps:
+        before = value
+        try:
+            value = getattr(value, name)(*arguments)
+        except (ConfigError, LedgerClosedError):
+            assert value is before
+            continue
+        assert value.state is TRANSITIONS[name][before.state]
+        assert LedgerMetadata.decode(value.ledger_id, value.encode()) == value
+        starts = [fragment.first_entry for fragment in value.fragments]
+        assert starts == sorted(set(starts))
+        assert starts[0] == 0
+        assert all(len(set(fragment.bookies)) == 3 for fragment in value.fragments)
+        assert (value.last_entry >= starts[-1] - 1) if value.state is LedgerState.CLOSED else (value.last_entry == -1)
+        if before.state is LedgerState.CLOSED:
+            assert (value.state, value.last_entry, value.length) == (before.state, before.last_entry, before.length)
+        if name == "new_fragment":  # what is below it stays where it was
+            kept = [fragment for fragment in before.fragments if fragment.first_entry < arguments[0]]
+            assert list(value.fragments[:-1]) == kept
+            assert value.fragments[-1] == Fragment(arguments[0], arguments[1])
+
+
 # --- the stored form ----------------------------------------------------------------------------------------
 
 
