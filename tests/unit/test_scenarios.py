@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.scenarios import BEHAVIOURS, PAGE, REQUIRED, MarkError, index, page
+from tests.scenarios import BEHAVIOURS, PAGE, REQUIRED, MarkError, index, missing, page
 
 HEAD = "import pytest\n\n"
 
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.scenarios --write`"
+
+
+def test_every_behaviour_that_is_required_is_held_by_a_test() -> None:
+    assert missing() == []
 
 
 def test_behaviours_are_numbered_without_a_gap() -> None:

@@ -574,7 +574,7 @@ class LedgerWriter(Replicator):
                         outcome_unknown=True,
                     )
                 )
-                raise self._failure()
+                raise self._failure(self._lac + 1)
         if target > self._lac:
             self._lac, self._forced_length = target, length
             self._flights.moved(self)
