@@ -636,8 +636,9 @@ class LedgerWriter(Replicator):
         return self._shut and not self._turns and not self._waiters and not self._admitted
 
     async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
+        unknown = False  # whether an attempt may have been stored: then nothing counts until that is known
         while self._error is None:
-            if not self._catalog.reachable:
+            if not self._catalog.reachable and not unknown:
                 return False  # without the store, the bookies that are left have to do
             wanted = self._metadata.new_fragment(self._confirmed + 1, tuple(ensemble))
             try:
@@ -645,9 +646,10 @@ class LedgerWriter(Replicator):
             except MetadataConflictError:
                 return await self._other_fragment(replaced)
             except MetadataUnavailableError as e:
-                if not e.outcome_unknown:
+                unknown = unknown or e.outcome_unknown
+                if not unknown:
                     return False
-                # It may have been written. Only a write that is refused, or a second one that is not, will tell.
+                # Only a write that is refused, or a second one that is not, will tell.
                 await asyncio.sleep(_STORE_PAUSE_S)
                 continue
             self._metadata, self._version = wanted, version

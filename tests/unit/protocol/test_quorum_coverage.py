@@ -7,13 +7,15 @@ what a formula would count.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bkpy.protocol.ensemble_change import endangered
 from bkpy.protocol.quorum import covered, write_set
-from bkpy.protocol.recovery import Fencing
+from bkpy.protocol.recovery import Fate, Fencing, fate
 
 SIZES = [(e, qw, qa) for e in range(1, 8) for qw in range(1, e + 1) for qa in range(1, qw + 1)]
 
@@ -104,3 +106,38 @@ def test_where_ledgers_are_striped_no_number_alone_decides() -> None:
     """E = 4, Qw = 2, Qa = 2: two opposite bookies cover every pair of neighbours, two neighbours don't."""
     assert covered({0, 2}, 4, 2, 2)
     assert not covered({0, 1}, 4, 2, 2)
+
+
+# --- the tables of docs/protocol.md -----------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def rows(sizes: int, numbers: int) -> list[tuple[list[int], list[int]]]:
+    """Those whose first column has `sizes` numbers, followed by `numbers` columns of one number."""
+    pattern = rf"^\| (\d+(?:, \d+){{{sizes - 1}}}) \|((?: \d+ \|){{{numbers}}})$"
+    found = re.findall(pattern, PAGE, re.MULTILINE)
+    return [([int(n) for n in one.split(",")], [int(n) for n in re.findall(r"\d+", rest)]) for one, rest in found]
+
+
+def test_the_documented_tolerances_are_right() -> None:
+    table = rows(2, 4)
+    assert len(table) == 9
+    for (write_quorum, ack_quorum), (down, denials, silent, lost) in table:
+        sizes = (write_quorum, write_quorum, ack_quorum)
+        assert down == max(len(s) for s in subsets(write_quorum) if not endangered(s, *sizes))
+        counts = range(write_quorum + 1)
+        assert denials == min(n for n in counts if fate(0, n, 0, write_quorum, ack_quorum) is Fate.MISSING)
+        assert silent == write_quorum - denials
+        assert lost == ack_quorum - 1
+
+
+def test_the_documented_numbers_of_fenced_bookies_are_right() -> None:
+    table = rows(3, 2)
+    assert len(table) == 14
+    for (size, write_quorum, ack_quorum), (can_be, always) in table:
+        sizes = (size, write_quorum, ack_quorum)
+        enough = [covered(chosen, *sizes) for chosen in subsets(size)]
+        lengths = [len(chosen) for chosen in subsets(size)]
+        assert can_be == min(n for n, yes in zip(lengths, enough, strict=True) if yes)
+        assert always == max(n for n, yes in zip(lengths, enough, strict=True) if not yes) + 1
