@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess, eventually
 
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.ledgers import LedgerCatalog
@@ -44,7 +44,7 @@ class Vanishing:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     local = InProcess(tmp_path)
-    await local.start(("a", "b", "c", "d"))
+    await local.start("abcd")
     yield local
     await local.stop()
 
@@ -62,7 +62,7 @@ async def test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_no
 
     # The replaced bookie returns, and another one goes.
     await cluster.node(replaced).stop()
-    await cluster.add(replaced)
+    await cluster.start_node(replaced)
     cluster.kill(slow)
     second = asyncio.create_task(writer.append(b"2"))
     await asyncio.wait([second], timeout=3)  # it must not be acknowledged yet: the writer can't know by whom
@@ -70,7 +70,7 @@ async def test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_no
     if second.done():
         cluster.kill(fast)
         await cluster.node(slow).stop()
-        await cluster.add(slow)
+        await cluster.start_node(slow)
         writer.abandon()
     else:
         catalog.away = False
