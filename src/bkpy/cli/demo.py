@@ -30,7 +30,8 @@ _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
 def demo(directory: str, keep: bool) -> int:
     """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
 
-    Every result is compared with the source; the exit status is 0 only if all agree.
+    A bookie is killed while they are written. Then a writer is, in the middle of a ledger that holds all of them, and
+    its ledger is recovered. Every result is compared with the source; the exit status is 0 only if all agree.
     """
     from bkpy import demo as steps
     from bkpy.local import LocalCluster
@@ -38,19 +39,21 @@ def demo(directory: str, keep: bool) -> int:
     started = time.monotonic()
     lines = steps.load_flights()
     base = _fresh(Path(directory).absolute())
-    cluster = LocalCluster(base / "cluster")
-    say("Starting ZooKeeper and three bookies ...")
+    cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES)
+    say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
     run(cluster.start())
     try:
-        months, stored = _store(cluster.connect_string, lines)
+        months, stored = _store(cluster, lines)
+        recovered = _recover(cluster.connect_string, lines, base / "writer.log")
         numbers_agree = _query(cluster.connect_string, lines, months, base / "flights.parquet")
         click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
         click.echo(f"Time      {time.monotonic() - started:.1f} s")
         if keep:
+            run(cluster.start())  # the bookie that was killed
             _wait(cluster)
     finally:
         run(cluster.stop())
-    agree = stored and numbers_agree
+    agree = stored and recovered and numbers_agree
     click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
     return 0 if agree else 1
 
@@ -66,15 +69,18 @@ def _fresh(base: Path) -> Path:
     return base
 
 
-def _store(uri: str, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
-    """Write every month and read it back; what was written, and whether it is what was read."""
+def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
+    """Write every month, killing a bookie, and read it back; what was written, and whether it is what was read."""
     from bkpy import demo as steps
 
     total = sum(map(len, lines.values()))
     with progress() as bar:
         writing, reading = bar.add_task("writing", total=total), bar.add_task("reading", total=total)
-        months, write_s = run(steps.write_months(uri, lines, lambda count: bar.advance(writing, count)))
-        found, read_s = run(steps.read_months(uri, months, lambda count: bar.advance(reading, count)))
+        written = run(steps.write_months(cluster, lines, lambda count: bar.advance(writing, count)))
+        months = written.months
+        found, read_s = run(
+            steps.read_months(cluster.connect_string, months, lambda count: bar.advance(reading, count))
+        )
     same = {m.month: found[m.month] == m.sha256 == steps.digest(lines[m.month]) for m in months}
     click.echo(f"\nLedgers (E={steps.ENSEMBLE_SIZE}, Qw={steps.WRITE_QUORUM}, Qa={steps.ACK_QUORUM})")
     print_table(
@@ -92,13 +98,36 @@ def _store(uri: str, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
         ],
     )
     size = sum(m.bytes for m in months)
-    for what, seconds in (("Wrote", write_s), ("Read ", read_s)):
+    for what, seconds in (("Wrote", written.seconds), ("Read ", read_s)):
         rates = f"{total / seconds:,.0f} entries/s, {human_bytes(round(size / seconds))}/s"
         click.echo(f"{what} {total:,} entries, {human_bytes(size)}, in {seconds:.2f} s: {rates}")
+    click.echo(
+        f"{written.killed} was killed (SIGKILL) in the middle of the write: ensembles changed {written.changes} times, "
+        f"the longest\npause between two acknowledgements of a ledger was {written.pauses.after_s * 1000:.0f} ms "
+        f"(before the kill {written.pauses.before_s * 1000:.0f} ms)"
+    )
     whole = sum(m.entries for m in months) == total and size == sum(
         len(line) for all_ in lines.values() for line in all_
     )
     return months, whole and all(same.values())
+
+
+def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
+    """Kill a writer process, recover its ledger from this one; whether all that was acknowledged is there."""
+    from bkpy import demo as steps
+
+    year = [line for month in lines.values() for line in month]
+    ledger_id, acknowledged = run(steps.kill_writer(uri, len(year), log_path))
+    found = run(steps.recover(uri, ledger_id, acknowledged, year))
+    click.echo(
+        f"\nLedger {ledger_id}, whose writer was killed (SIGKILL) in the middle of the year: "
+        f"recovered by another process in {found.seconds:.2f} s"
+    )
+    print_table(
+        ("flights acknowledged", "recovered", "lost", "different from the source"),
+        [(found.acknowledged, found.recovered, found.lost, found.different)],
+    )
+    return found.lost == 0 and found.different == 0
 
 
 def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], parquet: Path) -> bool:
