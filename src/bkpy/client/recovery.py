@@ -12,7 +12,6 @@ goes wrong leaves the ledger IN_RECOVERY, for a later try.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -34,7 +33,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
-from bkpy.protocol.closing import Closer
+from bkpy.protocol.closing import Closer, rebased
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
@@ -119,7 +118,7 @@ class LedgerRecovery:
                 last,
                 length,
                 Closer.RECOVERY,
-                rebase=lambda fresh: _rebased(fresh, self._metadata, write_back.metadata),
+                rebase=lambda fresh: rebased(fresh, self._metadata, write_back.metadata),
             )
             return closed
         finally:
@@ -351,15 +350,6 @@ class LedgerRecovery:
         if not fetched.runs:
             raise self._undecided("the last acknowledged entry is on none of its bookies", last)
         return fetched.runs[0].length
-
-
-def _rebased(fresh: LedgerMetadata, original: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
-    """Our new fragments in a value in which somebody else, meanwhile, has moved copies of earlier ones."""
-    new = [fragment for fragment in ours.fragments if fragment not in original.fragments]
-    if not new:
-        return fresh
-    kept = [fragment for fragment in fresh.fragments if fragment.first_entry < new[0].first_entry]
-    return dataclasses.replace(fresh, fragments=(*kept, *new))
 
 
 def _ignore(error: BaseException) -> None:

@@ -6,6 +6,7 @@ somebody is recovering.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from typing import Final
@@ -54,3 +55,12 @@ def found(fresh: LedgerMetadata, last_entry: int, length: int) -> Found:
     if fresh.state is LedgerState.IN_RECOVERY:
         return Found.IN_RECOVERY
     return Found.SAME_END if (fresh.last_entry, fresh.length) == (last_entry, length) else Found.OTHER_END
+
+
+def rebased(fresh: LedgerMetadata, original: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
+    """Our new fragments in a value in which somebody else, meanwhile, has moved copies of earlier ones."""
+    new = [fragment for fragment in ours.fragments if fragment not in original.fragments]
+    if not new:
+        return fresh
+    kept = [fragment for fragment in fresh.fragments if fragment.first_entry < new[0].first_entry]
+    return dataclasses.replace(fresh, fragments=(*kept, *new))
