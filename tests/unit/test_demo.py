@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkpy.cli.demo import _compare, _fresh
-from bkpy.demo import Numbers, count, digest, load_flights
+from bkpy.demo import Account, Numbers, Pauses, account, count, digest, load_flights
 from bkpy.errors import ConfigError
 
 
@@ -51,6 +51,38 @@ def test_a_comparison_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> 
     assert not _compare(ours, theirs)
     assert not _compare(Numbers(), ours)
     assert "2.00" in capsys.readouterr().out
+
+
+LINES = [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize(
+    ("found", "lost", "different"),
+    [
+        ([b"a", b"b"], 0, 0),
+        ([b"a", b"b", b"c", b"d"], 0, 0),
+        ([b"a"], 1, 0),
+        ([], 2, 0),
+        ([b"b", b"a", b"c"], 2, 2),
+        ([b"a", b"b", b"x"], 0, 1),
+        ([*LINES, b"e"], 0, 1),
+    ],
+)
+def test_every_acknowledged_flight_is_accounted_for(found: list[bytes], lost: int, different: int) -> None:
+    """Two were acknowledged: what became of those is *lost* or not, and nothing that differs goes unseen."""
+    assert account(7, 2, found, LINES, 0.5) == Account(7, 2, len(found), lost, different, 0.5)
+
+
+def test_a_pause_counts_as_the_kills_if_it_ended_after_it() -> None:
+    pauses = Pauses()
+    pauses.note(1.0, 1.5)
+    pauses.note(1.5, 1.6)
+    assert (pauses.before_s, pauses.after_s) == (0.5, 0.0)
+    pauses.killed_at = 2.0
+    pauses.note(1.6, 2.2)
+    pauses.note(2.2, 2.3)
+    assert pauses.before_s == 0.5
+    assert pauses.after_s == pytest.approx(0.6)
 
 
 def test_only_an_earlier_demo_is_replaced(tmp_path: Path) -> None:

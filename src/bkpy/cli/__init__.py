@@ -48,6 +48,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as e:
         if debugging():
             raise
+        while isinstance(e, ExceptionGroup):  # one cause is enough for a line
+            e = e.exceptions[0]
+        if isinstance(e, BookKeeperError | OSError):
+            return _complain(str(e), 1)
         return _complain(f"unexpected {type(e).__name__}: {e} (bkpy --debug ... shows where)", 1)
 
 

@@ -1,0 +1,39 @@
+"""The part of the demonstration that kills processes: everything is accounted for. The whole of it is `make demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bkpy
+from bkpy import demo
+from bkpy.local import LocalCluster
+
+
+async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+    flights = demo.load_flights()
+    year = [line for month in flights.values() for line in month]
+    some = {month: lines[:5000] for month, lines in flights.items()}
+    async with LocalCluster(tmp_path / "cluster", bookies=demo.BOOKIES) as cluster:
+        advanced: list[int] = []
+        written = await demo.write_months(cluster, some, advanced.append)
+        assert sum(advanced) == sum(month.entries for month in written.months) == 60_000
+        assert [bookie.pid is None for bookie in cluster.bookies] == [b.id == written.killed for b in cluster.bookies]
+        assert written.changes > 0
+        assert written.pauses.after_s > 0
+        found, _ = await demo.read_months(cluster.connect_string, written.months, lambda count: None)
+        assert found == {month: demo.digest(lines) for month, lines in some.items()}
+
+        ledger_id, acknowledged = await demo.kill_writer(cluster.connect_string, len(year), tmp_path / "writer.log")
+        assert acknowledged >= len(year) // 3
+        account = await demo.recover(cluster.connect_string, ledger_id, acknowledged, year)
+        assert account.recovered >= account.acknowledged == acknowledged
+        assert (account.lost, account.different) == (0, 0)
+        with pytest.raises(bkpy.BookKeeperError, match="has closed its ledger"):
+            await demo.recover(cluster.connect_string, ledger_id, acknowledged, year)
+
+
+async def test_a_writer_that_dies_by_itself_is_not_taken_for_a_killed_one(tmp_path: Path) -> None:
+    with pytest.raises(bkpy.BookKeeperError, match="last words"):
+        await demo.kill_writer("zk://127.0.0.1:1/ledgers?nonsense", 10, tmp_path / "writer.log")
