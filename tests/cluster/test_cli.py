@@ -171,8 +171,8 @@ def test_show_list_and_delete(uri: str) -> None:
 
 
 async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
-    """A ledger whose writer has gone without closing it."""
-    async with bkpy_library.connect(uri) as client:
+    """A ledger whose writer has gone without closing it, or telling bookies what it knew to be acknowledged."""
+    async with bkpy_library.connect(uri, explicit_lac_interval_s=0) as client:
         writer = await client.create_ledger(**creation)
         await writer.append_batch(entries)
         writer.abandon()
@@ -225,6 +225,24 @@ def test_the_ledger_of_a_writer_that_is_gone_is_recovered(uri: str) -> None:
     again = bkpy("ledger", "recover", ledger_id, uri=uri).stdout.decode()
     assert ["state", "before", "CLOSED"] in [line.split() for line in again.splitlines()]
     assert ["last", "entry", "2"] in [line.split() for line in again.splitlines()]
+
+
+def test_entries_that_were_perhaps_never_acknowledged_are_read_on_demand(uri: str) -> None:
+    """What one batch brought is behind last add confirmed until the writer says more, and this one says no more."""
+    lines = b"one\ntwo\nthree\n"
+    ledger_id = asyncio.run(abandoned(uri, lines.split()))
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b""
+    assert "entry 1 is past" in bkpy("ledger", "read", ledger_id, "--first", 1, uri=uri, status=1).stderr.decode()
+    for _ in range(2):
+        assert bkpy("ledger", "read", ledger_id, "--unconfirmed", uri=uri).stdout == lines
+        some = bkpy("ledger", "read", ledger_id, "--unconfirmed", "--first", 1, "--last", 1, uri=uri)
+        assert some.stdout == b"two\n"
+        for past in (["--first", 3], ["--last", 3]):
+            message = bkpy("ledger", "read", ledger_id, "--unconfirmed", *past, uri=uri, status=1).stderr.decode()
+            assert f"ledger {ledger_id}, entry 3]" in message
+        # Then again, with the ledger closed.
+        bkpy("ledger", "recover", ledger_id, uri=uri)
+    assert bkpy("ledger", "read", write(uri, b""), "--unconfirmed", uri=uri).stdout == b""
 
 
 def test_recovery_needs_the_ledger_and_its_password(uri: str, tmp_path: Path) -> None:

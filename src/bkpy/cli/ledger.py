@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +24,7 @@ from bkpy.cli.common import (
 
 if TYPE_CHECKING:
     import bkpy
+    from bkpy.client.block import Entry
     from bkpy.client.reader import LedgerReader
     from bkpy.client.writer import LedgerWriter
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -137,14 +138,29 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
 @click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
 @click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
 @click.option("--last", type=_ENTRY, help="The last entry to print.  [default: the last that is acknowledged]")
+@click.option(
+    "--unconfirmed",
+    is_flag=True,
+    help="Also entries that were perhaps never acknowledged; without --last, up to the first that no bookie has.",
+)
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
 @password_option
-def read(uri: str, ledger_id: int, first: int, last: int | None, form: str, as_json: bool, password: bytes) -> None:
+def read(
+    uri: str,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    unconfirmed: bool,
+    form: str,
+    as_json: bool,
+    password: bytes,
+) -> None:
     """Print the entries of LEDGER, one a line. Never disturbs its writer."""
     if last is not None and last < first:
         raise click.UsageError(f"--last {last} lies before --first {first}")
-    run(_read(uri, ledger_id, first, last, _formatter("json" if as_json else form), password))
+    formatter = _formatter("json" if as_json else form)
+    run(_read(uri, ledger_id, first, last, unconfirmed, formatter, password))
 
 
 @ledger.command(short_help="Print entries as they come.")
@@ -312,19 +328,25 @@ def _json_line(ledger_id: int, entry_id: int, data: bytes) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-async def _read(uri: str, ledger_id: int, first: int, last: int | None, form: _Formatter, password: bytes) -> None:
+async def _read(
+    uri: str, ledger_id: int, first: int, last: int | None, unconfirmed: bool, form: _Formatter, password: bytes
+) -> None:
     import bkpy
 
     out = sys.stdout.buffer
     async with bkpy.connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         end = reader.last_add_confirmed if last is None else last
-        if first > max(end, 0):  # an empty ledger from its first entry on is no mistake
+        if unconfirmed:
+            entries = _unconfirmed(reader, first, last)
+        elif first > max(end, 0):  # an empty ledger from its first entry on is no mistake
             raise _past_the_end(reader, first)
+        else:
+            entries = reader.read(first, last)
         # On a terminal the entries themselves are the progress.
         with progress() if not out.isatty() else contextlib.nullcontext() as bar:
             task = None if bar is None else bar.add_task(f"ledger {ledger_id}", total=end - first + 1)
-            async for entry in reader.read(first, last):
+            async for entry in entries:
                 out.write(form(ledger_id, entry.entry_id, entry.data))
                 if bar is not None and task is not None and entry.entry_id % 1000 == 999:
                     bar.update(task, completed=entry.entry_id - first + 1)
@@ -332,6 +354,29 @@ async def _read(uri: str, ledger_id: int, first: int, last: int | None, form: _F
                 bar.update(task, completed=end - first + 1)
         await reader.close()
     out.flush()
+
+
+async def _unconfirmed(reader: LedgerReader, first: int, last: int | None) -> AsyncIterator[Entry]:
+    """Entries first..last, acknowledged or not; `last=None` is up to the first that doesn't exist."""
+    import bkpy
+    from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX
+
+    following = first
+    try:
+        async for entry in reader.read_unconfirmed(first, ENTRY_ID_MAX if last is None else last):
+            yield entry
+            following = entry.entry_id + 1
+    except bkpy.NoSuchEntryError:
+        if last is not None:
+            raise
+        # A ledger that is closed denies what lies past its end at once, before it gives what lies ahead of that.
+        if following <= reader.last_add_confirmed:
+            async for entry in reader.read(following):
+                yield entry
+        elif following == first > 0:
+            if reader.closed:
+                raise _past_the_end(reader, first) from None
+            raise
 
 
 def _past_the_end(reader: LedgerReader, entry_id: int) -> bkpy.NoSuchEntryError:
