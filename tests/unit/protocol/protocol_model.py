@@ -6,7 +6,6 @@ what `client/recovery.py` and `client/write_back.py` do.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 from protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
 
 from bkpy.protocol.acks import Batch, Flight, LedgerAcks, Reopened
-from bkpy.protocol.closing import VERDICTS, Closer, Verdict, found
+from bkpy.protocol.closing import VERDICTS, Closer, Verdict, found, rebased
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Conflict, Reaction, endangered, members_of, on_conflict
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
@@ -447,18 +446,10 @@ class Recovery:
             fresh, self.version = self.world.value, self.world.version
             verdict = VERDICTS[Closer.RECOVERY, found(fresh, self.last_entry, self.last_entry + 1)]
             if verdict is Verdict.TRY_AGAIN:
-                self._close(self._rebased(fresh))
+                self._close(rebased(fresh, self.value, self.ours))
             elif verdict is Verdict.CLOSED:
                 self.over = True
             else:
                 raise BrokenPromiseError(verdict.value)
         else:
             self.over = True
-
-    def _rebased(self, fresh: LedgerMetadata) -> LedgerMetadata:
-        """The fragments that this recovery has made, in a value in which copies of earlier ones have moved."""
-        new = [fragment for fragment in self.ours.fragments if fragment not in self.value.fragments]
-        if not new:
-            return fresh
-        kept = [fragment for fragment in fresh.fragments if fragment.first_entry < new[0].first_entry]
-        return dataclasses.replace(fresh, fragments=(*kept, *new))
