@@ -292,7 +292,8 @@ class Connection(asyncio.BufferedProtocol):
             return  # nobody is authorised for now; each ADD is answered by what its own ledgers are
         for ledger_id, key in zip(present.ledger_ids, present.keys, strict=True):
             state = states[ledger_id]
-            if state is not None and state.key == key:
+            # What was forgotten while the states were read has to be presented again.
+            if state is not None and state.key == key and self._presented.get(ledger_id) == key:
                 self._authorised.add(ledger_id)
             else:
                 self._authorised.discard(ledger_id)
@@ -389,7 +390,11 @@ class Connection(asyncio.BufferedProtocol):
         state = (await self._storage.states((ledger_id,)))[ledger_id]
         key = self._presented.get(ledger_id)
         status = self._check_key(ledger_id, key, None if state is None else state.key)
-        if status == Status.OK and key is not None:
+        if status == Status.OK:
+            if state is not None:
+                key = state.key
+            if key is None:  # authorised, and forgotten meanwhile
+                return Status.KEY_REQUIRED
             await self._storage.fence(ledger_id, key)
             self._server.waiters.wake((ledger_id,))
         return status

@@ -83,7 +83,7 @@ class Appends(Replicator):
         self._admitted = 0  # appends that were given room and have not gone on yet
         self._caller_ids = metadata.caller_ids
         self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}  # by ids whose predecessors are still to come
-        self._crowd: list[asyncio.Future[None]] = []
+        self._crowd: dict[int, asyncio.Future[None]] = {}  # by ids that found no room
         self._gate = self._caller_ids  # whether appends must not go the short way
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._turn: Single | Turn | None = None  # what `append` adds to
@@ -173,16 +173,22 @@ class Appends(Replicator):
 
     async def _append_at(self, entry_id: int | None, data: bytes, size: int) -> int:
         while (placed := self._place(entry_id, data, size)) is None:
+            assert entry_id is not None
             room: asyncio.Future[None] = self._loop.create_future()
-            self._crowd.append(room)
-            await room
+            self._crowd[entry_id] = room
+            try:
+                await room
+            finally:
+                if self._crowd.get(entry_id) is room:
+                    del self._crowd[entry_id]
+                    self._wake_crowd()  # it may have been its turn
         return await placed
 
     def _place(self, entry_id: int | None, data: bytes, size: int) -> asyncio.Future[int] | None:
         """Take an entry whose caller chose its id; None if there is no room for it now.
 
-        Entries are sent in id order, so that a ledger has no gaps whoever recovers it. The next one in order always
-        has room: those that wait for it may be what fills the window.
+        Entries are sent in id order, so that a ledger has no gaps whoever recovers it. The next one in order has room
+        as soon as nothing is on its way: those that wait for it may be what fills the window.
         """
         if not self._caller_ids:
             raise ConfigError("entry_id is for ledgers created with caller_ids=True", ledger_id=self._ledger_id)
@@ -192,17 +198,18 @@ class Appends(Replicator):
                 ledger_id=self._ledger_id,
             )
         self._check(size)
-        if entry_id < self._next_id or entry_id in self._early:
+        if entry_id < self._next_id or entry_id in self._early or entry_id in self._crowd:
             raise DuplicateEntryError(
                 "an entry with that id was appended", ledger_id=self._ledger_id, entry_id=entry_id
             )
+        if not self._fits(size, 1) and (self._turns or entry_id > self._next_id):
+            return None
         if entry_id > self._next_id:
-            if not self._fits(size, 1):
-                return None
             future = self._new_future()
             self._early[entry_id] = (data, future)
             self._window_bytes += size
             self._window_entries += 1
+            self._wake_crowd()
             return future
         future = self._enqueue(data, size)
         while (waiting := self._early.pop(self._next_id, None)) is not None:
@@ -213,11 +220,17 @@ class Appends(Replicator):
         return future
 
     def _wake_crowd(self) -> None:
-        """Entries with ids of their callers' that found no room: there may be some now, or one may be the next."""
-        crowd, self._crowd = self._crowd, []
-        for room in crowd:
+        """Entries with ids of their callers' that found no room: let one of them try again, best the next in order.
+
+        One that finds room wakes another. After a failure all of them are told.
+        """
+        while self._crowd:
+            entry_id = self._next_id if self._next_id in self._crowd else next(iter(self._crowd))
+            room = self._crowd.pop(entry_id)
             if not room.done():
                 room.set_result(None)
+                if self._error is None and not self._shut:
+                    return
 
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.
@@ -281,7 +294,8 @@ class Appends(Replicator):
         try:
             await admitted
         except asyncio.CancelledError:
-            if admitted.done() and not admitted.cancelled():  # admitted and cancelled at once: pass the room on
+            if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
+                # Admitted and cancelled at once: pass the room on.
                 self._admitted -= 1
                 self._release(size, count)
             raise
@@ -328,6 +342,8 @@ class Appends(Replicator):
         if self._acks.frozen:
             return  # until it is known who the bookies are
         turns, unsent = self._turns, self._unsent
+        if not unsent:
+            return
         self._turn, self._unsent = None, 0
         self._lac_sent = self._lac
         for turn in (turns[-1],) if unsent == 1 else tuple(islice(turns, len(turns) - unsent, None)):
@@ -419,6 +435,7 @@ class Appends(Replicator):
         self._window_bytes = self._window_entries = 0
         self._gate = True
         self._reopened.clear()
+        self._wake_crowd()
 
     def _failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
         """A fresh copy of the writer's error, so that tracebacks don't pile up on a shared one."""
@@ -458,7 +475,7 @@ class Appends(Replicator):
         if self._flushing:
             self._wake_flushing()
         if self._reopened:
-            self._forget_reopened()
+            self._forget_reopened(confirmed)
         self._flights.moved(self)
 
     def _release(self, size: int, count: int) -> None:
@@ -501,6 +518,9 @@ class Appends(Replicator):
     def _resume(self) -> None:
         if self._unsent and self._error is None:
             self._flights.mark(self)
+
+    def _pending(self) -> bool:
+        return bool(self._turns)
 
     def _idle(self) -> bool:
         return self._shut and not self._turns and not self._waiters and not self._admitted

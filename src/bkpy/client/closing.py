@@ -35,7 +35,7 @@ async def close_ledger(
         try:
             return closed, await catalog.write(closed, version)
         except MetadataConflictError:
-            fresh, version = await catalog.read(ledger_id)
+            fresh, version = await catalog.read(ledger_id, fresh=True)
         except NoSuchLedgerError:
             raise NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=ledger_id) from None
         verdict = VERDICTS[closer, found(fresh, last_entry, length)]

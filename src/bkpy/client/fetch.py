@@ -175,7 +175,7 @@ class Fetcher:
     async def _refresh(self) -> BookKeeperError | None:
         """Read the metadata again; the error if that failed."""
         try:
-            await self._view.refresh(self._catalog)
+            await self._view.refresh(self._catalog, fresh=True)
         except BookKeeperError as e:
             return e
         return None
@@ -214,9 +214,16 @@ class Fetcher:
             return Block(self._view.ledger_id, first, view[: ends[-1] + self._codec.mac_bytes], starts, ends)
         if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
             return Kind.UNKNOWN
-        # Something was returned for the entry, but it isn't the entry; or nothing was.
-        headers = _headers(view)
-        return Kind.DAMAGED if first in headers or headers is _BROKEN else Kind.NEGATIVE
+        # Whose record a damaged one was can't be told: only a reply that is intact denies what isn't in it.
+        return Kind.NEGATIVE if self._intact(view) else Kind.DAMAGED
+
+    def _intact(self, view: memoryview) -> bool:
+        try:
+            for header in walk(view):
+                self._codec.check(view, header.offset, header.end)
+        except (CorruptDataError, DigestMismatchError):
+            return False
+        return True
 
     # --- from several, of a striped ledger --------------------------------------------------------------------------
 
@@ -311,17 +318,6 @@ class Fetcher:
         except BookKeeperError:
             return None
         return found
-
-
-_BROKEN: Final[frozenset[int]] = frozenset()
-
-
-def _headers(view: memoryview) -> frozenset[int]:
-    """The entry ids in a reply, or `_BROKEN` if it isn't made of records."""
-    try:
-        return frozenset(header.entry_id for header in walk(view)) or frozenset((-1,))
-    except CorruptDataError:
-        return _BROKEN
 
 
 def _ignore(error: BaseException) -> None:

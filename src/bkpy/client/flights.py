@@ -176,9 +176,19 @@ class Piece(NamedTuple):
 class Resent:
     """Batches of one ledger on their way to one bookie that others had in its place, or that failed before."""
 
-    __slots__ = ("_batches", "_owner", "_peer", "_retried", "body_bytes", "buffers", "correlation_id", "ledger_ids")
+    __slots__ = (
+        "_batches",
+        "_flights",
+        "_owner",
+        "_peer",
+        "_retried",
+        "body_bytes",
+        "buffers",
+        "correlation_id",
+        "ledger_ids",
+    )
 
-    def __init__(self, owner: Writer, peer: Peer, flags: int, correlation_id: int, batches: list[Batch]) -> None:
+    def __init__(self, flights: Flights, owner: Writer, peer: Peer, flags: int, batches: list[Batch]) -> None:
         pieces: list[Piece] = [batch.sent.piece(batch) for batch in batches]
         ledger_id = batches[0].ledger_id
         head = m.pack(
@@ -191,12 +201,13 @@ class Resent:
                 [len(piece.records) for piece in pieces],
             ]
         )
+        self._flights = flights
         self._owner = owner
         self._peer = peer
         self._batches = batches
         self._retried = False
-        self.correlation_id = correlation_id
-        self.buffers = wire.encode(Op.ADD, correlation_id, head, [piece.records for piece in pieces])
+        self.correlation_id = flights.next_id()
+        self.buffers = wire.encode(Op.ADD, self.correlation_id, head, [piece.records for piece in pieces])
         self.body_bytes = sum(len(piece.records) for piece in pieces)
         self.ledger_ids = {ledger_id}
 
@@ -206,6 +217,10 @@ class Resent:
             self._retried = True
             self._peer.add_again(self, index)
             return
+        self._take(statuses)
+        self._flights.settle()
+
+    def _take(self, statuses: int | list[int]) -> None:
         name = self._peer.bookie_id
         each = statuses if isinstance(statuses, list) else [statuses] * len(self._batches)
         for batch, code in zip(self._batches, each, strict=True):
@@ -221,6 +236,7 @@ class Resent:
 
     def failed(self, index: int, error: BookKeeperError) -> None:
         self._owner.bookie_failed(self._peer.bookie_id, error)
+        self._flights.settle()
 
 
 def _key_required(statuses: int | list[int]) -> bool:
@@ -325,13 +341,15 @@ class Flights:
         self._ticker: asyncio.TimerHandle | None = None
         self.next_id = pool.next_id
 
-    def route(self, bookie_ids: Iterable[str], ack_quorum: int, flags: int = 0) -> Route:
+    def route(self, bookie_ids: Iterable[str], ack_quorum: int, flags: int = 0, *, shared: bool = True) -> Route:
         """The route to these bookies. Their order is of no account: each of them gets every batch."""
         key = (tuple(sorted(bookie_ids)), ack_quorum, flags)
-        route = self._routes.get(key)
+        route = self._routes.get(key) if shared else None
         if route is None:
             peers = [self._pool.peer(bookie_id) for bookie_id in key[0]]
-            route = self._routes[key] = Route(self, peers, ack_quorum, flags, self._batch_bytes_max)
+            route = Route(self, peers, ack_quorum, flags, self._batch_bytes_max)
+            if shared:
+                self._routes[key] = route
         return route
 
     def resend(self, writer: Writer, bookie_id: str, batches: Iterable[Batch], flags: int) -> None:
@@ -340,13 +358,14 @@ class Flights:
         some: list[Batch] = []
         size = 0
         for batch in batches:
-            some.append(batch)
-            size += len(batch.sent.piece(batch).records)
-            if size >= self._batch_bytes_max:
-                peer.add(Resent(writer, peer, flags, self.next_id(), some), 0)
+            more = len(batch.sent.piece(batch).records)
+            if some and size + more > self._batch_bytes_max:
+                peer.add(Resent(self, writer, peer, flags, some), 0)
                 some, size = [], 0
+            some.append(batch)
+            size += more
         if some:
-            peer.add(Resent(writer, peer, flags, self.next_id(), some), 0)
+            peer.add(Resent(self, writer, peer, flags, some), 0)
 
     def mark(self, writer: Writer) -> None:
         """The writer has something to send, this turn."""

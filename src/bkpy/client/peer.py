@@ -270,6 +270,8 @@ class Peer:
         self, op: Op, head: bytes, body: tuple[wire.Bytes, ...], present: int | None, *, again: bool = False
     ) -> wire.Frame:
         await self.connect(again=again)
+        if self._state is not _State.UP:
+            raise self._unavailable()  # lost again before this task's turn
         if present is not None:
             self._present({present})
         return await self._send(op, head, body)

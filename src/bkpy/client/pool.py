@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
 from typing import Final
 
 from bkpy.client.latency import ReadLatency
@@ -79,20 +78,15 @@ class BookiePool:
         self._keys[ledger_id] = key
         self._key_users[ledger_id] += 1
 
-    def forget_ledger(self, ledger_id: int, bookie_id: str) -> None:
-        """The ledger won't be written to that bookie any more."""
-        if bookie_id in self._peers:
-            self._peers[bookie_id].forget(ledger_id)
-
-    def forget_key(self, ledger_id: int, bookie_ids: Iterable[str]) -> None:
+    def forget_key(self, ledger_id: int) -> None:
+        """One of those who gave the ledger's key needs it no longer."""
         self._key_users[ledger_id] -= 1
         if self._key_users[ledger_id] > 0:
             return
         del self._key_users[ledger_id]
         self._keys.pop(ledger_id, None)
-        for bookie_id in bookie_ids:
-            if bookie_id in self._peers:
-                self._peers[bookie_id].forget(ledger_id)
+        for peer in self._peers.values():
+            peer.forget(ledger_id)
 
     async def close(self) -> None:
         self._closed = True

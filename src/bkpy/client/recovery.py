@@ -44,13 +44,15 @@ _ATTEMPTS_MAX: Final = 20  # to mark the ledger, each lost to somebody else's ch
 _RANGES_AT_ONCE: Final = 4
 _FIRST_RANGE_ENTRIES: Final = 64  # asked for while nothing is known of the entries' sizes
 _RANGE_ENTRIES_MAX: Final = 4096  # of any size: each becomes an object here
+_RANGE_BYTES_MAX: Final = 4 << 20  # of one range in memory, beyond which it is cut short
 _PATIENCE_S: Final = 0.05  # after which the others are asked as well
 
 
 class _Fetched(NamedTuple):
-    """The entries that a range was found to have, in order, and whether the ledger ends behind them."""
+    """The entries that a range was found to have, in order, up to `last`, and whether the ledger ends behind them."""
 
     runs: list[Run]
+    last: int
     ends: bool
 
 
@@ -125,7 +127,7 @@ class LedgerRecovery:
             if write_back is not None:
                 write_back.abandon()
                 self._on_ended(write_back)
-            self._pool.forget_key(self._ledger_id, self._metadata.fragments[-1].bookies)
+            self._pool.forget_key(self._ledger_id)
 
     async def _mark(self) -> None:
         """IN_RECOVERY: from now on the writer can't change its ensemble. What is stored then is what counts."""
@@ -138,7 +140,7 @@ class LedgerRecovery:
                 self._metadata = marked
                 return
             except MetadataConflictError:
-                self._metadata, self._version = await self._catalog.read(self._ledger_id)
+                self._metadata, self._version = await self._catalog.read(self._ledger_id, fresh=True)
         raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
 
     def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError:
@@ -221,31 +223,33 @@ class LedgerRecovery:
 
     async def _forward(self, first: int) -> AsyncGenerator[list[Run], None]:
         """The entries from `first` to the end of the ledger, range by range, several being read at once."""
-        in_flight: deque[asyncio.Task[_Fetched]] = deque()
+        in_flight: deque[tuple[asyncio.Task[_Fetched], int]] = deque()
         following = first
         try:
             while True:
                 depth = _RANGES_AT_ONCE if self._record_bytes else 1
                 while len(in_flight) < depth:
                     last = following + self._range_entries() - 1
-                    in_flight.append(
-                        self._runtime.spawn(
-                            self._fetch(following, last),
-                            name=f"recovery of ledger {self._ledger_id}, entries {following} to {last}",
-                            on_death=_ignore,  # the error is raised where the range is awaited
-                        )
-                    )
+                    in_flight.append((self._begin(following, last), last))
                     following = last + 1
-                task = in_flight[0]
-                await asyncio.wait([task])
-                in_flight.popleft()
+                await asyncio.wait([in_flight[0][0]])
+                task, last = in_flight.popleft()
                 fetched = task.result()
                 yield fetched.runs
                 if fetched.ends:
                     return
+                if fetched.last < last:  # larger entries than expected: the rest is still to be asked for
+                    in_flight.appendleft((self._begin(fetched.last + 1, last), last))
         finally:
-            for task in in_flight:
+            for task, _ in in_flight:
                 task.cancel()
+
+    def _begin(self, first: int, last: int) -> asyncio.Task[_Fetched]:
+        return self._runtime.spawn(
+            self._fetch(first, last),
+            name=f"recovery of ledger {self._ledger_id}, entries {first} to {last}",
+            on_death=_ignore,  # the error is raised where the range is awaited
+        )
 
     def _range_entries(self) -> int:
         if not self._record_bytes:
@@ -267,8 +271,11 @@ class LedgerRecovery:
         # Of a striped ledger, every Qw-th bookie, asked together, have all entries.
         wanted = {(offset + k) % size for k in range(0, size, quorum)}
         asked: dict[asyncio.Task[tuple[Reply, dict[int, Run]]], int] = {}
+        held = 0
         try:
             while (verdict := forward.decide()) is Fate.OPEN:
+                if held > _RANGE_BYTES_MAX and forward.next > first:
+                    break  # enough for once
                 members = forward.members(forward.next)
                 busy = set(asked.values())
                 silent = [i for i in members if forward.word(i, forward.next) is Word.NONE]
@@ -293,6 +300,7 @@ class LedgerRecovery:
                     try:
                         reply, found = task.result()
                         records.update(found)
+                        held += sum(len(run.record) for run in found.values())
                         forward.answer(index, reply)
                         self._answers[bookies[index]] = f"entries {reply.first} to {reply.examined_to} answered"
                     except UnauthorizedError:
@@ -309,7 +317,8 @@ class LedgerRecovery:
                 if not forward.is_failed(index):
                     self._answers[bookies[index]] = f"{word.value}"
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
-        return _Fetched([records[i] for i in range(first, forward.next)], verdict is Fate.MISSING)
+        runs = [records[i] for i in range(first, forward.next)]
+        return _Fetched(runs, forward.next - 1, verdict is Fate.MISSING)
 
     async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> tuple[Reply, dict[int, Run]]:
         """What one bookie says of first..last, and the verified records it returned."""
@@ -321,21 +330,23 @@ class LedgerRecovery:
         if status != Status.OK:
             raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=self._ledger_id, bookie=bookie_id)
         answer = m.decode_read_reply(reply.head)
+        if answer.examined_to < first:
+            raise CorruptDataError("the bookie has examined nothing", ledger_id=self._ledger_id, bookie=bookie_id)
         found: dict[int, Run] = {}
         unknown = list(answer.unknown)
         view = reply.body
-        at = first
         try:
             for header in walk(view):
-                at = header.entry_id
                 try:
                     self._codec.check(view, header.offset, header.end)
                 except DigestMismatchError:
-                    unknown.append((at, at))  # damaged: no copy, and no denial either
+                    # Whose record it was can't be told from damaged bytes: nothing that this bookie did not return
+                    # intact is denied by it.
+                    unknown.append((first, last))
                     continue
-                found[at] = Run(at, view[header.offset : header.end], header.length)
+                found[header.entry_id] = Run(header.entry_id, view[header.offset : header.end], header.length)
         except CorruptDataError:
-            unknown.append((at, last))
+            unknown.append((first, last))
         if found:
             self._record_bytes = len(view) / len(found)
         return Reply(first, min(answer.examined_to, last), found, unknown), found

@@ -54,13 +54,16 @@ class Replicator:
         "_ledger_id",
         "_mending",
         "_metadata",
+        "_pause",
         "_pool",
         "_reopened",
+        "_reopened_to",
         "_routes",
         "_runtime",
         "_settings",
         "_stalled_since",
         "_striped",
+        "_told",
     )
 
     def __init__(
@@ -88,7 +91,10 @@ class Replicator:
         self._confirmed = confirmed
         self._error: BookKeeperError | None = None
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
+        self._told: set[str] = set()  # bookies of the present ensemble whose failure was logged
         self._reopened: dict[Batch, Reopened] = {}
+        self._reopened_to = -1  # the highest id of those
+        self._pause = (_PAUSE_MIN_S, confirmed)  # before the next attempt, and last add confirmed then
         self._mending: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
@@ -104,7 +110,7 @@ class Replicator:
     def _route(self) -> None:
         metadata, ensemble = self._metadata, self.ensemble
         self._routes: list[Route] = [
-            self._flights.route([ensemble[i] for i in members], metadata.ack_quorum, self._flags)
+            self._new_route([ensemble[i] for i in members])
             for members in (
                 write_set(r, metadata.ensemble_size, metadata.write_quorum)
                 for r in range(metadata.ensemble_size if self._striped else 1)
@@ -114,6 +120,9 @@ class Replicator:
         self._entry_bytes_max = min(
             [self._entry_bytes_max, *(self._pool.peer(bookie_id).entry_bytes_max for bookie_id in ensemble)]
         )
+
+    def _new_route(self, bookie_ids: Sequence[str]) -> Route:
+        return self._flights.route(bookie_ids, self._metadata.ack_quorum, self._flags)
 
     # --- what a subclass does ---------------------------------------------------------------------------------------
 
@@ -148,6 +157,10 @@ class Replicator:
     def _resume(self) -> None:
         """Acknowledgements are no longer frozen: send what has gathered."""
 
+    def _pending(self) -> bool:
+        """Whether something that was handed over is not confirmed, sent or not."""
+        raise NotImplementedError
+
     def _idle(self) -> bool:
         """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
         return False
@@ -175,7 +188,15 @@ class Replicator:
         if self._error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says is of no account
         if bookie_id not in self._failed:
-            log.warning("ledger %d: bookie %s failed: %s", self._ledger_id, bookie_id, error)
+            again = bookie_id in self._told
+            self._told.add(bookie_id)
+            log.log(
+                logging.DEBUG if again else logging.WARNING,
+                "ledger %d: bookie %s failed: %s",
+                self._ledger_id,
+                bookie_id,
+                error,
+            )
         self._failed[bookie_id] = error
         self._ensembles.failed(bookie_id)
         if self._mending is None and self._reaction() is not Reaction.NOTHING:
@@ -184,14 +205,13 @@ class Replicator:
             )
 
     def _died(self, error: BaseException) -> None:
-        self._mending = None
         log.error("ledger %d: mending its ensemble failed", self._ledger_id, exc_info=error)
-        self.failed(BookKeeperError(f"mending the ensemble failed: {error!r}", outcome_unknown=True))
+        self._broken(error)
 
     def check_progress(self, now: float) -> None:
         """Fail if nothing was confirmed for `add_quorum_timeout_s` although something is pending; called often."""
         since, confirmed = self._stalled_since
-        if self._confirmed != confirmed or not (self._acks.pending or self._acks.frozen):
+        if self._confirmed != confirmed or not (self._pending() or self._acks.frozen):
             self._stalled_since = (now, self._confirmed)
         elif self._error is None and now - since > self._settings.add_quorum_timeout_s:
             failed = "; ".join(f"{bookie_id}: {error.message}" for bookie_id, error in sorted(self._failed.items()))
@@ -230,25 +250,29 @@ class Replicator:
 
     async def _mend(self) -> None:
         """Replace the bookies that failed; while there are no others, send to them again whenever they are back."""
-        pause = _PAUSE_MIN_S
         try:
             while self._failed and self._error is None and not self._idle():
                 reaction = self._reaction()
                 if reaction is Reaction.NOTHING:
                     return
                 if reaction is Reaction.CHANGE and await self._change():
-                    pause = _PAUSE_MIN_S
                     continue
                 if self._give_up() or self._error is not None:
                     return
-                await asyncio.sleep(pause * (1 + self._runtime.rng.random()) / 2)
-                pause = min(pause * 2, _PAUSE_MAX_S)
+                await asyncio.sleep(self._next_pause() * (1 + self._runtime.rng.random()) / 2)
                 self._send_again()
         except BookKeeperError as e:
-            e.outcome_unknown = True  # of what was sent
-            self.failed(e)
+            self._broken(e)
         finally:
             self._mending = None
+
+    def _next_pause(self) -> float:
+        """Longer and longer while nothing is confirmed: bookies that can be reached may go on refusing."""
+        pause, confirmed = self._pause
+        if confirmed != self._confirmed:
+            pause = _PAUSE_MIN_S
+        self._pause = (min(pause * 2, _PAUSE_MAX_S), self._confirmed)
+        return pause
 
     def _give_up(self) -> bool:
         """Fail if too few bookies have been left for too long, and no others were found."""
@@ -279,8 +303,8 @@ class Replicator:
             return False
         self._count_change()
         self._acks.freeze()
+        changed = False
         try:
-            changed = False
             while ensemble is not None:
                 before = self.ensemble
                 replaced = [old for old, new in zip(before, ensemble, strict=True) if old != new]
@@ -293,9 +317,19 @@ class Replicator:
                 ensemble = await self._ensembles.replace(self.ensemble, positions) if positions else None
                 if ensemble is not None:
                     self._count_change()
-            return changed
-        finally:
-            self._thaw()
+        except BaseException as e:
+            # Whose word counts is not known: what was counted meanwhile is not acknowledged any more.
+            self._broken(e)
+            raise
+        self._thaw()
+        return changed
+
+    def _broken(self, error: BaseException) -> None:
+        """End with this error; whatever is pending has an unknown outcome."""
+        if not isinstance(error, BookKeeperError):
+            error = BookKeeperError(f"mending the ensemble failed: {error!r}", ledger_id=self._ledger_id)
+        error.outcome_unknown = True
+        self.failed(error)
 
     def _count_change(self) -> None:
         now, settings = self._runtime.clock.monotonic(), self._settings
@@ -322,9 +356,8 @@ class Replicator:
     def _adopt(self, before: Sequence[str]) -> None:
         """The metadata name other bookies now: count on those alone, and send them what they have to have."""
         ensemble = self.ensemble
+        self._told.clear()
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
-        for bookie_id in set(before) - set(ensemble):
-            self._pool.forget_ledger(self._ledger_id, bookie_id)
         self._route()
         quorum = self._metadata.write_quorum
         missing: dict[str, list[Batch]] = {}
@@ -353,6 +386,7 @@ class Replicator:
         if reopened is None:
             accepted = batch.sent.release(batch)
             reopened = self._reopened[batch] = Reopened(batch, members, accepted, self._metadata.ack_quorum)
+            self._reopened_to = max(self._reopened_to, batch.last_id)
         return reopened
 
     def _send_again(self) -> None:
@@ -366,9 +400,10 @@ class Replicator:
                     batches.append(batch)
             self._flights.resend(self, bookie_id, batches, self._flags)
 
-    def _forget_reopened(self) -> None:
-        """Drop what was confirmed; to be called where `_reopened` isn't empty and the confirmed end has moved."""
-        self._reopened = {b: r for b, r in self._reopened.items() if b.last_id > self._confirmed}
+    def _forget_reopened(self, confirmed: int) -> None:
+        """Drop them once all are confirmed; to be called where there are some."""
+        if confirmed >= self._reopened_to:
+            self._reopened.clear()
 
     async def _mended(self) -> None:
         """Return when no change of the ensemble is under way."""

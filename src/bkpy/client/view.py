@@ -42,9 +42,12 @@ class LedgerView:
     def closed(self) -> bool:
         return self.metadata.state is LedgerState.CLOSED
 
-    async def refresh(self, catalog: LedgerCatalog) -> None:
-        """Read the metadata again. Raises `NoSuchLedgerError`, `MetadataUnavailableError`."""
-        metadata, version = await catalog.read(self.ledger_id)
+    async def refresh(self, catalog: LedgerCatalog, *, fresh: bool = False) -> None:
+        """Read the metadata again, `fresh` if no earlier write may be missed.
+
+        Raises `NoSuchLedgerError`, `MetadataUnavailableError`.
+        """
+        metadata, version = await catalog.read(self.ledger_id, fresh=fresh)
         if version < self._version:  # from a server that lags behind
             return
         self.metadata, self._version = metadata, version

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from bkpy.client.flights import Route
 from bkpy.client.replicator import Replicator
 from bkpy.errors import BookKeeperError, ClientClosedError, LedgerRecoveryError
 from bkpy.protocol.acks import Batch
@@ -53,14 +54,15 @@ class WriteBack(Replicator):
     async def add(self, run: Run) -> None:
         """The next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
         assert run.entry_id == self._next_id, f"entry {run.entry_id} where {self._next_id} is next"
+        # A frame that is larger than a batch and an entry may be more than a bookie takes.
+        if self._run_bytes + len(run.record) > self._settings.batch_bytes_max:
+            self._hand_over()
+            while sum(size for _, size in self._pending_bytes) > self._settings.write_window_bytes:
+                await self._progress()
         self._next_id += 1
         self.length = run.length
         self._run.append(run)
         self._run_bytes += len(run.record)
-        if self._run_bytes >= self._settings.batch_bytes_max:
-            self._hand_over()
-            while sum(size for _, size in self._pending_bytes) > self._settings.write_window_bytes:
-                await self._progress()
 
     async def finish(self) -> None:
         """Return when all that was added is on its ack quorum. Raises `LedgerRecoveryError`."""
@@ -117,7 +119,7 @@ class WriteBack(Replicator):
         while self._pending_bytes and self._pending_bytes[0][0] <= confirmed:
             self._pending_bytes.popleft()
         if self._reopened:
-            self._forget_reopened()
+            self._forget_reopened(confirmed)
         self._moved.set()
 
     def failed(self, error: BookKeeperError) -> None:
@@ -135,7 +137,14 @@ class WriteBack(Replicator):
             self._flights.mark(self)
 
     def _idle(self) -> bool:
-        return self._confirmed == self._next_id - 1 and not self._run
+        return not self._pending() and not self._run
+
+    def _pending(self) -> bool:
+        return bool(self._pending_bytes)
+
+    def _new_route(self, bookie_ids: Sequence[str]) -> Route:
+        # Of its own: two recoveries of one ledger may send batches that begin alike and are not the same.
+        return self._flights.route(bookie_ids, self._metadata.ack_quorum, self._flags, shared=False)
 
     def publish_lac(self) -> None:
         """Recovered entries are behind last add confirmed only once the ledger is closed: there is nothing to say."""

@@ -29,7 +29,7 @@ from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer
 from bkpy.protocol.ensemble_change import Conflict, on_conflict
-from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
 from bkpy.protocol.messages import Op, Status
 
 _STORE_PAUSE_S: Final = 0.05  # between two attempts to write metadata whose outcome is not known
@@ -38,7 +38,7 @@ _STORE_PAUSE_S: Final = 0.05  # between two attempts to write metadata whose out
 class LedgerWriter(Appends):
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
-    __slots__ = ("_catalog", "_closing", "_epochs", "_forced_length", "_on_closed", "_version")
+    __slots__ = ("_abandoned", "_catalog", "_closing", "_epochs", "_forced_length", "_on_closed", "_version")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class LedgerWriter(Appends):
         self._version = version
         self._catalog = catalog
         self._on_closed = on_closed
+        self._abandoned = False
         self._forced_length = 0  # up to `_lac`, where syncs are deferred
         self._epochs = self._connections()
         self._closing: asyncio.Future[None] | None = None
@@ -171,9 +172,13 @@ class LedgerWriter(Appends):
                 ledger_id=self._ledger_id,
                 outcome_unknown=True,
             )
-        if fresh.fragments[-1].first_entry > self._confirmed + 1:
+        present, found = self._metadata.fragments[-1], fresh.fragment_of(max(self._confirmed, 0))
+        if fresh.fragments[-1].first_entry > self._confirmed + 1 or (
+            # What was acknowledged must be where it was. Nothing was, of a fragment that begins behind it.
+            present.first_entry <= self._confirmed and (found.first_entry, found.bookies) != _place(present)
+        ):
             raise MetadataConflictError(
-                f"somebody else let a fragment begin at entry {fresh.fragments[-1].first_entry}",
+                "somebody else has changed the bookies of entries that this writer has written",
                 ledger_id=self._ledger_id,
                 outcome_unknown=True,
             )
@@ -184,7 +189,7 @@ class LedgerWriter(Appends):
         """The metadata, which there must be; waits for a store that is away (`check_progress` ends that)."""
         while True:
             try:
-                return await self._catalog.read(self._ledger_id)
+                return await self._catalog.read(self._ledger_id, fresh=True)
             except MetadataUnavailableError:
                 if self._error is not None:
                     raise
@@ -196,9 +201,9 @@ class LedgerWriter(Appends):
         """Wait for what is pending, then close the ledger at last add confirmed. Closing twice is once.
 
         If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. With deferred
-        sync, everything is forced before. Raises `LedgerFencedError` if somebody else is recovering the ledger,
-        `LedgerClosedError` if it was closed elsewhere at a different entry, `ClientClosedError` if the writer was
-        abandoned before.
+        sync, everything is forced before, which needs the whole ensemble. Raises `LedgerFencedError` if somebody else
+        is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at a different entry,
+        `ClientClosedError` if the writer was abandoned before.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)
@@ -252,11 +257,14 @@ class LedgerWriter(Appends):
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for somebody else to recover."""
+        if self._abandoned:
+            return
+        self._abandoned = True
         self.failed(ClientClosedError("the writer is closed", outcome_unknown=True))
         if self._mending is not None:
             self._mending.cancel()
         self._flights.forget(self)
-        self._pool.forget_key(self._ledger_id, self.ensemble)
+        self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
 
     async def __aenter__(self) -> LedgerWriter:
@@ -269,3 +277,7 @@ class LedgerWriter(Appends):
             await self.close()
         else:
             self.abandon()
+
+
+def _place(fragment: Fragment) -> tuple[int, tuple[str, ...]]:
+    return fragment.first_entry, fragment.bookies

@@ -84,10 +84,16 @@ class LedgerCatalog:
         with contextlib.suppress(BookKeeperError):  # at the latest it goes with the session
             await self._store.delete(id_node)
 
-    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """The metadata and its version. Raises `NoSuchLedgerError`, `CorruptDataError`, `UnsupportedVersionError`."""
+    async def read(self, ledger_id: int, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
+        """The metadata and its version, `fresh` if no earlier write may be missed: a server's answer may be old.
+
+        Raises `NoSuchLedgerError`, `CorruptDataError`, `UnsupportedVersionError`.
+        """
+        path = self.path_of(ledger_id)
         try:
-            data, version = await self._store.get(self.path_of(ledger_id))
+            if fresh:
+                await self._store.sync(path)
+            data, version = await self._store.get(path)
         except NoNode:
             raise self._missing(ledger_id) from None
         return LedgerMetadata.decode(ledger_id, data), version

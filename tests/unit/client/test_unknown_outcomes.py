@@ -35,10 +35,10 @@ class Vanishing:
             raise MetadataUnavailableError("the store went away", outcome_unknown=True)
         return version
 
-    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+    async def read(self, ledger_id: int, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
         if self.away:
             raise MetadataUnavailableError("the store is away")
-        return await self._catalog.read(ledger_id)
+        return await self._catalog.read(ledger_id, fresh=fresh)
 
 
 @pytest.fixture
