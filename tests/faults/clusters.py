@@ -75,8 +75,8 @@ class ProxiedNodes:
             "listen": f"{HOST}:{proxy.upstream_port}",
             "advertised_address": proxy.address,
             "journal_directories": str(self._directory / bookie_id / "journal"),
-            "journal_max_size_mb": "4",  # what is reserved on the disk, for each bookie of each test
             "ledger_directories": str(self._directory / bookie_id / "ledgers"),
+            "journal_max_size_mb": "1",  # files are allocated in full, for every bookie of every test
             **{name: str(value) for name, value in self._settings.items()},
         }
         node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
