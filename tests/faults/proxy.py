@@ -290,7 +290,8 @@ class _Socket(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
-        self._to_send.pump()
+        # Not at once: a transport that is closed during this call reports its end twice.
+        asyncio.get_running_loop().call_soon(self._to_send.pump)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
@@ -299,7 +300,7 @@ class _Socket(asyncio.Protocol):
         self._link.ended()
 
     def finish(self, end: _End) -> None:
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None or self.lost:
             return
         if end is _End.ORDERLY:
             self.transport.close()

@@ -383,3 +383,17 @@ async def test_stop_leaves_nothing_open(world: World) -> None:
     assert world.proxy.connections == 0
     with pytest.raises(ConnectionRefusedError):
         await world.client()
+
+
+async def test_stop_does_not_wait_for_a_receiver_that_reads_nothing(world: World) -> None:
+    """Even if the sender has ended the connection in order, and the proxy still has something to deliver."""
+    client, server = await world.pair()
+    client.transport.pause_reading()
+    server.transport.write(bytes(4 * QUEUED_BYTES_MAX))
+    await eventually(lambda: server.transport.get_write_buffer_size() == 0 or world.proxy.replies.bytes_passed > 1000)
+    server.transport.close()
+    await asyncio.sleep(QUIET_S)
+    async with asyncio.timeout(DEADLINE_S):
+        await world.proxy.stop()
+    client.transport.resume_reading()
+    await client.was_reset()
