@@ -1,6 +1,8 @@
-"""The standard table: every row is one run of `bkpy bench --ceiling --json` on a cluster of its own.
+"""The standard table: every row is one run of `bkpy bench --json` on a cluster of its own.
 
-    python benchmarks/table.py [--seconds S] [--json FILE]
+First appends and reads, with the ceiling of bare sockets; then what failures cost.
+
+    python benchmarks/table.py [--seconds S] [--rounds N] [--json FILE]
 
 Fails, and prints no table, if a row can't be measured.
 """
@@ -38,9 +40,19 @@ ROWS: list[tuple[str, list[str]]] = [
     ("read 10 KB", ["--workload", "read", "--size", "10240", "--outstanding", "1"]),
 ]
 
+_KILLED = ["--workload", "failover", "--size", "100", "--outstanding", "100", "--seconds", "2"]
 
-def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bkpy", "bench", "--ceiling", "--json", "--seconds", str(seconds), *arguments]
+# name, then the arguments of `bkpy bench`, and of which of its figures the rounds are shown
+FAILURES: list[tuple[str, list[str], str]] = [
+    ("a bookie killed, Qa = 2: longest gap", [*_KILLED, "--ensemble", "3,3,2"], "longest_gap"),
+    ("a bookie killed, Qa = 3: longest gap", [*_KILLED, "--ensemble", "3,3,3"], "longest_gap"),
+    ("recovery of 10,000 entries of 1 KB", ["--workload", "recovery", "--size", "1024"], "recovery"),
+]
+_ROUNDS = {"longest_gap": "longest_gaps_ms", "recovery": "recoveries_ms"}
+
+
+def measure(arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bkpy", "bench", "--json", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"bench failed: {' '.join(command)}")
@@ -48,29 +60,13 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="counted seconds of each row")
-    parser.add_argument("--json", metavar="FILE", help="also write all figures, the machine and the versions to FILE")
-    options = parser.parse_args()
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in (
-        "workload",
-        "entries/s",
-        "MB/s",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "bare MB/s",
-        "share",
-        "bookie MB",
-        "client MB",
-    ):
-        table.add_column(column, justify="left" if column == "workload" else "right", no_wrap=True)
+def speed(seconds: float) -> tuple[Table, list[dict[str, Any]]]:
+    """The rows of appends and reads."""
+    table = _table("entries/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "bare MB/s", "share", "bookie MB", "client MB")
     results = []
     for name, arguments in ROWS:
         print(f"{name} ...", file=sys.stderr)
-        result = measure(arguments, options.seconds)
+        result = measure(["--ceiling", "--seconds", str(seconds), *arguments])
         results.append({"name": name, **result})
         table.add_row(
             name,
@@ -84,17 +80,51 @@ def main() -> None:
                 for key in ("bookie_rss_anon_mb", "client_rss_anon_mb")
             ),
         )
+    return table, results
+
+
+def failures(rounds: int) -> tuple[Table, list[dict[str, Any]]]:
+    """The rows of failures: medians of the rounds, and the extremes beside them."""
+    table = _table("ms", "least", "most", "rounds")
+    results = []
+    for name, arguments, figure in FAILURES:
+        print(f"{name} ...", file=sys.stderr)
+        result = measure(["--rounds", str(rounds), *arguments])
+        results.append({"name": name, **result})
+        times = result[_ROUNDS[figure]]
+        shown = (result[f"{figure}_ms"], min(times), max(times))
+        table.add_row(name, *(f"{value:,.1f}" for value in shown), str(rounds))
+    return table, results
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("workload", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="counted seconds of each row")
+    parser.add_argument("--rounds", type=int, default=5, help="of each failure")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures, the machine and the versions to FILE")
+    options = parser.parse_args()
+    tables, rows = zip(speed(options.seconds), failures(options.rounds), strict=True)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 140
-    console.print(table)
+    for table in tables:
+        console.print(table)
     if options.json:
         found = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": " ".join(["benchmarks/table.py", *sys.argv[1:]]),
             "machine": machine(tempfile.gettempdir()),
             "versions": versions(),
-            "rows": results,
+            "rows": rows[0],
+            "failures": rows[1],
         }
         Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -75,6 +75,42 @@ def test_restart_needs_a_cluster_of_its_own(cluster: LocalCluster) -> None:
     assert "--restart" in done.stderr
 
 
+@pytest.mark.parametrize("ensemble", ["3,3,2", "2,2,2"])
+def test_a_bookie_killed_under_load(tmp_path: Path, ensemble: str) -> None:
+    arguments = ("--workload", "failover", "--ensemble", ensemble, "--rounds", "2", "--dir", str(tmp_path), *SHORT)
+    result = json.loads(bench(*arguments).stdout)
+    assert result["bookies"] == result["ensemble"][0] + 1
+    assert len(result["longest_gaps_ms"]) == result["rounds"] == 2
+    assert min(result["longest_gaps_ms"]) <= result["longest_gap_ms"] <= max(result["longest_gaps_ms"])
+    assert result["undisturbed_gap_ms"] > 0
+    assert result["entries"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_recovery_of_entries_that_nobody_knows_to_be_confirmed(cluster: LocalCluster) -> None:
+    arguments = ("--workload", "recovery", "--entries", "500", "--size", "1024", "--rounds", "2")
+    result = json.loads(bench("--connect", cluster.connect_string, *arguments).stdout)
+    assert (result["entries"], result["unconfirmed_entries"]) == (500, 500)
+    assert len(result["recoveries_ms"]) == 2
+    assert result["recovery_ms"] > 0
+    assert result["ms_per_entry"] == pytest.approx(result["recovery_ms"] / 500, abs=0.001)
+
+
+def test_failures_go_without_what_they_do_not_heed(cluster: LocalCluster) -> None:
+    for option in (("--api", "append"), ("--ceiling",), ("--connect", cluster.connect_string)):
+        assert "--workload failover goes without" in bench("--workload", "failover", *option, status=2).stderr
+
+
+def test_the_table_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = script(monkeypatch, "table")
+    monkeypatch.setattr(table, "FAILURES", table.FAILURES[-1:])
+    shown, (row,) = table.failures(1)
+    assert shown.row_count == 1
+    assert row["name"] == "recovery of 10,000 entries of 1 KB"
+    assert (row["entries"], row["unconfirmed_entries"], row["size"]) == (10_000, 10_000, 1024)
+    assert row["recoveries_ms"] == [row["recovery_ms"]]
+
+
 def test_no_servers_no_figures(tmp_path: Path) -> None:
     done = bench("--connect", "zk://127.0.0.1:1/ledgers", *SHORT, status=1)
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""`bkpy bench`: appends or reads against a cluster, with the ceiling of bare sockets beside them."""
+"""`bkpy bench`: appends, reads and failures on a cluster; the ceiling of bare sockets beside appends and reads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,23 @@ if TYPE_CHECKING:
     from bkpy.local import LocalCluster
 
 
+_WORKLOADS = "failover: a bookie is killed under load; recovery: of a ledger whose writer is gone."
+# As docs/performance.md advises services with thousands of calls in flight: these are no garbage.
+_GC_THRESHOLDS = (100_000, 20, 100)
+FAILURES = ("failover", "recovery")
+
+
 @click.command()
-@click.option("--workload", type=click.Choice(["append", "read"]), default="append", show_default=True)
+@click.option(
+    "--workload", type=click.Choice(["append", "read", *FAILURES]), default="append", show_default=True, help=_WORKLOADS
+)
 @click.option("--size", type=click.IntRange(1, 4 << 20), default=100, show_default=True, help="Bytes of an entry.")
 @click.option("--outstanding", type=click.IntRange(1), default=1000, show_default=True, help="Calls in flight.")
 @click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in turn.")
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of failover and recovery.")
+@click.option("--entries", type=click.IntRange(1), default=10_000, show_default=True, help="To recover.")
 @click.option("--api", default=None, help="append, append_batch (of 1000), read or read_blocks.")
 @click.option("--restart", is_flag=True, help="Restart the bookies before the reads, so that these come from disk.")
 @click.option("--ceiling", is_flag=True, help="Also run the same bytes through bare sockets and fdatasync.")
@@ -39,6 +49,8 @@ def bench(
     ledgers: int,
     ensemble: str,
     seconds: float,
+    rounds: int,
+    entries: int,
     api: str | None,
     restart: bool,
     ceiling: bool,
@@ -48,10 +60,27 @@ def bench(
 ) -> None:
     """Measure appends or reads: rates, latencies, and the share of what bare sockets and fdatasync allow.
 
-    Starts a cluster of three bookies on this machine for the run, unless --connect names one.
+    Or failures, the median of some rounds: how long nothing is acknowledged when a bookie is killed, with as many
+    seconds of load before and after it; how long it takes to recover a ledger none of whose entries is known to be
+    confirmed. Starts a cluster of three bookies on this machine for the run (for a failover, one more than the
+    ensemble), unless --connect names one.
     """
     from bkpy.bench.workloads import APPEND_APIS, READ_APIS, Options
 
+    if workload in FAILURES:
+        if api is not None or restart or ceiling or ledgers != 1 or (uri is not None and workload == "failover"):
+            raise click.UsageError(
+                f"--workload {workload} goes without --api, --restart, --ceiling and --ledgers"
+                + (", and with a cluster started for the run" if workload == "failover" else "")
+            )
+        with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
+            gc.set_threshold(*_GC_THRESHOLDS)
+            failure = run(_fail(workload, _sizes(ensemble), size, outstanding, seconds, rounds, entries, uri, scratch))
+        if as_json:
+            click.echo(json.dumps(failure))
+        else:
+            _show_failure(failure)
+        return
     apis = APPEND_APIS if workload == "append" else READ_APIS
     api = api or apis[0]
     if api not in apis:
@@ -60,8 +89,7 @@ def bench(
         raise click.UsageError("--restart goes with --workload read and a cluster started for the run, not --connect")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
     with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
-        # As docs/performance.md advises services with thousands of calls in flight: these are no garbage.
-        gc.set_threshold(100_000, 20, 100)
+        gc.set_threshold(*_GC_THRESHOLDS)
         result = run(_measure(options, uri, scratch, restart))
         if ceiling:
             result["ceiling_mb_per_s"] = round(_ceiling(options, scratch), 2)
@@ -121,6 +149,32 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
     return {**result, "restarted": restart, "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
 
 
+async def _fail(
+    workload: str,
+    ensemble: tuple[int, int, int],
+    size: int,
+    outstanding: int,
+    seconds: float,
+    rounds: int,
+    entries: int,
+    uri: str | None,
+    scratch: str,
+) -> dict[str, Any]:
+    from bkpy.bench import failures
+
+    bookies = ensemble[0] + 1 if workload == "failover" else max(3, ensemble[0])
+    async with _cluster(uri, scratch, bookies) as (address, cluster):
+        with progress(unit="%") as bar:
+            task = bar.add_task(f"{workload} of {size} B", total=100)
+
+            def show(share: float) -> None:
+                bar.update(task, completed=round(share * 100))
+
+            if cluster is not None and workload == "failover":
+                return await failures.failover(cluster, ensemble, size, outstanding, rounds, seconds, show)
+            return await failures.recovery(address, ensemble, size, entries, rounds, show)
+
+
 def _ceiling(options: Options, scratch: str) -> float:
     from bkpy.bench import ceiling
 
@@ -147,3 +201,22 @@ def _show(result: dict[str, Any]) -> None:
     title = f"{result['workload']} ({result['api']}), {result['size']} B, {result['outstanding']} in flight"
     rows = [(name, result[key]) for key, name in names.items() if result[key] is not None]
     print_table(("measure", "value"), rows, title)
+
+
+def _show_failure(result: dict[str, Any]) -> None:
+    quorums = ",".join(map(str, result["ensemble"]))
+    if result["workload"] == "failover":
+        title = f"a bookie killed: {result['size']} B, {result['outstanding']} in flight ({quorums})"
+        names = {
+            "longest_gap_ms": "longest without an answer, ms (median of the rounds)",
+            "undisturbed_gap_ms": "the same before the kill",
+            "entries": "entries acknowledged, none lost",
+        }
+    else:
+        title = f"recovery of {result['entries']} x {result['size']} B ({quorums})"
+        names = {
+            "recovery_ms": "recovery, ms (median of the rounds)",
+            "ms_per_entry": "an entry, ms",
+            "unconfirmed_entries": "entries not known to be confirmed",
+        }
+    print_table(("measure", "value"), [(name, f"{result[key]:,}") for key, name in names.items()], title)
