@@ -29,6 +29,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * close                                     closes and deletes all ledgers
  * </pre>
  *
+ * and those of {@link PeerFailures}.
+ *
  * `semaphore`: this thread adds whenever one of OUTSTANDING permits is free, to the ledgers in turn. `chain`: each of
  * OUTSTANDING chains adds to its ledger again when its last add is acknowledged, from the callback. The process lives
  * over all rounds, so that its compiled code does. A command that fails answers with `{"error": ...}`, and the process
@@ -44,11 +46,17 @@ public final class PeerBench {
     private static final byte[] PASSWORD = new byte[0];
 
     private final BookKeeper bk;
+    private final PeerFailures failures;
     private final List<LedgerHandle> writers = new ArrayList<>();
     private LedgerHandle reader;
     private final int[] micros = new int[SAMPLES_MAX];
 
     private PeerBench(String metadataUri) throws Exception {
+        bk = new BookKeeper(configuration(metadataUri));
+        failures = new PeerFailures(metadataUri);
+    }
+
+    static ClientConfiguration configuration(String metadataUri) {
         ClientConfiguration conf = new ClientConfiguration();
         conf.setMetadataServiceUri(metadataUri);
         conf.setUseV2WireProtocol(true);
@@ -56,7 +64,7 @@ public final class PeerBench {
         conf.setAddEntryTimeout(30);
         conf.setReadEntryTimeout(30);
         conf.setZkTimeout(60_000);
-        bk = new BookKeeper(conf);
+        return conf;
     }
 
     public static void main(String[] args) throws Exception {
@@ -102,7 +110,7 @@ public final class PeerBench {
             case "close":
                 return close();
             default:
-                throw new IllegalArgumentException("no such command: " + words[0]);
+                return failures.command(words);
         }
     }
 

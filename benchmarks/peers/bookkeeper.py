@@ -6,6 +6,7 @@ Every process dies with this one. Its settings are the best that were found for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,9 @@ from typing import Any, Final
 from bkpy.java import find_java
 from bkpy.local_process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.local_zookeeper import opens_session
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.store import NoNode
+from bkpy.runtime import real_runtime
 
 HERE: Final = Path(__file__).parent
 HOST: Final = "127.0.0.1"
@@ -106,7 +110,7 @@ def fetch() -> tuple[str, str]:
         _run([maven, *options, "dependency:copy-dependencies"])
         complete.touch()
     classes.mkdir(parents=True, exist_ok=True)
-    _run([javac, "-cp", f"{jars}/*", "-d", str(classes), str(HERE / "PeerBench.java")])
+    _run([javac, "-cp", f"{jars}/*", "-d", str(classes), *map(str, sorted(HERE.glob("*.java")))])
     return f"{classes}{os.pathsep}{jars}/*", version
 
 
@@ -138,6 +142,11 @@ class JavaBookie:
     def pid(self) -> int | None:
         return self._process.pid
 
+    @property
+    def address(self) -> str:
+        """What ledger metadata call it."""
+        return f"{HOST}:{self.port}"
+
     async def start(self, uri: str, group_wait_ms: int) -> None:
         """Start it and return when it accepts connections."""
         config = self.write_config(uri, group_wait_ms)
@@ -161,17 +170,23 @@ class JavaBookie:
     async def kill(self) -> None:
         await self._process.kill()
 
+    def suspend(self) -> None:
+        self._process.suspend()
+
+    def resume(self) -> None:
+        self._process.resume()
+
 
 class JavaCluster:
-    """A ZooKeeper and three bookies of the peer, and one client process that measures them."""
+    """A ZooKeeper and bookies of the peer, and one client process that measures them."""
 
-    def __init__(self, directory: Path, class_path: str) -> None:
+    def __init__(self, directory: Path, class_path: str, bookies: int = BOOKIES) -> None:
         self._directory = directory
         self._class_path = class_path
         self._port = free_port()
         self._zookeeper = ManagedProcess(directory / "zookeeper" / "zookeeper.log")
         self.group_wait_ms = GROUP_WAIT_DEFAULT_MS
-        self.bookies = [JavaBookie(f"bookie-{i}", directory, class_path) for i in range(1, BOOKIES + 1)]
+        self.bookies = [JavaBookie(f"bookie-{i}", directory, class_path) for i in range(1, bookies + 1)]
         self.client: JavaClient | None = None
 
     @property
@@ -204,6 +219,22 @@ class JavaCluster:
             await bookie.stop()
         for bookie in self.bookies:
             await bookie.start(self.uri, group_wait_ms)
+
+    async def start_again(self, bookie: JavaBookie) -> None:
+        """Start a bookie that was killed, and return when clients can know of it.
+
+        Its registration outlives it by a session timeout, and it would wait for that.
+        """
+        store, root = await connect_store(f"zk://{HOST}:{self._port}/ledgers", real_runtime())
+        try:
+            registration = f"{root}/available/{bookie.address}"
+            with contextlib.suppress(NoNode):
+                await store.delete(registration)
+            await bookie.start(self.uri, self.group_wait_ms)
+            if not await poll(lambda: store.exists(registration), START_TIMEOUT_S):
+                raise PeerError(f"bookie {bookie.address} did not register within {START_TIMEOUT_S:g} s")
+        finally:
+            await store.close()
 
     async def command(self, *words: object) -> dict[str, Any]:
         """The client's answer; `PeerError` if it is an error, or doesn't come."""

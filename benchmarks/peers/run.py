@@ -136,10 +136,10 @@ class Comparison:
         command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(self._plan.seconds)]
         command += ["--dir", self._directory, *row.our_arguments(api, entries), *(["--ceiling"] if ceiling else [])]
         await asyncio.sleep(SETTLE_S)
-        return await _output(command, OUR_TIMEOUT_S + 3 * self._plan.seconds)
+        return await output(command, OUR_TIMEOUT_S + 3 * self._plan.seconds)
 
 
-async def _output(command: list[str], timeout_s: float) -> dict[str, Any]:
+async def output(command: list[str], timeout_s: float) -> dict[str, Any]:
     """The JSON that the command prints; `PeerError` if it fails or takes too long."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
