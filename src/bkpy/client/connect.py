@@ -135,7 +135,7 @@ class Client:
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
-        if ack_quorum == 1 and write_quorum > 1:
+        if ack_quorum == 1:
             warnings.warn(_ONE_ACK, stacklevel=2)
         custom = _custom(custom_metadata)
         key = ledger_key(password)
