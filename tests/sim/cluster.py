@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import zlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from bkpy.client.writer import LedgerWriter
 from bkpy.config import BookieSettings, client_settings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.cluster import init_cluster
-from bkpy.protocol.messages import AddColumns, Op, decode_read_reply, pack
+from bkpy.protocol.messages import AddColumns, Flags, Op, decode_read_reply, pack
 from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.runtime import Bytes
 from bkpy.storage.ledger_storage import LedgerStorage
@@ -37,25 +37,35 @@ T = TypeVar("T")
 ROOT = "/ledgers"
 PORT = 3181
 
-# The ids that the bookie which runs has acknowledged, by ledger. Inherited by all that the bookie does.
-_PROMISES: contextvars.ContextVar[defaultdict[int, set[int]]] = contextvars.ContextVar("promises")
+# The bookie that runs. Inherited by all that it does.
+_RUNNING: contextvars.ContextVar[Bookie] = contextvars.ContextVar("bookie")
 _add = LedgerStorage.add
+_fence = LedgerStorage.fence
 
 
 def _watched_add(
     storage: LedgerStorage, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]
 ) -> None:
-    """`LedgerStorage.add`, noting what the bookie is told to be durable."""
-    promises = _PROMISES.get()
+    """`LedgerStorage.add`, noting what the bookie is told to be durable, and appends to what it said is fenced."""
+    bookie = _RUNNING.get()
+    promises = bookie.promises
+    late = [] if columns.flags & Flags.RECOVERY else [i for i in columns.ledger_ids if i in bookie.fenced]
 
     def durable() -> None:
         for i, ledger_id in enumerate(columns.ledger_ids):
             stride = columns.strides if isinstance(columns.strides, int) else columns.strides[i]
             first, count = columns.first_ids[i], columns.counts[i]
             promises[ledger_id].update(range(first, first + count * stride, stride))
+        bookie.taken_late.update(late)
         on_durable()
 
     _add(storage, columns, head, body, durable)
+
+
+async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> None:
+    """`LedgerStorage.fence`, noting that the bookie may now say so."""
+    await _fence(storage, ledger_id, key)
+    _RUNNING.get().fenced.add(ledger_id)
 
 
 @dataclass
@@ -97,6 +107,8 @@ class Bookie:
         self.node: BookieNode | None = None
         self.session: SimSession | None = None
         self.promises: defaultdict[int, set[int]] = defaultdict(set)
+        self.fenced: set[int] = set()  # of which it may have said so
+        self.taken_late: set[int] = set()  # where it accepted an append all the same
 
     async def start(self) -> None:
         """Boot the host and return when the bookie serves."""
@@ -109,7 +121,7 @@ class Bookie:
 
     async def _live(self, started: asyncio.Future[None]) -> None:
         """The process: it serves until its storage fails, and then exits."""
-        _PROMISES.set(self.promises)
+        _RUNNING.set(self)
         self.session = self.host.session()
         self.node = node = BookieNode(self.settings, self.session, ROOT, self.host.runtime)
         await node.start()
@@ -137,8 +149,8 @@ class Bookie:
 class Cluster:
     """`bookies` bookies and one client on a host of its own, all on one seed."""
 
-    def __init__(self, seed: int, *, bookies: int = 3, **settings: Any) -> None:
-        self.world = World(seed)
+    def __init__(self, seed: int, *, bookies: int = 3, world: World | None = None, **settings: Any) -> None:
+        self.world = world or World(seed)
         self.rng = self.world.stream("workload")
         self.client_host: Host = self.world.add_host("client")
         self.bookies = [Bookie(self.world, f"bookie-{i}", **settings) for i in range(1, bookies + 1)]
@@ -146,7 +158,7 @@ class Cluster:
         self.created = asyncio.Semaphore(0)  # released for each ledger
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        with patch.object(LedgerStorage, "add", _watched_add):
+        with patch.object(LedgerStorage, "add", _watched_add), patch.object(LedgerStorage, "fence", _watched_fence):
             return self.world.run(main)
 
     async def start(self) -> None:
@@ -154,18 +166,24 @@ class Cluster:
         await self.client_host.start(init_cluster(self.client_host.session(), ROOT))
         await asyncio.gather(*(bookie.start() for bookie in self.bookies))
 
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """A client with a session of its own. To be used in the client's host."""
-        session = self.client_host.session()
-        client = await Client.on_store(
-            session, ROOT, self.client_host.runtime, client_settings(add_timeout_s=5.0, read_timeout_s=20.0)
+    async def connect(self, host: Host, **settings: Any) -> Client:
+        """A client with a session of its own. To be used in its host."""
+        return await Client.on_store(
+            host.session(),
+            ROOT,
+            host.runtime,
+            client_settings(**{"add_timeout_s": 5.0, "read_timeout_s": 20.0, **settings}),
+            owns_store=True,
         )
+
+    @contextlib.asynccontextmanager
+    async def client(self, host: Host | None = None, **settings: Any) -> AsyncIterator[Client]:
+        """The same, closed in the end; by default on the client's host."""
+        client = await self.connect(host or self.client_host, **settings)
         try:
             yield client
         finally:
             await client.close()
-            await session.close()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -234,7 +252,7 @@ class Cluster:
                 await self._check_ledger(reader, ledger)
                 for bookie in self.bookies:
                     if bookie.host.up:
-                        await self._check_bookie(reader, ledger, bookie)
+                        await check_bookie(reader, ledger.acknowledged, bookie)
                 await reader.close()
 
     async def _check_ledger(self, reader: LedgerReader, ledger: Ledger) -> None:
@@ -247,29 +265,32 @@ class Cluster:
         for entry_id, data in ledger.acknowledged.items():
             assert found[entry_id].data == data, f"entry {entry_id} of ledger {reader.ledger_id}"
 
-    async def _check_bookie(self, reader: LedgerReader, ledger: Ledger, bookie: Bookie) -> None:
-        promised = bookie.promises[reader.ledger_id]
-        held: set[int] = set()
-        first, last = 0, max(promised, default=-1)
-        while first <= last:
-            head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
-            peer = reader._pool.peer(bookie.settings.bookie_id)
-            frame = await peer.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
-            reply, view = decode_read_reply(frame.head), frame.body
-            assert not reply.unknown
-            for header in walk(view):
-                data = view[header.offset + HEADER_BYTES : header.end]
-                assert data == ledger.acknowledged.get(header.entry_id, data)
-                held.add(header.entry_id)
-            first = reply.examined_to + 1
-        lost = sorted(promised - held)
-        assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {reader.ledger_id}"
-
     async def check_with_one_down(self, bookie: Bookie) -> None:
         """The loss of one bookie hides nothing."""
         bookie.host.crash()
         await self.client_host.start(self.check())
         await bookie.start()
+
+
+async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie) -> None:
+    """The bookie has every entry that it acknowledged, and has taken no append to what it had fenced."""
+    promised = bookie.promises[reader.ledger_id]
+    held: set[int] = set()
+    first, last = 0, max(promised, default=-1)
+    while first <= last:
+        head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
+        peer = reader._pool.peer(bookie.settings.bookie_id)
+        frame = await peer.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
+        reply, view = decode_read_reply(frame.head), frame.body
+        assert not reply.unknown
+        for header in walk(view):
+            data = view[header.offset + HEADER_BYTES : header.end]
+            assert data == acknowledged.get(header.entry_id, data)
+            held.add(header.entry_id)
+        first = reply.examined_to + 1
+    lost = sorted(promised - held)
+    assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {reader.ledger_id}"
+    assert reader.ledger_id not in bookie.taken_late, f"{bookie.host.name} took an append to a ledger it had fenced"
 
 
 def _payload(rng: Random) -> bytes:

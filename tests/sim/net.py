@@ -66,6 +66,13 @@ class SimNet:
         self._slow.clear()
         self._send_held()
 
+    def mend(self, one: str, other: str) -> None:
+        """End blocks and slowness between two hosts."""
+        for link in ((one, other), (other, one)):
+            self._blocked.discard(link)
+            self._slow.pop(link, None)
+        self._send_held()
+
     def slow(self, source: str, target: str, extra_s: float) -> None:
         """Add to the latency of the packets from `source` to `target`."""
         self._slow[source, target] = extra_s

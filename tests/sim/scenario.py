@@ -1,13 +1,11 @@
-"""The standard run of a cluster: write while bookies die, cut the power of all, read everything back.
-
-python -m tests.sim.scenario SEED     prints the trace of one seed, and its hash
-"""
+"""The standard run of a cluster: write while bookies die, cut the power of all, read everything back."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import sys
+from collections.abc import Coroutine
+from typing import Any
 
 from bkpy.client.connect import Client
 from bkpy.errors import BookieUnavailableError, NotEnoughBookiesError
@@ -21,7 +19,12 @@ SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2))  # ensemble, write quorum, ack quorum
 LEDGER_ENTRIES = 100
 
 
-async def standard_run(cluster: Cluster) -> None:
+def standard_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
+    cluster = Cluster(seed)
+    return cluster, run_on(cluster)
+
+
+async def run_on(cluster: Cluster) -> None:
     """Three writers, one misfortune or several, perhaps a clean stop, power cuts for all, and the reading."""
     world = cluster.world
     plan = world.stream("plan")
@@ -128,20 +131,6 @@ async def _write_ledgers(cluster: Cluster, client: Client, sizes: tuple[int, int
 
 
 def run_seed(seed: int) -> Cluster:
-    cluster = Cluster(seed)
-    cluster.run(standard_run(cluster))
+    cluster, run = standard_run(seed)
+    cluster.run(run)
     return cluster
-
-
-def main() -> None:
-    cluster = Cluster(int(sys.argv[1]))
-    try:
-        cluster.run(standard_run(cluster))
-    finally:
-        for event in cluster.world.trace:
-            print(event)
-        print(cluster.world.trace_hash())
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ import pytest
 from bkpy.errors import BookKeeperError
 
 from .cluster import Cluster
-from .scenario import run_seed, standard_run
+from .scenario import run_on, run_seed
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -25,7 +25,7 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     hashes = set()
     for hash_seed in ("1", "2"):
         output = subprocess.run(
-            [sys.executable, "-m", "tests.sim.scenario", "3"],
+            [sys.executable, "-m", "tests.sim", "standard", "3"],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             check=True,
@@ -47,7 +47,7 @@ def test_the_run_notices_what_is_never_synced(path: str) -> None:
         for bookie in cluster.bookies:
             bookie.host.disk.never_syncs = path
         try:
-            cluster.run(standard_run(cluster))
+            cluster.run(run_on(cluster))
         except (AssertionError, BookKeeperError):
             noticed += 1
     assert noticed > 0

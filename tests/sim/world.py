@@ -204,6 +204,7 @@ class Host:
     def session(self) -> SimSession:
         """A new session of the host's process with the world's metadata store."""
         session = self.do(SimSession, self.world.metadata, self.world.metadata_rng)
+        session.runtime = self.runtime  # whose fault points are the host's
         self.sessions.append(session)
         return session
 

@@ -1,0 +1,127 @@
+"""What is known of ledgers from outside: what their users were told, and every value their metadata ever had.
+
+Invariants of the protocol that show themselves while a run goes on are checked when they do: entries are acknowledged
+in the order of their ids, the states of a ledger go one way, and a closed one is never changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from bkpy.client.connect import Client
+from bkpy.client.reader import LedgerReader
+from bkpy.client.writer import LedgerWriter
+from bkpy.errors import BookKeeperError, NoSuchEntryError
+from bkpy.metadata.store import Operation, Put
+from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from tests.faults.oracle import Promises, check, check_replicas
+
+from .cluster import Bookie, check_bookie
+from .world import World
+
+PASSWORD = b"secret"
+_ORDER = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
+
+
+@dataclass
+class Story:
+    """One ledger's. `broken` is what is wrong already."""
+
+    ledger_id: int
+    stored: LedgerMetadata
+    promises: Promises = field(init=False)
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of what was acknowledged
+    ends: list[int] = field(default_factory=list)  # as those were told who closed the ledger, or recovered it
+    failure: BookKeeperError | None = None  # of its writer
+    closings: int = 0
+    changes: int = 0  # of its ensemble
+
+    def __post_init__(self) -> None:
+        self.promises = Promises(self.ledger_id)
+
+    @property
+    def broken(self) -> list[str]:
+        return self.promises.violations
+
+    @property
+    def closed(self) -> bool:
+        return self.stored.state is LedgerState.CLOSED
+
+    def written(self, value: LedgerMetadata) -> None:
+        """The metadata store has accepted a new value."""
+        before, self.stored = self.stored, value
+        if _ORDER.index(value.state) < _ORDER.index(before.state):
+            self.broken.append(f"the ledger was {before.state} and is {value.state}")
+        if before.state is LedgerState.CLOSED:
+            self.broken.append("the metadata of a closed ledger were changed")
+        self.closings += value.state is LedgerState.CLOSED
+        self.changes += value.fragments != before.fragments
+
+    def acknowledged(self, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
+        self.payloads[entry_id] = payload
+        self.promises.acked(entry_id, payload, writer.last_add_confirmed)
+
+
+class Stories:
+    """All ledgers of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.by_id: dict[int, Story] = {}
+        self._by_path: dict[str, Story] = {}
+        self.moved: asyncio.Future[None] = world.loop.create_future()  # done at the next write of metadata
+        apply = world.metadata.apply
+
+        def watched(operation: Operation, session_id: int, sequential: bool = False) -> str | int | None:
+            result = apply(operation, session_id, sequential)
+            if isinstance(operation, Put) and (story := self._by_path.get(operation.path)) is not None:
+                story.written(LedgerMetadata.decode(story.ledger_id, operation.data))
+                self._note(story)
+                moved, self.moved = self.moved, world.loop.create_future()
+                moved.set_result(None)
+            return result
+
+        world.metadata.apply = watched  # type: ignore[method-assign]
+
+    def begin(self, client: Client, writer: LedgerWriter) -> Story:
+        story = Story(writer.ledger_id, writer.metadata)
+        self.by_id[writer.ledger_id] = story
+        self._by_path[client._cluster.catalog.path_of(writer.ledger_id)] = story
+        self._note(story)
+        return story
+
+    def _note(self, story: Story) -> None:
+        value = story.stored
+        fragments = "; ".join(f"{f.first_entry}: {', '.join(f.bookies)}" for f in value.fragments)
+        sizes = f"{value.ensemble_size}, {value.write_quorum}, {value.ack_quorum}"
+        self.world.record("store", str(value.state), f"{story.ledger_id} ({sizes}) {value.last_entry} [{fragments}]")
+
+    # --- what is told while the run goes on -------------------------------------------------------------------------
+
+    async def look(self, client: Client, story: Story) -> None:
+        """Read the last entries that may be read of a ledger, as far as they can be read now: others must see them."""
+        try:
+            reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+            last = reader.last_add_confirmed
+            async for entry in reader.read(max(0, last - 20), last):
+                story.promises.returned(entry.entry_id, entry.data)
+        except NoSuchEntryError as error:
+            story.broken.append(f"an entry that may be read was denied: {error}")
+        except BookKeeperError as error:
+            self.world.record("reader", "failed", f"{story.ledger_id} {type(error).__name__}")
+
+    # --- the account ------------------------------------------------------------------------------------------------
+
+    async def check(self, client: Client, bookies: list[Bookie]) -> None:
+        """Demand everything of all ledgers, which have to be closed by now; all bookies have to be up."""
+        for story in self.by_id.values():
+            await check(client, story.promises, PASSWORD)
+            await check_replicas(client, story.ledger_id, PASSWORD)
+            end = story.stored.last_entry
+            assert set(story.ends) <= {end}, f"ledger {story.ledger_id} ends at {end}, told were {story.ends}"
+            assert story.closings == 1, f"ledger {story.ledger_id} was closed {story.closings} times"
+            reader: LedgerReader = await client.open_ledger(story.ledger_id, password=PASSWORD)
+            for bookie in bookies:
+                await check_bookie(reader, story.payloads, bookie)
+            self.world.record("oracle", "satisfied", f"{story.ledger_id} {end} {len(story.payloads)} acknowledged")
