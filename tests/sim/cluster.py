@@ -73,7 +73,7 @@ class Ledger:
     """What is known of one ledger from outside."""
 
     password: bytes
-    tolerates_one: bool  # whether its writer goes on without one bookie
+    tolerates_one: bool  # whether its writer goes on without one bookie, even if no other can take its place
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     last_entry: int | None = None  # at which it was closed
     failure: BookKeeperError | None = None  # of its writer

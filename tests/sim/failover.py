@@ -20,7 +20,6 @@ from bkpy.client.writer import LedgerWriter
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
-    LedgerClosedError,
     LedgerRecoveryError,
     MetadataConflictError,
     MetadataUnavailableError,
