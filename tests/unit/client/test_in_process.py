@@ -58,7 +58,7 @@ async def test_a_fenced_ledger_takes_no_append_and_its_writer_fails_for_good(clu
 
 async def test_fencing_with_a_wrong_key_is_refused_and_changes_nothing(cluster: InProcess) -> None:
     client = await cluster.client()
-    writer = await client.create_ledger(password=b"pw")
+    writer = await client.create_ledger(password=b"pw", ack_quorum=3)  # so that "a" knows it
     await writer.append(b"x")
     rival = await cluster.client()
     rival._pool.add_key(writer.ledger_id, ledger_key(b"wrong"))
