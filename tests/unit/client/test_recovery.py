@@ -2,77 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
 import bkpy
 from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
-from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import RecordCodec, ledger_key
-
-Write = Callable[[], Any]
-
-
-def payload(entry_id: int) -> bytes:
-    return b"%d:" % entry_id + bytes(entry_id % 50)
-
-
-async def write(client: Client, count: int, **ledger: Any) -> LedgerWriter:
-    """A ledger with so many acknowledged entries, whose writer has gone."""
-    writer = await client.create_ledger(**ledger)
-    for i in range(count):
-        await writer.append(payload(i))
-    writer.abandon()
-    return writer
-
-
-async def put(client: Client, writer: LedgerWriter, bookie_id: str, entry_ids: list[int], lac: int = -1) -> None:
-    """Entries on one bookie alone: what an append that got no further leaves behind."""
-    codec = RecordCodec(writer.ledger_id)
-    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
-    for entry_id in entry_ids:
-        parts: list[Any] = []
-        length = sum(len(payload(i)) for i in range(entry_id + 1))
-        codec.encode(parts, [payload(entry_id)], entry_id, 1, lac, [length])
-        body = b"".join(parts)
-        answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
-
-        class One:
-            correlation_id = client._pool.next_id()
-            ledger_ids = {writer.ledger_id}  # noqa: RUF012 - the protocol's attribute
-            body_bytes = len(body)
-            buffers = m_frame(correlation_id, [0, [writer.ledger_id], [entry_id], [1], 1, [len(body)]], body)
-
-            def replied(self, index: int, head: memoryview, to: Any = answered) -> None:
-                to.set_result(m.decode_add_reply(head, 1))
-
-            def failed(self, index: int, error: bkpy.BookKeeperError, to: Any = answered) -> None:
-                to.set_exception(error)
-
-        client._pool.peer(bookie_id).add(One(), 0)  # type: ignore[arg-type]
-        async with asyncio.timeout(DEADLINE_S):
-            assert await answered == Status.OK
-
-
-def m_frame(correlation_id: int, columns: list[Any], body: bytes) -> Any:
-    from bkpy.protocol import frame as wire
-
-    return wire.encode(Op.ADD, correlation_id, m.pack(columns), [body])
-
-
-async def check_closed(client: Client, ledger_id: int, count: int) -> None:
-    metadata = await client.ledger_metadata(ledger_id)
-    assert metadata.state is LedgerState.CLOSED
-    assert metadata.last_entry == count - 1
-    assert metadata.length == sum(len(payload(i)) for i in range(count))
-    assert await contents(client, ledger_id) == [payload(i) for i in range(count)]
+from bkpy.protocol.records import ledger_key
 
 
 @pytest.mark.scenario(1)
@@ -562,28 +502,6 @@ def hold_at(client: Client, stop: int, gate: asyncio.Event) -> None:
         return written
 
     catalog.write = held  # type: ignore[method-assign]
-
-
-def fail_adds(cluster: InProcess, name: str) -> Callable[[], None]:
-    """The bookie drops the connection at every add that passes a fence, and answers everything else."""
-    server = cluster.node(name)._server
-    assert server is not None
-    storage = server.storage
-    add = storage.add
-
-    def drop(columns: Any, *rest: Any) -> None:
-        if columns.flags & Flags.RECOVERY:
-            for connection in cluster.connections(name):
-                connection.abort()
-            return
-        add(columns, *rest)
-
-    storage.add = drop  # type: ignore[method-assign]
-
-    def restore() -> None:
-        storage.add = add  # type: ignore[method-assign]
-
-    return restore
 
 
 async def test_the_key_in_the_metadata_is_what_fences(cluster: InProcess) -> None:
