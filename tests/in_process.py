@@ -17,6 +17,7 @@ from bkpy.config import client_settings, load_bookie_settings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.store import MetadataStore
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -146,6 +147,24 @@ async def rewrite(client: Client, ledger_id: int, **changes: Any) -> LedgerMetad
     metadata = dataclasses.replace(metadata, **changes)
     await catalog.write(metadata, version)
     return metadata
+
+
+async def lag_behind(store: MetadataStore, path: str, monkeypatch: Any) -> None:
+    """The store's server answers reads of `path` with what is there now, until it is told to catch up (`sync`)."""
+    get, sync = store.get, store.sync
+    old = await get(path)
+    lagging = True
+
+    async def get_old(wanted: str) -> tuple[bytes, int]:
+        return old if lagging and wanted == path else await get(wanted)
+
+    async def catch_up(wanted: str) -> None:
+        nonlocal lagging
+        lagging = lagging and wanted != path
+        await sync(wanted)
+
+    monkeypatch.setattr(store, "get", get_old)
+    monkeypatch.setattr(store, "sync", catch_up)
 
 
 async def add(peer: Peer, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, add, contents, rewrite
+from tests.in_process import DEADLINE_S, InProcess, add, contents, lag_behind, rewrite
 
 import bkpy
 from bkpy.client.connect import Client
@@ -78,6 +78,19 @@ def deny(result: ReadResult) -> ReadResult:
 
 def forget(result: ReadResult) -> ReadResult:
     return ReadResult([], 1 << 40, [(0, 1 << 40)], -1)
+
+
+def damage_id_of(entry_id: int) -> Callable[[ReadResult], ReadResult]:
+    """Flip a bit of that entry's id, so that its record seems to be another's."""
+
+    def damage(result: ReadResult) -> ReadResult:
+        data = bytearray(b"".join(result.segments))
+        for header in walk(bytes(data)):
+            if header.entry_id == entry_id:
+                data[header.offset + 8 + 5] ^= 1
+        return result._replace(segments=[data])
+
+    return damage
 
 
 def damage_from(entry_id: int) -> Callable[[ReadResult], ReadResult]:
@@ -257,6 +270,24 @@ async def test_damage_on_all_replicas_is_a_digest_mismatch_and_comes_after_the_i
 
 
 @pytest.mark.scenario(36)
+@pytest.mark.scenario(37)
+@pytest.mark.parametrize("sizes", [{}, {"ensemble_size": 5}], ids=str)
+async def test_a_record_whose_id_is_damaged_everywhere_is_a_digest_mismatch_and_not_a_missing_entry(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]
+) -> None:
+    client = await cluster.client()
+    writer = await closed_ledger(client, **sizes)
+    for reads in watched(cluster, writer, monkeypatch).values():
+        reads.then = damage_id_of(40)
+    reader = await client.open_ledger(writer.ledger_id)
+    found: list[bytes] = []
+    with pytest.raises(bkpy.DigestMismatchError) as raised:
+        await collect(reader.read(), found)
+    assert found == payloads()[:40]
+    assert (raised.value.ledger_id, raised.value.entry_id) == (writer.ledger_id, 40)
+
+
+@pytest.mark.scenario(36)
 @pytest.mark.parametrize(
     ("behaviours", "error"),
     [
@@ -320,6 +351,11 @@ async def moved_ledger(cluster: InProcess, client: Client) -> tuple[bkpy.LedgerR
     """A ledger of one copy, a reader of it, and where the copy is after re-replication, as the reader doesn't know."""
     writer = await closed_ledger(client, ensemble_size=1, write_quorum=1)
     reader = await client.open_ledger(writer.ledger_id)
+    return reader, *await move(client, writer)
+
+
+async def move(client: Client, writer: LedgerWriter) -> tuple[str, str]:
+    """Re-replicate a ledger of one copy; returns where the copy was and where it is."""
     old = writer.metadata.fragments[0].bookies[0]
     new = next(i for i in "abcde" if i != old)
     frame = await client._pool.peer(old).call(
@@ -329,7 +365,7 @@ async def moved_ledger(cluster: InProcess, client: Client) -> tuple[bkpy.LedgerR
     columns = [int(Flags.RECOVERY), [writer.ledger_id], [0], [100], 1, [len(frame.body)]]
     assert await add(client._pool.peer(new), columns, bytes(frame.body), client._pool) == 0
     await rewrite(client, writer.ledger_id, fragments=(Fragment(0, (new,)),))
-    return reader, old, new
+    return old, new
 
 
 @pytest.mark.scenario(41)
@@ -350,6 +386,18 @@ async def test_a_reader_follows_an_ensemble_whose_old_bookie_is_gone(cluster: In
     async with asyncio.timeout(DEADLINE_S):
         assert [e.data async for e in reader.read()] == payloads()
     assert reader.metadata.fragments[0].bookies == (new,)
+
+
+@pytest.mark.scenario(41)
+async def test_an_entry_is_denied_on_fresh_metadata_alone(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's metadata server lags behind: a plain read gives the ensemble that was."""
+    client, behind = await cluster.client(), await cluster.client()
+    writer = await closed_ledger(client, ensemble_size=1, write_quorum=1)
+    await lag_behind(behind._cluster.store, behind._cluster.catalog.path_of(writer.ledger_id), monkeypatch)
+    reader = await behind.open_ledger(writer.ledger_id)
+    old, _ = await move(client, writer)
+    Reads(cluster.storage(old), monkeypatch).then = deny
+    assert [e.data async for e in reader.read()] == payloads()
 
 
 @pytest.mark.scenario(41)

@@ -1,0 +1,167 @@
+"""Recovery from bookies whose answers are damaged, say nothing, or come from a metadata server that lags behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually, lag_behind
+from tests.unit.client.support import check_closed, fail_adds, put, write
+
+import bkpy
+from bkpy.client.connect import Client
+from bkpy.client.writer import LedgerWriter
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.records import walk
+from bkpy.storage.ledger_storage import ReadResult
+
+DAMAGED = 3  # the entry
+# Where a bit of its record is flipped: (byte, bit).
+FLIPS = {
+    "size, a little": (0, 1),
+    "size, a lot": (3, 6),
+    "checksum": (4, 0),
+    "id, to the one before": (8, 0),
+    "id, far away": (13, 0),
+    "id, negative": (15, 7),
+    "last add confirmed": (16, 0),
+    "length": (24, 0),
+    "payload": (40, 3),
+}
+
+
+def unconfirmed() -> list[bytes]:
+    return [b"first", *(b"%03d" % i * 33 for i in range(1, 11))]
+
+
+async def unconfirmed_ledger(client: Client) -> LedgerWriter:
+    """A ledger of which three bookies have all entries and know that the first was acknowledged."""
+    writer = await client.create_ledger(ack_quorum=3)
+    entries = unconfirmed()
+    await writer.append(entries[0])
+    await writer.append_batch(entries[1:])
+    writer.abandon()
+    return writer
+
+
+def answer(cluster: InProcess, name: str, monkeypatch: pytest.MonkeyPatch, then: Callable[[ReadResult], Any]) -> None:
+    """Do `then` to what the bookie's reads result in."""
+    storage = cluster.storage(name)
+    original = storage.read
+
+    async def read(*args: Any) -> ReadResult:
+        result: ReadResult = then(await original(*args))
+        return result
+
+    monkeypatch.setattr(storage, "read", read)
+
+
+def flipping(byte: int, bit: int) -> Callable[[ReadResult], ReadResult]:
+    """A bit of the damaged entry's record is flipped, wherever it is read."""
+
+    def flip(result: ReadResult) -> ReadResult:
+        data = bytearray(b"".join(result.segments))
+        for header in walk(bytes(data)):
+            if header.entry_id == DAMAGED:
+                data[header.offset + byte] ^= 1 << bit
+        return result._replace(segments=[data])
+
+    return flip
+
+
+@pytest.mark.scenario(37)
+@pytest.mark.parametrize("flip", FLIPS.values(), ids=FLIPS)
+async def test_one_damaged_copy_denies_no_entry_of_a_ledger_that_is_recovered(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, flip: tuple[int, int]
+) -> None:
+    """A single denial would do to end the ledger, because all three bookies had to acknowledge; none is there."""
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await unconfirmed_ledger(client)
+    damaged = client._pool.peer("a")
+    answered = asyncio.Event()
+
+    def flip_and_tell(result: ReadResult) -> ReadResult:
+        answered.set()
+        return flipping(*flip)(result)
+
+    answer(cluster, "a", monkeypatch, flip_and_tell)
+    for name in "bc":  # these are heard only after the damaged answer
+        storage = cluster.storage(name)
+
+        async def later(*args: Any, read: Any = storage.read) -> Any:
+            await answered.wait()
+            await eventually(lambda: not damaged._calls)
+            return await read(*args)
+
+        monkeypatch.setattr(storage, "read", later)
+    reader = await client.recover_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 10
+    monkeypatch.undo()
+    assert await contents(client, writer.ledger_id) == unconfirmed()
+
+
+@pytest.mark.scenario(4)
+@pytest.mark.scenario(37)
+@pytest.mark.parametrize("flip", FLIPS.values(), ids=FLIPS)
+async def test_a_ledger_whose_copies_are_all_damaged_is_closed_nowhere(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, flip: tuple[int, int]
+) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await unconfirmed_ledger(client)
+    for name in "abc":
+        answer(cluster, name, monkeypatch, flipping(*flip))
+    with pytest.raises(bkpy.LedgerRecoveryError):
+        async with asyncio.timeout(DEADLINE_S):
+            await client.recover_ledger(writer.ledger_id)
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    monkeypatch.undo()
+    await client.recover_ledger(writer.ledger_id)
+    assert await contents(client, writer.ledger_id) == unconfirmed()
+
+
+@pytest.mark.scenario(4)
+async def test_bookies_that_examine_nothing_end_the_recovery(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked once each, and not for ever: the same question gets the same answer."""
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await unconfirmed_ledger(client)
+    for name in "abc":
+        answer(cluster, name, monkeypatch, lambda result: ReadResult([], 0, [], -1))
+    with pytest.raises(bkpy.LedgerRecoveryError, match="examined nothing"):
+        async with asyncio.timeout(DEADLINE_S):
+            await client.recover_ledger(writer.ledger_id)
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
+async def test_no_ledger_stays_presented_after_its_recovery(five: InProcess) -> None:
+    """Not even at a bookie that was replaced meanwhile, nor at one that took its place."""
+    client, other = await five.client(explicit_lac_interval_s=0), await five.client()
+    writer = await write(client, 5)
+    await put(client, writer, writer.ensemble[1], [5, 6], lac=4)
+    fail_adds(five, writer.ensemble[0])
+    await other.recover_ledger(writer.ledger_id)
+    await check_closed(other, writer.ledger_id, 7)
+    assert len((await other.ledger_metadata(writer.ledger_id)).fragments) == 2
+    assert not any(peer._presented for peer in other._pool._peers.values())
+    assert not other._pool._keys
+
+
+async def test_a_ledger_is_recovered_by_a_metadata_server_that_lags_behind(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it read to begin with is old, and so would be every plain read after a write that somebody overtook."""
+    client, other = await five.client(explicit_lac_interval_s=0), await five.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(b"0")
+    path = other._cluster.catalog.path_of(writer.ledger_id)
+    await lag_behind(other._cluster.store, path, monkeypatch)
+    five.kill(writer.ensemble[0])
+    await writer.append(b"1")
+    assert len(writer.metadata.fragments) == 2
+    async with asyncio.timeout(DEADLINE_S):
+        reader = await other.recover_ledger(writer.ledger_id)
+    assert reader.last_add_confirmed == 1
+    assert await contents(client, writer.ledger_id) == [b"0", b"1"]
