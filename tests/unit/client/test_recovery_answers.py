@@ -139,8 +139,9 @@ async def test_bookies_that_examine_nothing_end_the_recovery(
 async def test_no_ledger_stays_presented_after_its_recovery(five: InProcess) -> None:
     """Not even at a bookie that was replaced meanwhile, nor at one that took its place."""
     client, other = await five.client(explicit_lac_interval_s=0), await five.client()
-    writer = await write(client, 5)
-    await put(client, writer, writer.ensemble[1], [5, 6], lac=4)
+    writer = await write(client, 5, ack_quorum=3)
+    for name in writer.ensemble:
+        await put(client, writer, name, [5, 6], lac=4)
     fail_adds(five, writer.ensemble[0])
     await other.recover_ledger(writer.ledger_id)
     await check_closed(other, writer.ledger_id, 7)
