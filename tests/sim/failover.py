@@ -9,9 +9,10 @@ have learnt that it is none any more, and `Stories.check` must be satisfied.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import warnings
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from random import Random
 from typing import Any
 
@@ -66,6 +67,7 @@ class Failover:
         writing = self.writing.start(self.write_all(), name="writers")
         reading = self.reading.start(self.read_all(), name="reader")
         await self.created.wait()
+        self.lag()
         faults = [asyncio.create_task(self.misfortunes(number)) for number in range(self.plan.randrange(4))]
         await asyncio.sleep(self.plan.random() ** 2 * 2)
         lame = asyncio.create_task(self.end_of_the_writer(self.plan.choice(ENDS)))
@@ -84,6 +86,14 @@ class Failover:
         self.rescuers[1].crash()
         self.rescuers[1].boot()
         await self.rescuers[1].start(self.check(), name="the account")
+
+    def lag(self) -> None:
+        """Some clients have a bookie that is farther away than the others, until faults end."""
+        for host in (self.writing, *self.rescuers):
+            if self.plan.random() < 0.5:
+                bookie, extra_s = self.plan.choice(self.cluster.bookies), self.plan.choice((0.005, 0.05, 0.3))
+                self.world.net.slow(host.address, bookie.host.address, extra_s)
+                self.world.net.slow(bookie.host.address, host.address, extra_s * self.plan.random())
 
     async def in_time(self, future: asyncio.Future[Any], who: str) -> None:
         done, _ = await asyncio.wait([future], timeout=PATIENCE_S)
@@ -236,10 +246,24 @@ class Failover:
     async def read_all(self) -> None:
         rng = self.world.stream("reader")
         await self.created.wait()
-        async with self.cluster.client(self.reading, read_timeout_s=2.0) as client:
+        async with self.client(self.reading, read_timeout_s=2.0) as client:
             while not self.over.is_set():
                 await self.stories.look(client, rng.choice(list(self.stories.by_id.values())))
                 await asyncio.sleep(rng.random() * 0.5)
+
+    @contextlib.asynccontextmanager
+    async def client(self, host: Host, **settings: Any) -> AsyncIterator[Client]:
+        """A client, made as soon as the metadata store can be reached."""
+        while True:
+            try:
+                client = await self.cluster.connect(host, **settings)
+                break
+            except MetadataUnavailableError:
+                await asyncio.sleep(0.1)
+        try:
+            yield client
+        finally:
+            await client.close()
 
     async def rescue(self, how: str) -> None:
         """Recover all ledgers, in one of several ways."""
@@ -262,7 +286,7 @@ class Failover:
 
     async def recover_all(self, host: Host) -> None:
         settings = {"add_timeout_s": 1.0, "connect_timeout_s": 1.0, "read_timeout_s": self.plan.choice((0.5, 5.0))}
-        async with self.cluster.client(host, **settings) as client:
+        async with self.client(host, **settings) as client:
             await asyncio.gather(*(self.recover(host, client, story) for story in self.stories.by_id.values()))
 
     async def recover(self, host: Host, client: Client, story: Story) -> None:
@@ -368,6 +392,10 @@ class Failover:
 
 def failover_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
     # Where everything is far away, more can happen on the way.
-    latency_s = ((0.00005, 0.0005), (0.0005, 0.02))[seed // 2 % 2]
-    cluster = Cluster(seed, bookies=4 + seed % 2, world=World(seed, network_latency_s=latency_s))
+    world = World(
+        seed,
+        network_latency_s=((0.00005, 0.0005), (0.0005, 0.02))[seed // 2 % 2],
+        metadata_latency_s=((0.0002, 0.002), (0.01, 0.1))[seed // 4 % 2],
+    )
+    cluster = Cluster(seed, bookies=4 + seed % 2, world=world)
     return cluster, Failover(cluster).run()

@@ -22,8 +22,8 @@ class SimSession(MemorySession):
         self,
         tree: MemoryStore,
         rng: random.Random,
+        latency_s: tuple[float, float],  # of each way
         *,
-        latency_s: tuple[float, float] = (0.0002, 0.002),
         session_timeout_s: float = 10.0,
         call_timeout_s: float = 10.0,
     ) -> None:

@@ -58,12 +58,14 @@ class World:
         *,
         network_latency_s: tuple[float, float] = (0.00005, 0.0005),
         disk_latency_s: tuple[float, float] = (0.00005, 0.001),
+        metadata_latency_s: tuple[float, float] = (0.0002, 0.002),
     ) -> None:
         self.seed = seed
         self.loop = SimLoop()
         self.net = SimNet(self.loop, seed, latency_s=network_latency_s)
         self.net.observer = lambda what, detail: self.record("net", what, detail)
         self.disk_latency_s = disk_latency_s
+        self.metadata_latency_s = metadata_latency_s
         self.hosts: dict[str, Host] = {}
         self.trace: list[Event] = []
         runtime = sim_runtime(self.loop, SimDisk(f"world-{seed}"), f"world-{seed}", faults=SimFaults(f"world-{seed}"))
@@ -203,7 +205,7 @@ class Host:
 
     def session(self) -> SimSession:
         """A new session of the host's process with the world's metadata store."""
-        session = self.do(SimSession, self.world.metadata, self.world.metadata_rng)
+        session = self.do(SimSession, self.world.metadata, self.world.metadata_rng, self.world.metadata_latency_s)
         session.runtime = self.runtime  # whose fault points are the host's
         self.sessions.append(session)
         return session
