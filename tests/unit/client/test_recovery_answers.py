@@ -88,13 +88,13 @@ async def test_one_damaged_copy_denies_no_entry_of_a_ledger_that_is_recovered(
         return flipping(*flip)(result)
 
     answer(cluster, "a", monkeypatch, flip_and_tell)
-    for name in "bc":  # these are heard only after the damaged answer
+    for name in "bc":  # these are heard only after the damaged answer, and tell of one entry at a time
         storage = cluster.storage(name)
 
-        async def later(*args: Any, read: Any = storage.read) -> Any:
+        async def later(ledger_id: int, first: int, last: int, bytes_max: int, read: Any = storage.read) -> Any:
             await answered.wait()
             await eventually(lambda: not damaged._calls)
-            return await read(*args)
+            return await read(ledger_id, first, last, 1)
 
         monkeypatch.setattr(storage, "read", later)
     reader = await client.recover_ledger(writer.ledger_id)
