@@ -14,7 +14,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * <pre>
  * load ENSEMBLE ACKQUORUM SIZE OUTSTANDING   begins to write, with a new client; the answer has the ledger's bookies
  * mark                                       the longest time without an acknowledgement since the last mark
- * finish                                     ends the load, closes and deletes the ledger
+ * finish                                     ends the load, closes and deletes the ledger; the answer has the longest
+ *                                            time since the last mark
  * prepare                                    a ledger of one acknowledged entry, by a new client
  * submit ENTRIES SIZE                        hands that many entries over, and returns
  * abandon                                    waits until all are acknowledged; leaves the ledger open
@@ -120,6 +121,7 @@ final class PeerFailures {
     private String finish() throws Exception {
         running = false;
         await(outstanding);
+        long gap = mark(); // until the last of them, however late
         writer.close();
         long last = writer.getLastAddConfirmed();
         if (last + 1 != entries) {
@@ -128,7 +130,8 @@ final class PeerFailures {
         int ensembles = writer.getLedgerMetadata().getAllEnsembles().size();
         bk.deleteLedger(writer.getId());
         bk.close();
-        return "{\"entries\": " + entries + ", \"ensembles\": " + ensembles + "}";
+        return String.format(Locale.ROOT, "{\"entries\": %d, \"ensembles\": %d, \"gap_ms\": %.3f}",
+                entries, ensembles, gap / 1e6);
     }
 
     // --- a ledger whose writer is gone

@@ -232,6 +232,15 @@ def test_an_answer_without_a_figure_is_an_error(monkeypatch: pytest.MonkeyPatch,
     assert bookkeeper.parse_answer(b'{"entries_per_s": 5.0}\n') == {"entries_per_s": 5.0}
 
 
+def test_failures_become_medians_and_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = script(monkeypatch, "failures")
+    found = failures.summary("a bookie killed", {"bkpy": [3.0, 9.0, 5.0], "BookKeeper": [50.0, 40.0]})
+    assert found["median_ms"] == {"bkpy": 5.0, "BookKeeper": 45.0}
+    assert failures.table([found]).row_count == 2
+    with pytest.raises(failures.PeerError, match="9999 of 10000"):
+        failures._check_unconfirmed(9999)
+
+
 def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = script(monkeypatch, "rows").ROWS
     first = rows[0]
