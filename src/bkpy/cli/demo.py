@@ -127,6 +127,7 @@ def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
         ("flights acknowledged", "recovered", "lost", "different from the source"),
         [(found.acknowledged, found.recovered, found.lost, found.different)],
     )
+    click.echo()
     return found.lost == 0 and found.different == 0
 
 
