@@ -481,6 +481,8 @@ class Appends(Replicator):
     def _release(self, size: int, count: int) -> None:
         self._window_bytes -= size
         self._window_entries -= count
+        if not self._gate:  # then nobody waits
+            return
         waiters = self._waiters
         if self._crowd:
             self._wake_crowd()

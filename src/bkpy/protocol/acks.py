@@ -147,12 +147,12 @@ class Reopened:
 class LedgerAcks:
     """The order of one ledger's batches, and how far everything is acknowledged."""
 
-    __slots__ = ("_frozen", "_queue", "_straddling", "last_add_confirmed", "last_sent")
+    __slots__ = ("_queue", "_straddling", "frozen", "last_add_confirmed", "last_sent")
 
     def __init__(self, last_add_confirmed: int = -1) -> None:
         self._queue: deque[Batch] = deque()
         self._straddling: list[Batch] = []  # done and out of the queue, but with entries above last add confirmed
-        self._frozen = False
+        self.frozen = False
         self.last_add_confirmed = last_add_confirmed
         self.last_sent = last_add_confirmed
 
@@ -166,7 +166,16 @@ class LedgerAcks:
     def done(self, batch: Batch) -> int:
         """The batch is on its ack quorum; returns last add confirmed, which may be what it was."""
         batch.done = True
-        return self.last_add_confirmed if self._frozen else self._advance()
+        if self.frozen:
+            return self.last_add_confirmed
+        queue = self._queue
+        if len(queue) == 1 and queue[0] is batch:  # the rule where there are many ledgers
+            queue.popleft()
+            if self._straddling:
+                self._straddling.clear()
+            self.last_add_confirmed = self.last_sent
+            return self.last_sent
+        return self._advance()
 
     def _advance(self) -> int:
         """All ids below the first one of the first batch that isn't done are acknowledged, because batches of one turn
@@ -183,17 +192,13 @@ class LedgerAcks:
             self._straddling = [batch for batch in self._straddling if batch.last_id > self.last_add_confirmed]
         return self.last_add_confirmed
 
-    @property
-    def frozen(self) -> bool:
-        return self._frozen
-
     def freeze(self) -> None:
         """From now on nothing is acknowledged; what is done is remembered."""
-        self._frozen = True
+        self.frozen = True
 
     def thaw(self) -> int:
         """Acknowledge again; returns last add confirmed."""
-        self._frozen = False
+        self.frozen = False
         return self._advance()
 
     def above(self) -> list[Batch]:
@@ -217,6 +222,6 @@ class LedgerAcks:
     def check_invariants(self) -> None:
         firsts = [b.first_id for b in self._queue]
         assert firsts == sorted(set(firsts)), "batches out of order"
-        assert self._frozen or not self._queue or not self._queue[0].done, "a done batch at the head"
+        assert self.frozen or not self._queue or not self._queue[0].done, "a done batch at the head"
         assert all(b.done and b.last_id > self.last_add_confirmed for b in self._straddling)
         assert self.last_add_confirmed <= self.last_sent
