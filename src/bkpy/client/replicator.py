@@ -257,9 +257,12 @@ class Replicator:
                     return
                 if reaction is Reaction.CHANGE and await self._change():
                     continue
-                if self._give_up() or self._error is not None:
+                if self._error is not None:
                     return
                 await asyncio.sleep(self._next_pause() * (1 + self._runtime.rng.random()) / 2)
+                # Not before the pause: of several bookies that refuse, one is always the first to say so.
+                if self._give_up() or self._error is not None:
+                    return
                 self._send_again()
         except BookKeeperError as e:
             self._broken(e)

@@ -223,10 +223,33 @@ async def test_bookies_that_refuse_are_tried_less_and_less_often_until_the_write
         async with asyncio.timeout(DEADLINE_S):
             await writer.append(b"1")
     assert pauses == [min(0.05 * 2**n, 1.0) for n in range(len(pauses))]
-    # Half of each pause is waited at least: the first ten are longer than the writer had.
-    assert 2 <= len(pauses) <= 10
+    # Half of each pause is waited at least: eleven are longer than the writer had.
+    assert 2 <= len(pauses) <= 11
     assert len(sent) <= 2 * len(pauses)
     assert len(warnings(caplog)) == 2  # once for each of them
+    writer.abandon()
+
+
+@pytest.mark.scenario(26)
+async def test_a_writer_gives_up_though_bookies_refuse_one_after_the_other(
+    refusing: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the first of them says so, the second has not answered what it was sent again."""
+    client = await refusing.client(no_bookies_timeout_s=0.5)
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    resend = client._flights.resend
+
+    def later_to_b(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
+        delay_s = 0.02 if bookie_id == "b" else 0.0  # shorter than any pause
+        asyncio.get_running_loop().call_later(delay_s, resend, writer, bookie_id, list(batches), flags)
+
+    monkeypatch.setattr(client._flights, "resend", later_to_b)
+    for name in "ab":
+        refusing.server(name).read_only = True
+    with pytest.raises(bkpy.BookieUnavailableError, match="no others"):
+        async with asyncio.timeout(DEADLINE_S):
+            await writer.append(b"1")
     writer.abandon()
 
 
