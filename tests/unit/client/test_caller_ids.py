@@ -81,6 +81,54 @@ async def test_the_next_id_in_order_always_has_room(cluster: InProcess) -> None:
 
 
 @pytest.mark.scenario(32)
+@pytest.mark.scenario(34)
+@pytest.mark.parametrize("ending", ["failed", "abandoned", "closed", "client closed"])
+async def test_appends_that_wait_for_room_end_with_their_writer(cluster: InProcess, ending: str) -> None:
+    client = await cluster.client(write_window_entries=2)
+    writer = await client.create_ledger(caller_ids=True)
+    appends = [asyncio.create_task(writer.append(b"x", entry_id=i)) for i in (5, 6, 7, 8)]
+    await eventually(lambda: len(writer._early) == len(writer._crowd) == 2)
+    error: type[bkpy.BookKeeperError] = bkpy.ClientClosedError
+    if ending == "failed":
+        writer.failed(bkpy.LedgerFencedError("somebody else is recovering the ledger"))
+        error = bkpy.LedgerFencedError
+    elif ending == "abandoned":
+        writer.abandon()
+    elif ending == "closed":
+        await writer.close()
+        error = bkpy.LedgerClosedError
+    else:
+        await client.close()
+    async with asyncio.timeout(DEADLINE_S):
+        results = await asyncio.gather(*appends, return_exceptions=True)
+    assert [type(result) for result in results] == [error] * 4
+    assert not any(result.outcome_unknown for result in results if isinstance(result, bkpy.BookKeeperError))
+
+
+@pytest.mark.scenario(32)
+async def test_the_window_holds_for_ids_in_order(cluster: InProcess) -> None:
+    """The next id in order needs no room of its own only while nothing else can make some."""
+    client = await cluster.client(write_window_entries=10, add_timeout_s=2 * DEADLINE_S)
+    writer = await client.create_ledger(caller_ids=True)
+    await writer.append(b"0", entry_id=0)
+    for name in writer.ensemble:
+        cluster.hang(name)
+    pending = [writer.append_nowait(b"%d" % i, entry_id=i) for i in range(1, 11)]
+    with pytest.raises(bkpy.WouldBlock):
+        writer.append_nowait(b"11", entry_id=11)
+    waiting = [asyncio.create_task(writer.append(b"%d" % i, entry_id=i)) for i in (12, 11, 13)]
+    await eventually(lambda: len(writer._crowd) == 3)
+    assert writer._window_entries == 10
+    for name in writer.ensemble:
+        for connection in cluster.connections(name):
+            connection.resume("hung")
+    async with asyncio.timeout(DEADLINE_S):
+        assert await asyncio.gather(*pending, *waiting) == [*range(1, 11), 12, 11, 13]
+        await writer.close()
+    assert await contents(client, writer.ledger_id) == [b"%d" % i for i in range(14)]
+
+
+@pytest.mark.scenario(32)
 async def test_ids_are_for_the_ledgers_that_were_created_for_them(cluster: InProcess) -> None:
     client = await cluster.client()
     chosen, counted = await client.create_ledger(caller_ids=True), await client.create_ledger()

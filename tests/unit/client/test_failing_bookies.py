@@ -11,7 +11,7 @@ from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 import bkpy
 from bkpy.client.connect import Client
 from bkpy.client.writer import LedgerWriter
-from bkpy.errors import MetadataUnavailableError
+from bkpy.errors import MetadataConflictError, MetadataUnavailableError
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
@@ -339,6 +339,53 @@ async def test_a_copy_of_an_earlier_fragment_that_was_moved_meanwhile_stays_move
     assert writer.metadata.fragments[0].bookies[0] == spare
     assert len(writer.metadata.fragments) == 3
     await writer.close()
+
+
+@pytest.mark.scenario(25)
+@pytest.mark.scenario(27)
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [
+        (MetadataConflictError("somebody was first"), bkpy.LedgerFencedError),
+        (RuntimeError("a defect"), bkpy.BookKeeperError),
+        (asyncio.CancelledError(), bkpy.ClientClosedError),
+    ],
+    ids=["recovery", "defect", "abandon"],
+)
+async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_change_ends_in_an_error(
+    five: InProcess, ending: BaseException, error: type[bkpy.BookKeeperError]
+) -> None:
+    """It counts a bookie that the metadata may name no more: a recovery need not ask it."""
+    client, other = await five.client(add_timeout_s=2 * DEADLINE_S), await five.client()
+    writer = await client.create_ledger(ack_quorum=2)
+    await writer.append(b"0")
+    slow, replaced, hung = writer.ensemble
+    peers = [client._pool.peer(name) for name in writer.ensemble]
+    await eventually(lambda: not any(peer._adds for peer in peers))
+    five.hang(slow)
+    five.hang(hung)
+    pending = writer.append_nowait(b"1")
+    await eventually(lambda: bool(peers[0]._adds) and not peers[1]._adds)  # one bookie has it
+
+    async def end(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
+        await other_writes(other, writer.ledger_id, lambda metadata: metadata.in_recovery())
+        for connection in five.connections(slow):
+            connection.resume("hung")
+        await eventually(lambda: writer._acks.above()[0].done)  # a second one, but the first is being replaced
+        if isinstance(ending, asyncio.CancelledError):
+            writer.abandon()
+        raise ending
+
+    async with metadata_writes(client, end):
+        five.kill(replaced)
+        writer.append_nowait(b"2")  # which finds out
+        with pytest.raises(error) as failure:
+            async with asyncio.timeout(DEADLINE_S):
+                await pending
+    assert failure.value.outcome_unknown
+    assert writer.last_add_confirmed == 0
+    await eventually(lambda: writer._mending is None)
+    assert writer.last_add_confirmed == 0
 
 
 async def test_a_change_whose_outcome_is_unknown_is_found_out(five: InProcess) -> None:

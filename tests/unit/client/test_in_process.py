@@ -245,6 +245,77 @@ async def test_close_waits_for_an_append_that_has_just_been_given_room(cluster: 
         assert await contents(client, writer.ledger_id) == [b"first", b"waited"]
 
 
+@pytest.mark.scenario(34)
+async def test_close_ends_when_an_append_was_cancelled_as_its_writer_failed(cluster: InProcess) -> None:
+    """Before the append that waits for room hears of the failure, whoever hears first cancels it."""
+    client = await cluster.client(write_window_entries=1, add_timeout_s=2 * DEADLINE_S)
+    writer = await client.create_ledger()
+    for name in writer.ensemble:
+        cluster.hang(name)
+    first = writer.append_nowait(b"first")
+    waiting = asyncio.create_task(writer.append(b"waited"))
+    first.add_done_callback(lambda _: waiting.cancel())
+    await asyncio.sleep(0)
+    assert writer._waiters
+    writer.failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    async with asyncio.timeout(DEADLINE_S):
+        await writer.close()
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == -1
+
+
+async def test_abandoning_a_writer_twice_leaves_a_recovery_its_key(cluster: InProcess) -> None:
+    """Of the same ledger, by the same client: the key is needed until both have ended."""
+    client = await cluster.client()
+    writer = await client.create_ledger(password=b"p")
+    await writer.append(b"x")
+    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)  # as a recovery does
+    writer.abandon()
+    writer.abandon()
+    assert client._pool._keys == {writer.ledger_id: writer.metadata.ledger_key}
+    client._pool.forget_key(writer.ledger_id)
+    assert not client._pool._keys
+
+
+@pytest.mark.scenario(40)
+async def test_an_idle_writer_publishes_last_add_confirmed_though_it_was_asked_for_more_to_send(
+    cluster: InProcess,
+) -> None:
+    """A writer that was held, or whose bookies have changed, is asked; if it has nothing it has told nobody."""
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    client._flights.mark(writer)
+    reader = await other.open_ledger(writer.ledger_id)
+    async with asyncio.timeout(DEADLINE_S):
+        while await reader.read_last_add_confirmed() < 0:
+            await asyncio.sleep(0.01)
+    await writer.close()
+
+
+async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailable(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for the connection is woken a turn of the loop after it came up."""
+    client = await cluster.client()
+    peer = client._pool.peer("a")
+    came_up = client_peer.Peer._came_up
+
+    def come_and_go(self: client_peer.Peer, connection: Any) -> None:
+        came_up(self, connection)
+        connection.transport.abort()
+        self.connection_lost(connection, None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client_peer.Peer, "_came_up", come_and_go)
+        with pytest.raises(bkpy.BookieUnavailableError, match="lost") as failure:
+            await peer.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S)
+        assert failure.value.bookie == "a"
+    reply = await peer.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S, again=True)
+    assert m.reply_status(reply.head) == Status.NO_SUCH_LEDGER
+
+
 async def test_a_reply_that_makes_no_sense_fails_the_append_and_not_only_the_connection(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,105 @@
+"""Keys that a bookie has forgotten while it was asked to fence their ledgers: nothing is answered without a fence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess, eventually
+
+from bkpy.bookie import connection as bookie_connection
+from bkpy.bookie.connection import Connection
+from bkpy.client.connect import Client
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Flags, Op, Status
+
+RECOVERY = int(Flags.RECOVERY)
+REQUESTS = {
+    Op.READ: lambda ledger_id: m.pack([RECOVERY, ledger_id, 0, 10, 1000]),
+    Op.READ_LAC: lambda ledger_id: m.pack([RECOVERY, ledger_id]),
+}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
+    local = InProcess(tmp_path)
+    await local.start()
+    yield local
+    await local.stop()
+
+
+async def ledger_of_another(cluster: InProcess, client: Client) -> int:
+    """A ledger that a client now gone has written to all bookies; `client` knows its key."""
+    gone = await cluster.client()
+    writer = await gone.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    await gone.close()
+    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    return writer.ledger_id
+
+
+async def connected(cluster: InProcess, client: Client) -> Connection:
+    """Bookie a's side of the client's connection."""
+    await eventually(lambda: not cluster.connections("a"))
+    await client._pool.peer("a").connect()
+    await eventually(lambda: [connection.greeted for connection in cluster.connections("a")] == [True])
+    return cluster.connections("a")[0]
+
+
+async def ask(client: Client, op: Op, ledger_id: int) -> Status:
+    """What bookie a answers without being presented the key once more."""
+    reply = await client._pool.peer("a").call(op, REQUESTS[op](ledger_id), timeout_s=DEADLINE_S)
+    return m.reply_status(reply.head)
+
+
+@pytest.mark.scenario(19)
+@pytest.mark.parametrize("op", REQUESTS, ids=lambda op: op.name)
+async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented_again(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, op: Op
+) -> None:
+    monkeypatch.setattr(bookie_connection, "_AUTHORISED_MAX", 3)
+    client = await cluster.client()
+    ledger_id = await ledger_of_another(cluster, client)
+    key = client._pool._keys[ledger_id]
+    for other in (901, 902, 903):
+        client._pool.add_key(other, key)
+    connection = await connected(cluster, client)
+    peer, storage = client._pool.peer("a"), cluster.storage("a")
+    looking, go_on = asyncio.Event(), asyncio.Event()
+    states = storage.states
+
+    async def held(ledger_ids: Any) -> Any:
+        looking.set()
+        await go_on.wait()
+        return await states(ledger_ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "states", held)
+        peer._present({ledger_id})
+        async with asyncio.timeout(DEADLINE_S):
+            await looking.wait()
+        peer._present({901, 902, 903})  # more than one connection may have: all before are forgotten
+        await eventually(lambda: 903 in connection._presented)
+        go_on.set()
+        await eventually(lambda: not connection._backlog_busy)
+    assert await ask(client, op, ledger_id) == Status.KEY_REQUIRED
+    assert ledger_id not in storage.fenced
+    reply = await peer.call_as_owner(op, REQUESTS[op](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S)
+    assert m.reply_status(reply.head) == Status.OK
+    assert ledger_id in storage.fenced
+
+
+@pytest.mark.scenario(19)
+@pytest.mark.parametrize("op", REQUESTS, ids=lambda op: op.name)
+async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster: InProcess, op: Op) -> None:
+    client = await cluster.client()
+    ledger_id = await ledger_of_another(cluster, client)
+    connection = await connected(cluster, client)
+    client._pool.peer("a")._present({ledger_id})
+    await eventually(lambda: ledger_id in connection._authorised)
+    connection._presented.clear()
+    assert await ask(client, op, ledger_id) == Status.OK
+    assert ledger_id in cluster.storage("a").fenced
