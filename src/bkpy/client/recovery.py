@@ -168,6 +168,8 @@ class LedgerRecovery:
         try:
             while not fencing.complete:
                 if fencing.impossible:
+                    for task in waiting:
+                        self._answers[tasks[task][1]] = "no answer yet"
                     raise self._undecided("too few bookies could be fenced")
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
