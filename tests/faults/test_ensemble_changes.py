@@ -14,7 +14,7 @@ from bkpy.local import LocalBookie
 from .clusters import ProxiedCluster
 from .load import Load
 from .oracle import check, check_replicas
-from .test_network_cuts import Fault, each_fault, read_on, write_on
+from .test_network_cuts import Fault, each_fault, each_kind_of_fault, read_on, write_on
 
 DEADLINE_S = 60.0
 ADD_TIMEOUT_S = 1.0
@@ -35,7 +35,7 @@ async def test_a_bookie_that_the_ack_quorum_needs_is_replaced(
 
 
 @pytest.mark.scenario(42)
-@each_fault
+@each_kind_of_fault
 async def test_reading_a_striped_ledger_goes_on_without_one_bookie(tmp_path: Path, fault: Fault) -> None:
     await read_on(tmp_path, fault, (3, 2, 2))
 

@@ -89,9 +89,16 @@ FAULTS: list[Fault] = [
     reset_again_and_again,
 ]  # fmt: skip
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+# One of each kind; the others in the full run.
+OF_EACH_KIND = (slow, replies_stop, requests_vanish, half_open, reset_in_the_middle_of_a_reply)
+each_kind_of_fault = pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=() if fault in OF_EACH_KIND else pytest.mark.exhaustive) for fault in FAULTS],
+    ids=lambda fault: fault.__name__,
+)
 
 
-@each_fault
+@each_kind_of_fault
 async def test_writing_goes_on_without_one_bookie_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
     await write_on(tmp_path, fault, (3, 3, 2))
 
