@@ -12,6 +12,7 @@ acknowledged; an entry counts only on bookies that the metadata name for it; onc
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from collections import deque
@@ -35,7 +36,7 @@ _PAUSE_MAX_S: Final = 1.0
 log = logging.getLogger("bkpy.client")
 
 
-class Replicator:
+class Replicator(abc.ABC):
     """The common part of `LedgerWriter` and of a ledger's recovery."""
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
@@ -126,44 +127,45 @@ class Replicator:
 
     # --- what a subclass does ---------------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def gather(self) -> None:
         """Hand all that is unsent to routes, unless the acknowledgements are frozen."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _confirm(self, confirmed: int) -> None:
         """Everything up to `confirmed` is on its ack quorum."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def failed(self, error: BookKeeperError) -> None:
         """Nothing more can be confirmed."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
         """Make `ensemble` that of the entries above last add confirmed; whether that was done, or another was found.
 
         Called while the acknowledgements are frozen. Sets `_metadata`. False if nothing was changed and nothing will
         be. Raises what ends the replicator.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def publish_lac(self) -> None:
         """Tell the bookies what is confirmed, if there is something to tell."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def abandon(self) -> None:
         """End without closing the ledger."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _resume(self) -> None:
         """Acknowledgements are no longer frozen: send what has gathered."""
 
+    @abc.abstractmethod
     def _pending(self) -> bool:
         """Whether something that was handed over is not confirmed, sent or not."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _idle(self) -> bool:
         """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
-        return False
 
     # --- the flights' calls -----------------------------------------------------------------------------------------
 
