@@ -121,7 +121,7 @@ class Appends(Replicator):
         return self._metadata
 
     def __repr__(self) -> str:
-        return f"<LedgerWriter ledger={self._ledger_id} last_add_confirmed={self._confirmed}>"
+        return f"<LedgerWriter ledger={self._ledger_id} last_add_confirmed={self._lac}>"
 
     # --- appending --------------------------------------------------------------------------------------------------
 

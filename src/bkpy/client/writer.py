@@ -64,8 +64,9 @@ class LedgerWriter(Appends):
         """Make durable what was acknowledged so far, on the whole ensemble; returns last add confirmed, which moves.
 
         For ledgers created with `deferred_sync=True`, where an append is acknowledged before it is on disk. Raises
-        `BookieUnavailableError` if a bookie can't say so. If a bookie's connection was lost since the last call, what
-        it had not synced may be lost: then the writer has failed, and its ledger ends where the last call left it.
+        `BookieUnavailableError` if a bookie can't say so. If a bookie's connection was lost since the last call and
+        something was sent since, that may be lost: then the writer has failed, and its ledger ends where the last call
+        left it.
         """
         if not self._deferred:
             raise ConfigError("force is for ledgers created with deferred_sync=True", ledger_id=self._ledger_id)
@@ -75,6 +76,8 @@ class LedgerWriter(Appends):
         await asyncio.gather(*(self._force(bookie_id) for bookie_id in self.ensemble))
         if self._error is not None:
             raise self._failure()
+        if self._acks.last_sent == self._lac:
+            self._epochs = self._connections()  # nothing was sent that could have been lost with another one
         for bookie_id, epoch in self._connections().items():
             if epoch != self._epochs[bookie_id]:
                 self.failed(

@@ -6,6 +6,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
+from bkpy.client.connect import Client
 
 # --- caller-chosen ids --------------------------------------------------------------------------------------------
 
@@ -164,6 +165,17 @@ async def test_a_ledger_with_a_gap_is_recovered_up_to_it(five: InProcess) -> Non
 # --- deferred sync ------------------------------------------------------------------------------------------------
 
 
+async def connected_again(client: Client, name: str) -> None:
+    """Return once the client has a connection to the bookie, which was lost before."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await client._pool.peer(name).connect(again=True)
+                return
+            except bkpy.BookieUnavailableError:
+                await asyncio.sleep(0.01)
+
+
 @pytest.mark.scenario(35)
 async def test_force_moves_last_add_confirmed_and_nothing_else_does(cluster: InProcess) -> None:
     client, other = await cluster.client(), await cluster.client()
@@ -213,14 +225,7 @@ async def test_a_bookie_that_was_away_may_have_lost_what_was_not_forced(cluster:
     await writer.append(b"1")
     cluster.kill("b")
     await cluster.restart("b")
-    peer = client._pool.peer("b")
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                await peer.connect(again=True)
-                break
-            except bkpy.BookieUnavailableError:
-                await asyncio.sleep(0.01)
+    await connected_again(client, "b")
     with pytest.raises(bkpy.BookieUnavailableError, match="connection was lost") as failure:
         await writer.force()
     assert failure.value.outcome_unknown
@@ -228,6 +233,22 @@ async def test_a_bookie_that_was_away_may_have_lost_what_was_not_forced(cluster:
     assert writer.last_add_confirmed == 0
     await writer.close()
     assert await contents(client, writer.ledger_id) == [b"0"]
+
+
+@pytest.mark.scenario(35)
+async def test_a_bookie_that_was_away_while_nothing_was_unforced_costs_nothing(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(deferred_sync=True)
+    await writer.append(b"0")
+    await writer.force()
+    cluster.kill("b")
+    await cluster.restart("b")
+    await connected_again(client, "b")
+    assert await writer.force() == 0
+    await writer.append(b"1")
+    assert await writer.force() == 1
+    await writer.close()
+    assert await contents(client, writer.ledger_id) == [b"0", b"1"]
 
 
 async def test_force_is_for_the_ledgers_that_were_created_for_it(cluster: InProcess) -> None:
