@@ -426,15 +426,20 @@ async def test_d9_a_wait_for_deletion_survives_any_number_of_reconnects(
     other = await open_store(zookeeper)
     node = await new_node(store)
 
+    seen = asyncio.Event()
+
     async def deleted() -> int:
         turns = 0
         async for _ in store.watch(node):
             turns += 1
             if not await store.exists(node):
                 return turns
+            seen.set()
         raise AssertionError("the watch ended")
 
     waiting = asyncio.create_task(deleted())
+    async with asyncio.timeout(DEADLINE_S):
+        await seen.wait()  # else a slow first turn could come so late that it finds the node deleted
     for _ in range(3):
         await proxy.reset()
         await connected(store)

@@ -201,7 +201,7 @@ class Replicator(abc.ABC):
             )
         self._failed[bookie_id] = error
         self._ensembles.failed(bookie_id)
-        if self._mending is None and self._reaction() is not Reaction.NOTHING:
+        if not self.mending and self._reaction() is not Reaction.NOTHING:
             self._mending = self._runtime.spawn(
                 self._mend(), name=f"ensemble of ledger {self._ledger_id}", on_death=self._died
             )
@@ -250,6 +250,12 @@ class Replicator(abc.ABC):
     def _may_change(self) -> bool:
         return not self._settings.disable_ensemble_change
 
+    @property
+    def mending(self) -> bool:
+        """Whether a change of the ensemble is under way."""
+        # Asked of the task: a task that is cancelled before its first step never gets to a `finally` of its own.
+        return self._mending is not None and not self._mending.done()
+
     async def _mend(self) -> None:
         """Replace the bookies that failed; while there are no others, send to them again whenever they are back."""
         try:
@@ -268,8 +274,6 @@ class Replicator(abc.ABC):
                 self._send_again()
         except BookKeeperError as e:
             self._broken(e)
-        finally:
-            self._mending = None
 
     def _next_pause(self) -> float:
         """Longer and longer while nothing is confirmed: bookies that can be reached may go on refusing."""
@@ -412,7 +416,8 @@ class Replicator(abc.ABC):
 
     async def _mended(self) -> None:
         """Return when no change of the ensemble is under way."""
-        while (task := self._mending) is not None:
+        while self.mending:
+            assert self._mending is not None
             if not self._acks.frozen:
-                task.cancel()
-            await asyncio.wait([task])
+                self._mending.cancel()
+            await asyncio.wait([self._mending])

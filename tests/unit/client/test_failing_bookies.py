@@ -384,7 +384,7 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
                 await pending
     assert failure.value.outcome_unknown
     assert writer.last_add_confirmed == 0
-    await eventually(lambda: writer._mending is None)
+    await eventually(lambda: not writer.mending)
     assert writer.last_add_confirmed == 0
 
 
@@ -533,6 +533,16 @@ async def test_closing_during_a_change_ends_every_append(five: InProcess) -> Non
         with pytest.raises(bkpy.LedgerClosedError):
             await writer.append(b"late")
         await check_copies(client, writer.ledger_id, [b"%d" % i for i in range(40)])
+
+
+async def test_a_writer_closes_though_a_bookie_fails_in_the_same_turn(five: InProcess) -> None:
+    client = await five.client()
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    writer.bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"))
+    async with asyncio.timeout(DEADLINE_S):
+        await writer.close()
+    await check_copies(client, writer.ledger_id, [b"0"])
 
 
 async def test_a_thousand_ledgers_lose_the_same_bookie(five: InProcess) -> None:

@@ -272,7 +272,7 @@ async def test_pauses_are_short_again_once_something_was_acknowledged(
             refusing.server(name).read_only = False
         async with asyncio.timeout(DEADLINE_S):
             assert await pending == entry_id
-        await eventually(lambda: not writer._failed and writer._mending is None)
+        await eventually(lambda: not writer._failed and not writer.mending)
     await writer.close()
 
 
