@@ -1,6 +1,7 @@
 """The standard table: every row is one run of `bkpy bench --json` on a cluster of its own.
 
-First appends and reads, with the ceiling of bare sockets; then what failures cost.
+First appends and reads, with the ceiling of bare sockets (*share*: ours of it; *store*: of what is left when the bytes
+are also checksummed, kept and written to a second file); then what failures cost.
 
     python benchmarks/table.py [--seconds S] [--rounds N] [--json FILE]
 
@@ -62,7 +63,9 @@ def measure(arguments: list[str]) -> dict[str, Any]:
 
 def speed(seconds: float) -> tuple[Table, list[dict[str, Any]]]:
     """The rows of appends and reads."""
-    table = _table("entries/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "bare MB/s", "share", "bookie MB", "client MB")
+    table = _table(
+        "entries/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "bare MB/s", "share", "store", "bookie MB", "client MB"
+    )
     results = []
     for name, arguments in ROWS:
         print(f"{name} ...", file=sys.stderr)
@@ -75,6 +78,7 @@ def speed(seconds: float) -> tuple[Table, list[dict[str, Any]]]:
             *(f"{result[key]:,.2f}" for key in ("p50_ms", "p99_ms", "p999_ms")),
             f"{result['ceiling_mb_per_s']:,.1f}",
             f"{result['ratio_to_ceiling']:.2f}",
+            "-" if result["ratio_to_storage_ceiling"] is None else f"{result['ratio_to_storage_ceiling']:.2f}",
             *(
                 "-" if result[key] is None else f"{result[key]:,.0f}"
                 for key in ("bookie_rss_anon_mb", "client_rss_anon_mb")

@@ -51,7 +51,16 @@ def test_a_workload_on_a_given_cluster(cluster: LocalCluster, workload: str, api
     assert result["mb_per_s"] == pytest.approx(result["entries_per_s"] * 200 / 1e6, abs=0.01)
     assert result["ceiling_mb_per_s"] is None
     assert result["ratio_to_ceiling"] is None
+    assert result["storage_ceiling_mb_per_s"] is None
+    assert result["ratio_to_storage_ceiling"] is None
     assert result["bookie_rss_anon_mb"] is None  # a cluster that it didn't start may be anywhere
+
+
+def test_both_ceilings_of_appends(cluster: LocalCluster) -> None:
+    result = json.loads(bench("--connect", cluster.connect_string, "--ceiling", *SHORT).stdout)
+    for name in ("ceiling", "storage_ceiling"):
+        assert result[f"{name}_mb_per_s"] > 0
+        assert result[f"ratio_to_{name}"] == pytest.approx(result["mb_per_s"] / result[f"{name}_mb_per_s"], abs=0.001)
 
 
 def test_many_ledgers(cluster: LocalCluster) -> None:
@@ -67,6 +76,7 @@ def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path:
     assert result["entries_per_s"] > 0
     assert result["bookie_rss_anon_mb"] > 0
     assert result["ratio_to_ceiling"] == pytest.approx(result["mb_per_s"] / result["ceiling_mb_per_s"], abs=0.001)
+    assert result["ratio_to_storage_ceiling"] is None
     assert not list(tmp_path.iterdir())
 
 
@@ -119,6 +129,7 @@ def test_no_servers_no_figures(tmp_path: Path) -> None:
 
 def test_ceiling_of_appends_and_reads(tmp_path: Path) -> None:
     assert ceiling.appends(str(tmp_path), 100_000, copies=3, ack_quorum=2, seconds=0.2) > 0
+    assert ceiling.appends(str(tmp_path), 100_000, copies=3, ack_quorum=2, seconds=0.2, stored=True) > 0
     assert ceiling.reads(str(tmp_path), in_flight=3, copies=3, seconds=0.2) > 0
 
 

@@ -3,6 +3,9 @@
 Appends: `copies` processes receive whatever is there into one buffer, write it to a file, fdatasync, and answer how
 many bytes are durable. The sender keeps the window full and counts what the ack quorum has. Reads: each process sends
 from memory what is asked for. No frames, no checksums, no entries, no metadata.
+
+`stored`: a second, lower ceiling for appends, of what no bookie can leave out however it is written: the bytes stay in
+memory for a while, are checksummed as often as the formats ask for, and go into a second file behind the journal.
 """
 
 from __future__ import annotations
@@ -10,23 +13,32 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import queue
 import selectors
 import socket
 import struct
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from crc32c import crc32c
+
 CHUNK_BYTES_MAX: Final = 256 << 10  # what a client writes at once
 RECEIVE_BYTES_MAX: Final = 8 << 20  # what one sync covers at most
 FILE_BYTES_MAX: Final = 64 << 20  # written over and over, as a journal with recycled files is
+STORED_BYTES_MAX: Final = 64 << 20  # what is kept in memory, as a memtable does
+LOG_WRITE_BYTES: Final = 1 << 20  # what one write to the second file covers
+_LOG_WRITES_MAX: Final = 16  # that may wait: they stay in memory until they are written
 _COUNT: Final = struct.Struct("<q")
 
 
-def appends(directory: str, window_bytes: int, copies: int, ack_quorum: int, seconds: float) -> float:
+def appends(
+    directory: str, window_bytes: int, copies: int, ack_quorum: int, seconds: float, *, stored: bool = False
+) -> float:
     """MB/s of user data that `ack_quorum` of `copies` receivers made durable."""
-    with _receivers(_receive_and_sync, directory, copies) as sockets:
+    with _receivers(_receive_and_store if stored else _receive_and_sync, directory, copies) as sockets:
         chunk = memoryview(bytes(min(window_bytes, CHUNK_BYTES_MAX)))
         sent = [0] * copies
         durable = [0] * copies
@@ -138,23 +150,71 @@ def _connect(port: int) -> socket.socket:
 
 
 def _receive_and_sync(port: int, path: str) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    os.posix_fallocate(fd, 0, FILE_BYTES_MAX)
-    buffer = bytearray(RECEIVE_BYTES_MAX)
-    view = memoryview(buffer)
+    fd = _journal(path)
+    view = memoryview(bytearray(RECEIVE_BYTES_MAX))
     total = offset = 0
     with contextlib.suppress(ConnectionError), _connect(port) as sock:
-        while got := sock.recv_into(view):
-            # Whatever else has arrived meanwhile goes into the same sync.
-            with contextlib.suppress(BlockingIOError):
-                while got < len(view) and (more := sock.recv_into(view[got:], flags=socket.MSG_DONTWAIT)):
-                    got += more
-            if offset + got > FILE_BYTES_MAX:
-                offset = 0
-            offset += os.pwrite(fd, view[:got], offset)
-            os.fdatasync(fd)
+        while got := _receive(sock, view):
+            offset = _sync(fd, view[:got], offset)
             total += got
             sock.sendall(_COUNT.pack(total))
+
+
+def _receive_and_store(port: int, path: str) -> None:
+    fd = _journal(path)
+    memory = memoryview(bytearray(STORED_BYTES_MAX))
+    log: queue.Queue[list[memoryview]] = queue.Queue(_LOG_WRITES_MAX)
+    threading.Thread(target=_write_log, args=(f"{path}.log", log), daemon=True).start()
+    total = offset = at = size = 0
+    parts: list[memoryview] = []
+    with contextlib.suppress(ConnectionError), _connect(port) as sock:
+        while got := _receive(sock, memory[at : at + RECEIVE_BYTES_MAX]):
+            part = memory[at : at + got]
+            crc32c(part)  # the frame's
+            crc32c(part)  # the journal record's
+            offset = _sync(fd, part, offset)
+            total += got
+            sock.sendall(_COUNT.pack(total))
+            parts.append(part)
+            size += got
+            if size >= LOG_WRITE_BYTES:
+                log.put(parts)
+                parts, size = [], 0
+            at = at + got if at + got + RECEIVE_BYTES_MAX <= len(memory) else 0
+
+
+def _write_log(path: str, log: queue.Queue[list[memoryview]]) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    offset = 0
+    while True:
+        parts = log.get()
+        for part in parts:
+            crc32c(part)  # the block's
+        offset += os.pwritev(fd, parts, offset, os.RWF_DSYNC)
+
+
+def _journal(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.posix_fallocate(fd, 0, FILE_BYTES_MAX)
+    return fd
+
+
+def _receive(sock: socket.socket, view: memoryview) -> int:
+    """Bytes received: whatever else has arrived meanwhile goes into the same sync."""
+    got = sock.recv_into(view)
+    with contextlib.suppress(BlockingIOError):
+        while 0 < got < len(view) and (more := sock.recv_into(view[got:], flags=socket.MSG_DONTWAIT)):
+            got += more
+    return got
+
+
+def _sync(fd: int, data: memoryview, offset: int) -> int:
+    """Write and sync; where the next write goes."""
+    if offset + len(data) > FILE_BYTES_MAX:
+        offset = 0
+    offset += os.pwrite(fd, data, offset)
+    os.fdatasync(fd)
+    return offset
 
 
 def _send_what_is_asked(port: int, path: str) -> None:
