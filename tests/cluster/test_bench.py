@@ -113,12 +113,25 @@ def test_failures_go_without_what_they_do_not_heed(cluster: LocalCluster) -> Non
 
 def test_the_table_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     table = script(monkeypatch, "table")
-    monkeypatch.setattr(table, "FAILURES", table.FAILURES[-1:])
-    shown, (row,) = table.failures(1)
+    shown, (row,) = table.failures([table.load("recovery")], 1)
     assert shown.row_count == 1
     assert row["name"] == "recovery of 10,000 entries of 1 KB"
     assert (row["entries"], row["unconfirmed_entries"], row["size"]) == (10_000, 10_000, 1024)
     assert row["recoveries_ms"] == [row["recovery_ms"]]
+
+
+def test_every_workload_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    workloads = script(monkeypatch, "workloads")
+    modules = {path.stem for path in (BENCHMARKS / "workloads").glob("*.py")} - {"__init__"}
+    assert sorted(workloads.STANDARD) == sorted(modules)
+    assert len({workloads.load(name).title for name in workloads.STANDARD}) == len(modules)
+
+
+def test_the_table_names_what_there_is(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "table.py"), "apends"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "no such workload: apends; there are appends" in done.stderr
 
 
 def test_no_servers_no_figures(tmp_path: Path) -> None:
