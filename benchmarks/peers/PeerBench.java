@@ -1,17 +1,9 @@
-import java.io.BufferedReader;
-import java.io.IOException;
-import java.io.InputStreamReader;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
-import java.util.Locale;
-import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
@@ -19,7 +11,7 @@ import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
- * A load on Apache BookKeeper, one line of standard input a command, one line of JSON its answer:
+ * A load on Apache BookKeeper; {@link Commands} of the harness:
  *
  * <pre>
  * open LEDGERS                              makes the ledgers for `append`, instead of earlier ones
@@ -33,23 +25,18 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  *
  * `semaphore`: this thread adds whenever one of OUTSTANDING permits is free, to the ledgers in turn. `chain`: each of
  * OUTSTANDING chains adds to its ledger again when its last add is acknowledged, from the callback. The process lives
- * over all rounds, so that its compiled code does. A command that fails answers with `{"error": ...}`, and the process
- * ends.
+ * over all rounds, so that its compiled code does.
  */
 public final class PeerBench {
     private static final int READS_IN_FLIGHT = 8;
     private static final int READ_ENTRIES = 1000;
     private static final int FILL_OUTSTANDING = 1000;
-    private static final int SAMPLES_MAX = 1 << 22; // of one round: 4 million calls, far above what it reaches
-    private static final double RAMP_SHARE = 0.1; // of a round, before it is counted
-    private static final long STALL_S = 60;
     private static final byte[] PASSWORD = new byte[0];
 
     private final BookKeeper bk;
     private final PeerFailures failures;
     private final List<LedgerHandle> writers = new ArrayList<>();
     private LedgerHandle reader;
-    private final int[] micros = new int[SAMPLES_MAX];
 
     private PeerBench(String metadataUri) throws Exception {
         bk = new BookKeeper(configuration(metadataUri));
@@ -68,32 +55,7 @@ public final class PeerBench {
     }
 
     public static void main(String[] args) throws Exception {
-        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
-        Thread listener = new Thread(() -> listen(lines), "listener");
-        listener.setDaemon(true);
-        listener.start();
-        PeerBench bench = new PeerBench(args[0]);
-        System.out.println("{\"ready\": true}");
-        while (true) {
-            try {
-                System.out.println(bench.command(lines.take().trim().split(" ")));
-            } catch (Throwable e) {
-                System.out.println("{\"error\": \"" + String.valueOf(e).replaceAll("[\"\\\\\\n\\t]", " ") + "\"}");
-                System.exit(1);
-            }
-        }
-    }
-
-    /** Standard input ends when the harness does, however that ends: so does this process then, in a round or not. */
-    private static void listen(BlockingQueue<String> lines) {
-        try (BufferedReader in = new BufferedReader(new InputStreamReader(System.in))) {
-            for (String line = in.readLine(); line != null; line = in.readLine()) {
-                lines.add(line);
-            }
-        } catch (IOException e) {
-            System.err.println(e);
-        }
-        Runtime.getRuntime().halt(0);
+        Commands.serve(() -> new PeerBench(args[0])::command);
     }
 
     private String command(String[] words) throws Exception {
@@ -116,7 +78,7 @@ public final class PeerBench {
 
     /** A new ledger; waits for bookies that have been restarted and aren't known yet. */
     private LedgerHandle create() throws Exception {
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(STALL_S);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(Round.STALL_S);
         while (true) {
             try {
                 return bk.createLedger(3, 3, 2, BookKeeper.DigestType.CRC32C, PASSWORD);
@@ -159,49 +121,6 @@ public final class PeerBench {
         writers.clear();
     }
 
-    /** One round: what was acknowledged between its ramp and its end, and the waits of those calls. */
-    private final class Round {
-        final long countFrom;
-        final long end;
-        final AtomicInteger calls = new AtomicInteger();
-        final AtomicLong entries = new AtomicLong();
-        volatile Throwable failure;
-
-        Round(double seconds) {
-            long now = System.nanoTime();
-            countFrom = now + (long) (seconds * RAMP_SHARE * 1e9);
-            end = now + (long) (seconds * (1 + RAMP_SHARE) * 1e9);
-        }
-
-        /** Whether the round goes on. */
-        boolean count(int count, long began) {
-            long now = System.nanoTime();
-            if (now >= countFrom && now < end) {
-                entries.addAndGet(count);
-                micros[calls.getAndIncrement()] = (int) ((now - began) / 1000);
-            }
-            return now < end && failure == null;
-        }
-
-        String result() throws Exception {
-            if (failure != null) {
-                throw new Exception(failure);
-            }
-            int n = calls.get();
-            if (n == 0) {
-                throw new Exception("nothing was acknowledged in this round");
-            }
-            Arrays.sort(micros, 0, n);
-            return String.format(Locale.ROOT,
-                    "{\"entries_per_s\": %.1f, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"p999_ms\": %.3f, \"calls\": %d}",
-                    entries.get() / ((end - countFrom) / 1e9), at(n, 0.5), at(n, 0.99), at(n, 0.999), n);
-        }
-
-        private double at(int n, double share) {
-            return micros[Math.min(n - 1, (int) (n * share))] / 1000.0;
-        }
-    }
-
     private String append(boolean chain, byte[] payload, int outstanding, double seconds) throws Exception {
         Semaphore permits = new Semaphore(outstanding);
         Round round = new Round(seconds);
@@ -211,8 +130,8 @@ public final class PeerBench {
                 addAgain(writers.get(i % writers.size()), payload, round, permits);
             }
         } else {
-            for (int i = 0; System.nanoTime() < round.end && round.failure == null; i++) {
-                acquire(permits, 1);
+            for (int i = 0; round.goesOn(); i++) {
+                Round.acquire(permits, 1);
                 long began = System.nanoTime();
                 writers.get(i % writers.size()).asyncAddEntry(payload, (rc, handle, entryId, context) -> {
                     if (rc == BKException.Code.OK) {
@@ -224,7 +143,7 @@ public final class PeerBench {
                 }, null);
             }
         }
-        acquire(permits, outstanding); // all are acknowledged before the round's figures are read
+        Round.acquire(permits, outstanding); // all are acknowledged before the round's figures are read
         return round.result();
     }
 
@@ -241,19 +160,13 @@ public final class PeerBench {
         }, null);
     }
 
-    private static void acquire(Semaphore permits, int count) throws Exception {
-        if (!permits.tryAcquire(count, STALL_S, TimeUnit.SECONDS)) {
-            throw new Exception("nothing was answered for " + STALL_S + " s");
-        }
-    }
-
     private String fill(int entries, byte[] payload) throws Exception {
         closeReader();
         Semaphore permits = new Semaphore(FILL_OUTSTANDING);
         AtomicInteger failed = new AtomicInteger(BKException.Code.OK);
         LedgerHandle writer = create();
         for (int i = 0; i < entries; i++) {
-            acquire(permits, 1);
+            Round.acquire(permits, 1);
             writer.asyncAddEntry(payload, (rc, handle, entryId, context) -> {
                 if (rc != BKException.Code.OK) {
                     failed.set(rc);
@@ -261,7 +174,7 @@ public final class PeerBench {
                 permits.release();
             }, null);
         }
-        acquire(permits, FILL_OUTSTANDING);
+        Round.acquire(permits, FILL_OUTSTANDING);
         if (failed.get() != BKException.Code.OK) {
             throw BKException.create(failed.get());
         }
@@ -275,13 +188,13 @@ public final class PeerBench {
         Round round = new Round(seconds);
         Semaphore permits = new Semaphore(READS_IN_FLIGHT);
         long next = 0;
-        while (System.nanoTime() < round.end && round.failure == null) {
-            acquire(permits, 1);
+        while (round.goesOn()) {
+            Round.acquire(permits, 1);
             long last = Math.min(next + READ_ENTRIES - 1, reader.getLastAddConfirmed());
             readRange(batch, next, last, System.nanoTime(), round, permits);
             next = last == reader.getLastAddConfirmed() ? 0 : last + 1;
         }
-        acquire(permits, READS_IN_FLIGHT);
+        Round.acquire(permits, READS_IN_FLIGHT);
         return round.result();
     }
 

@@ -20,7 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from bookkeeper import JavaCluster, PeerError, fetch
+from bookkeeper import JavaCluster, fetch
+from peer import PeerError
 from rich import box
 from rich.console import Console
 from rich.table import Table

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 RATES = ("entries_per_s", "p50_ms", "p99_ms", "p999_ms", "ceiling_mb_per_s")
-PEAKS = ("client_rss_anon_mb", "bookie_rss_anon_mb")
+PEAKS = ("client_rss_anon_mb", "bookie_rss_anon_mb", "server_rss_anon_mb")
 
 
 def summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -67,6 +67,40 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
                 row["name"], label, *(_pair(ours, theirs, name, 0) for name in ("bookie_rss_anon_mb", PEAKS[0]))
             )
     return [speed, memory]
+
+
+def further_table(rows: Sequence[dict[str, Any]], columns: dict[str, dict[str, str]]) -> Table:
+    """Ours beside the further columns; "times" is our rate as a multiple of theirs, a dash is a row they don't have."""
+    table = _table("call", "bkpy/s", "p50 / p99 ms")
+    table.title, table.title_justify = "Beside further peers", "left"
+    for column in columns.values():
+        for header in (f"{column['title']}/s", "times", "p50 / p99 ms"):
+            table.add_column(header.replace(", ", ",\n"), justify="right", no_wrap=True)
+    for row in rows:
+        found = row.get("further", {})
+        for api, ours in row["ours"].items():
+            cells = [cell for key in columns for cell in _further_cells(ours, found.get(key))]
+            table.add_row(row["name"], api, f"{ours['entries_per_s']:,.0f}", _waits(ours), *cells)
+    notes = [f"{column['title']}: {column['about']}" for column in columns.values()]
+    notes += [
+        f"{columns[key]['title']}, {row['name']}: {one['stand_in']}"
+        for row in rows
+        for key, one in row.get("further", {}).items()
+        if "stand_in" in one
+    ]
+    table.caption, table.caption_justify = "\n".join(notes), "left"
+    return table
+
+
+def _further_cells(ours: dict[str, Any], theirs: dict[str, Any] | None) -> tuple[str, str, str]:
+    if theirs is None:
+        return ("—", "—", "—")
+    times = ours["entries_per_s"] / theirs["entries_per_s"]
+    return f"{theirs['entries_per_s']:,.0f}", f"{times:.2f}", _waits(theirs)
+
+
+def _waits(side: dict[str, Any]) -> str:
+    return " / ".join(f"{ms:,.{2 if ms < 10 else 1 if ms < 100 else 0}f}" for ms in (side["p50_ms"], side["p99_ms"]))
 
 
 def _table(second: str, *columns: str) -> Table:

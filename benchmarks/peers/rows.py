@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper import GROUP_WAIT_DEFAULT_MS
-
+GROUP_WAIT_DEFAULT_MS: Final = 2  # the peer's journalMaxGroupWaitMSec, if nobody says otherwise
 # The peer's client submits in one of two ways; which is faster depends on the load, so the warm-up decides.
 DRIVES: Final = ("semaphore", "chain")
 # It reads entry by entry (the call that its users know), or in batches (since 4.17, v2 protocol only): both are shown.
@@ -25,6 +24,11 @@ class Row:
     apis: tuple[tuple[str, int], ...] = (("append", 1),)  # our calls, and how many entries one of them carries
     group_wait_ms: int = GROUP_WAIT_DEFAULT_MS
     restart: bool = False
+
+    @property
+    def further(self) -> bool:
+        """Whether further peers have it: appends, and not what only differs by a setting of Apache BookKeeper."""
+        return self.workload == "append" and self.group_wait_ms == GROUP_WAIT_DEFAULT_MS
 
     def our_arguments(self, api: str, entries: int) -> list[str]:
         """Of `bkpy bench`: the same entries in flight, in calls of `entries`."""

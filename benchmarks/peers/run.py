@@ -1,9 +1,10 @@
 """bkpy beside Apache BookKeeper: the same loads on the same machine, round by round in turn, medians of the rounds.
 
-    python benchmarks/peers/run.py [--quick] [--json FILE] [--dir DIRECTORY] [--rows N,N,...]
+    python benchmarks/peers/run.py [--quick] [--peers kafka,nats] [--json FILE] [--dir DIRECTORY] [--rows N,N,...]
 
-The peer's servers run all the time, ours only in their rounds. Fails, and says why, if a server can't be reached, a
-round brings no entry, or the time is up; the rows that were measured by then are in the file.
+Apache Kafka and NATS JetStream are further columns behind --peers. The peers' servers run all the time, ours only in
+their rounds. Fails, and says why, if a server can't be reached, a round brings no entry, or the time is up; the rows
+that were measured by then are in the file.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bookkeeper import JavaCluster, PeerError, fetch
-from report import comparisons, summary, tables
+from bookkeeper import JavaCluster, fetch
+from further import Further, further_header, further_peers, peer_names
+from peer import Peer, PeerError
+from plan import COLD_S, FULL, QUICK, SETTLE_S, Plan
+from report import comparisons, further_table, summary, tables
 from rich.console import Console
 from rows import DRIVES, READ_MODES, ROWS, Row
 
@@ -32,38 +35,22 @@ from bkpy.errors import BookKeeperError
 from bkpy.java import find_java
 
 OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
-COLD_S = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
-SETTLE_S = 0.5  # between two rounds, for what the other system has left to write
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long to measure: seconds of a round, rounds of each system, warm-ups after a start and for each row."""
-
-    seconds: float
-    rounds: int
-    cold_rounds: int
-    warm_rounds: int
-    time_max_s: float
-    ceiling_each_round: bool
-
-
-FULL = Plan(seconds=10.0, rounds=7, cold_rounds=8, warm_rounds=2, time_max_s=5400.0, ceiling_each_round=True)
-QUICK = Plan(seconds=2.0, rounds=2, cold_rounds=4, warm_rounds=1, time_max_s=590.0, ceiling_each_round=False)
 
 
 class Comparison:
-    """Runs rows on both systems. `cold` is whether the peer's servers have yet to compile their code."""
+    """Runs rows on all systems. `cold` is whether the peer's servers have yet to compile their code."""
 
-    def __init__(self, plan: Plan, theirs: JavaCluster, directory: str) -> None:
+    def __init__(self, plan: Plan, theirs: JavaCluster, further: Further, directory: str) -> None:
         self._plan = plan
         self._theirs = theirs
+        self._further = further
         self._directory = directory
         self._cold = True
 
     async def row(self, row: Row) -> dict[str, Any]:
         """The figures of one row: for each call of ours, and each of theirs, medians and rounds."""
         modes, warm_ups = await self._prepare(row)
+        await self._further.prepare(row)
         ours: dict[str, list[dict[str, Any]]] = {api: [] for api, _ in row.apis}
         theirs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
         for i in range(self._plan.rounds):
@@ -72,7 +59,9 @@ class Comparison:
                 ours[api].append(await self._our_round(row, api, entries, ceiling))
             for mode in modes:
                 theirs[mode].append(await self._their_round(row, mode, refill=True))
+            await self._further.round(row)
         await self._theirs.command("close")
+        further = await self._further.close(row)
         result = {
             "name": row.name,
             "workload": row.workload,
@@ -84,6 +73,7 @@ class Comparison:
             "ours": {api: summary(rounds) for api, rounds in ours.items()},
             "theirs": {mode: summary(rounds) for mode, rounds in theirs.items()},
             "their_warm_up": warm_ups,
+            **({"further": further} if further else {}),
         }
         return {**result, "comparisons": list(comparisons(result))}
 
@@ -159,32 +149,42 @@ async def output(command: list[str], timeout_s: float) -> dict[str, Any]:
     return result
 
 
-async def measure(plan: Plan, rows: list[Row], directory: str, class_path: str, save: Callable[[Any], None]) -> None:
+async def measure(
+    plan: Plan, rows: list[Row], directory: str, class_path: str, peers: list[Peer], save: Callable[[Any], None]
+) -> None:
     """Measure the rows, and hand each to `save` when it is done; `PeerError` if the time isn't enough for all."""
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
+    further = Further(peers, plan)
+    time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
     try:
-        async with asyncio.timeout(plan.time_max_s):
+        async with asyncio.timeout(time_max_s):
             await theirs.start()
-            comparison = Comparison(plan, theirs, directory)
+            await further.start()
+            comparison = Comparison(plan, theirs, further, directory)
             for row in rows:
                 began = time.monotonic()
                 save(await comparison.row(row))
                 print(f"{row.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     except TimeoutError:
-        raise PeerError(f"not all rows were measured within {plan.time_max_s:g} s") from None
+        raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
     finally:
-        await theirs.kill()
+        await asyncio.gather(theirs.kill(), further.kill())
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="under ten minutes, and rougher")
+    parser.add_argument("--quick", action="store_true", help="under ten minutes without --peers, and rougher")
+    parser.add_argument("--peers", metavar="NAME,NAME", type=peer_names, default=(), help="as well: kafka, nats")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures to FILE")
     parser.add_argument("--dir", metavar="DIRECTORY", help="where the servers keep their files while it runs")
     parser.add_argument("--rows", metavar="N,N", help=f"only these, 1 to {len(ROWS)}")
     parser.add_argument("--seconds", type=float, help="of a round, instead of the usual")
     parser.add_argument("--rounds", type=int, help="of each system, instead of the usual")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
     plan = QUICK if options.quick else FULL
     changed = {name: getattr(options, name) for name in ("seconds", "rounds") if getattr(options, name) is not None}
     plan = Plan(**{**vars(plan), **changed})
@@ -194,12 +194,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bkpy-peers-") as directory:
         try:
             class_path, version = fetch()
+            peers = further_peers(options.peers, Path(directory))
             found |= {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "command": " ".join(["benchmarks/peers/run.py", *sys.argv[1:]]),
                 "plan": vars(plan),
                 "machine": machine(directory),
                 "versions": {**versions(), "bookkeeper": version, "java": find_java().version},
+                **further_header(peers),
             }
 
             def save(row: dict[str, Any]) -> None:
@@ -207,16 +209,23 @@ def main() -> None:
                 if options.json is not None:
                     options.json.write_text(json.dumps(found, indent=1) + "\n")
 
-            asyncio.run(measure(plan, rows, directory, class_path, save))
+            asyncio.run(measure(plan, rows, directory, class_path, peers, save))
         except (PeerError, BookKeeperError, OSError) as e:
             failure = f"bench-peers: {e}"
+    show(found)
+    if failure is not None:
+        raise SystemExit(failure)
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print the tables of the rows that were measured."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 165
     for table in tables(found["rows"]) if found["rows"] else ():
         console.print(table)
-    if failure is not None:
-        raise SystemExit(failure)
+    if "further" in found and found["rows"]:
+        console.print(further_table(found["rows"], found["further"]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""How long to measure, and what both systems need between two rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+COLD_S: Final = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
+SETTLE_S: Final = 0.5  # between two rounds, for what the other system has left to write
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure: seconds of a round, rounds of each system, warm-ups after a start and for each row.
+
+    `setting_time_max_s` is what each setting of a further peer adds to `time_max_s`.
+    """
+
+    seconds: float
+    rounds: int
+    cold_rounds: int
+    warm_rounds: int
+    time_max_s: float
+    setting_time_max_s: float
+    ceiling_each_round: bool
+
+
+FULL: Final = Plan(
+    seconds=10.0,
+    rounds=7,
+    cold_rounds=8,
+    warm_rounds=2,
+    time_max_s=5400.0,
+    setting_time_max_s=1800.0,
+    ceiling_each_round=True,
+)
+QUICK: Final = Plan(
+    seconds=2.0,
+    rounds=2,
+    cold_rounds=4,
+    warm_rounds=1,
+    time_max_s=590.0,
+    setting_time_max_s=240.0,
+    ceiling_each_round=False,
+)
