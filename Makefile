@@ -19,7 +19,7 @@ help:
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers)"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
-	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures)"
+	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"
 	@echo "make clean      remove everything that the others made"
 
 demo: $(VENV)/.demo
@@ -77,5 +77,5 @@ $(BIN)/pip:
 	@$(PYTHON) -m venv $(VENV)
 
 bench-peers: $(VENV)/.demo
-	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) --json docs/bench-peers.json
+	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) $(if $(PEERS),--peers $(PEERS)) --json docs/bench-peers.json
 	$(if $(QUICK),,$(BIN)/python benchmarks/peers/failures.py --json docs/bench-peers.json)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -12,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bkpy.bench import ceiling, memory
 from bkpy.bench.machine import machine, versions
@@ -250,10 +255,10 @@ def test_each_call_is_compared_with_each_of_the_peers(monkeypatch: pytest.Monkey
     ],
 )
 def test_an_answer_without_a_figure_is_an_error(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
-    bookkeeper = script(monkeypatch, "bookkeeper")
-    with pytest.raises(bookkeeper.PeerError):
-        bookkeeper.parse_answer(line)
-    assert bookkeeper.parse_answer(b'{"entries_per_s": 5.0}\n') == {"entries_per_s": 5.0}
+    peer = script(monkeypatch, "peer")
+    with pytest.raises(peer.PeerError):
+        peer.parse_answer(line)
+    assert peer.parse_answer(b'{"entries_per_s": 5.0}\n') == {"entries_per_s": 5.0}
 
 
 def test_failures_become_medians_and_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,15 +280,135 @@ def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.Monkey
     assert all("--restart" in row.our_arguments("read", 1) for row in restarted)
 
 
-def test_the_peers_version_is_the_one_that_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    bookkeeper = script(monkeypatch, "bookkeeper")
+@pytest.mark.parametrize(
+    ("name", "pom", "artifact", "version"),
+    [("bookkeeper", "pom.xml", "bookkeeper-server", "4.17."), ("kafka", "pom-kafka.xml", "kafka_2.13", "4.")],
+)
+def test_the_peers_version_is_the_one_that_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, pom: str, artifact: str, version: str
+) -> None:
+    peer = script(monkeypatch, "peer")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert bookkeeper.cache_directory() == tmp_path / "bkpy-bench"
-    assert bookkeeper._version((BENCHMARKS / "peers" / "pom.xml").read_text()).startswith("4.17.")
+    assert peer.cache_directory() == tmp_path / "bkpy-bench"
+    assert peer.version_of(artifact, (BENCHMARKS / "peers" / pom).read_text()).startswith(version)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(bookkeeper, "_javac_of_java", lambda: None)
-    with pytest.raises(bookkeeper.PeerError, match="javac is missing"):
-        bookkeeper.fetch()
+    monkeypatch.setattr(peer, "_javac_of_java", lambda: "javac")
+    with pytest.raises(peer.PeerError, match="mvn is missing"):
+        script(monkeypatch, name).fetch()
+    monkeypatch.setattr(peer, "_javac_of_java", lambda: None)
+    with pytest.raises(peer.PeerError, match="javac is missing"):
+        script(monkeypatch, name).fetch()
+
+
+def test_a_further_peer_that_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    further = script(monkeypatch, "further")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(script(monkeypatch, "peer").PeerError, match="go is missing"):
+        further.further_peers(("nats",), tmp_path)
+
+
+def test_the_names_of_further_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer_names = script(monkeypatch, "further").peer_names
+    assert peer_names("kafka,nats") == ("kafka", "nats")
+    assert peer_names("nats,nats") == ("nats",)
+    for text in ("", "kafka,", "Kafka", "redis"):
+        with pytest.raises(argparse.ArgumentTypeError, match="there are kafka, nats"):
+            peer_names(text)
+    command = [sys.executable, str(BENCHMARKS / "peers" / "run.py"), "--peers", "redis"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2
+    assert "no such peer: 'redis'" in done.stderr
+
+
+# Stands in for a peer's client: `append WAY ...` brings more a second the higher WAY is.
+CLIENT = """
+import json, sys
+print("a library writes what it likes", flush=True)
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    command, *words = line.split()
+    rate = 1000.0 * int(words[0]) if command == "append" else 1.0
+    print(json.dumps({"entries_per_s": rate, "p50_ms": 2.0, "p99_ms": 120.0, "p999_ms": 130.0}), flush=True)
+"""
+
+
+def further_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> dict[str, Any]:
+    """What the file has with one further peer of one setting, whose client is that process."""
+    further, peer, plan = (script(monkeypatch, name) for name in ("further", "peer", "plan"))
+    monkeypatch.setattr(further, "SETTLE_S", 0.0)
+    monkeypatch.setattr(further, "CLOSED_S", 0.0)
+    rows = {row.name: row for row in script(monkeypatch, "rows").ROWS}
+
+    class Fast(peer.Peer):
+        settings = (peer.Setting("fast", "Fast, synced", "as it comes"),)
+
+        async def start(self) -> None:
+            await self.client.start([sys.executable, "-c", CLIENT])
+
+        def server_pids(self) -> list[int | None]:
+            return [os.getpid()]
+
+        def ways(self, row: Any) -> tuple[str, ...]:
+            return ("1", "7", "3")
+
+        def stand_in(self, row: Any) -> str | None:
+            return None if row.ledgers == 1 else "one log"
+
+        async def open(self, row: Any, setting: Any) -> None:
+            await self.command("open", row.ledgers)
+
+        async def append(self, row: Any, way: str, seconds: float) -> dict[str, Any]:
+            answer: dict[str, Any] = await self.command("append", way)
+            return answer
+
+        async def kill_servers(self) -> None:
+            return None
+
+    async def measured() -> dict[str, Any]:
+        peers = [Fast(directory / "fast")]
+        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1))
+        try:
+            await columns.start()
+            found = {**further.further_header(peers), "rows": []}
+            for name in ("100 B, 1000 outstanding", "100 B, 1000 ledgers", "read 1 KB, from memory"):
+                row = rows[name]
+                await columns.prepare(row)
+                await columns.round(row)
+                await columns.round(row)
+                found["rows"].append({**peer_row(name), "further": await columns.close(row)})
+            return found
+        finally:
+            await columns.kill()
+
+    found: dict[str, Any] = json.loads(json.dumps(asyncio.run(measured())))
+    return found
+
+
+def test_further_peers_are_columns_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = further_row(monkeypatch, tmp_path)
+    assert found["further"] == {"fast": {"title": "Fast, synced", "about": "as it comes"}}
+    one, many, read = (row["further"] for row in found["rows"])
+    assert (one["fast"]["way"], one["fast"]["entries_per_s"], len(one["fast"]["rounds"])) == ("7", 7000.0, 2)
+    assert list(one["fast"]["warm_up"]) == ["1", "7", "3"]
+    assert one["fast"]["server_rss_anon_mb"] > 1
+    assert "stand_in" not in one["fast"]
+    assert many["fast"]["stand_in"] == "one log"
+    assert read == {}
+    shown = io.StringIO()
+    table = script(monkeypatch, "report").further_table(found["rows"], found["further"])
+    Console(file=shown, width=165).print(table)
+    first, second, third = (line.split() for line in shown.getvalue().splitlines() if " append " in line)
+    assert first[-5:] == ["7,000", "71.43", "2.00", "/", "120"]
+    assert second[-5:] == first[-5:]
+    assert third[-3:] == ["—", "—", "—"]
+    assert "Fast, synced, 100 B, 1000 ledgers: one log" in shown.getvalue()
+
+
+def test_the_file_without_further_peers_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script(monkeypatch, "further").further_header([]) == {}
+    rows = script(monkeypatch, "rows").ROWS
+    assert [row.name for row in rows if row.further] == [row.name for row in rows[:7]]
 
 
 @pytest.mark.parametrize("with_peers", [False, True])
