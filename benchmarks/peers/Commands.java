@@ -5,8 +5,8 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
 /**
- * Commands of the harness: a line of standard input is one, a line of JSON on standard output its answer. A command that
- * fails answers with `{"error": ...}`, and the process ends. It ends with its standard input, too.
+ * Commands of the harness: a line of standard input is one, a line of JSON on standard output its answer. A command
+ * that fails answers with `{"error": ...}`, and the process ends. It ends with its standard input, too.
  */
 final class Commands {
     interface Client {

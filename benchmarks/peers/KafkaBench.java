@@ -30,8 +30,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * close                                                  deletes the topics
  * </pre>
  *
- * This thread sends whenever one of OUTSTANDING permits is free. The process lives over all rounds, so that its compiled
- * code does.
+ * This thread sends whenever one of OUTSTANDING permits is free. The process lives over all rounds, so that its
+ * compiled code does.
  */
 public final class KafkaBench {
     private static final short REPLICAS = 3;
@@ -136,7 +136,7 @@ public final class KafkaBench {
         return found.partitions().size() == topic.partitions;
     }
 
-    /** Followers find out about a new topic in their own time, up to a second later, and the first append waits for it. */
+    /** Followers find out about a new topic in their own time, and the first append to it waits for that. */
     private void appendOneEach() throws Exception {
         try (KafkaProducer<byte[], byte[]> producer = producer("0", "16384")) {
             List<Future<RecordMetadata>> sent = new ArrayList<>();

@@ -24,6 +24,7 @@ UNSYNCED: Final = Setting(
 # linger.ms and batch.size: a lonely append waits for nothing, and of the rest the warm-up takes the fastest.
 ALONE: Final = ("0 16384",)
 MANY: Final = ("0 1048576", "1 1048576", "5 1048576")
+MANY_S: Final = 6.0  # of a round on many partitions, at least: to sync all of them once may take seconds
 
 # As its own start script has it, with the same heap as a bookie of the other peer.
 JVM: Final = (
@@ -125,6 +126,8 @@ class Kafka(Peer):
         await self.command("open", row.ledgers, "true" if setting is SYNCED else "false")
 
     async def append(self, row: Row, way: str, seconds: float) -> dict[str, Any]:
+        if row.ledgers > 1:
+            seconds = max(seconds, MANY_S)
         return await self.command("append", way, row.size, row.outstanding, seconds)
 
     async def kill_servers(self) -> None:

@@ -96,7 +96,7 @@ class Nats(Peer):
         return [server.process.pid for server in self._servers]
 
     def ways(self, row: Row) -> tuple[str, ...]:
-        return ("",)
+        return ("PublishAsync",)
 
     def stand_in(self, row: Row) -> str | None:
         return None if row.ledgers == 1 else f"one stream of {row.ledgers} subjects"

@@ -71,11 +71,14 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
 
 def further_table(rows: Sequence[dict[str, Any]], columns: dict[str, dict[str, str]]) -> Table:
     """Ours beside the further columns; "times" is our rate as a multiple of theirs, a dash is a row they don't have."""
-    table = _table("call", "bkpy/s", "p50 / p99 ms")
+    waits = "p50 / p99\nms"
+    table = _table("call", "bkpy/s", waits)
     table.title, table.title_justify = "Beside further peers", "left"
+    table.padding = (0, 1, 0, 0)  # a line of 165 characters has room for three further columns then
     for column in columns.values():
-        for header in (f"{column['title']}/s", "times", "p50 / p99 ms"):
-            table.add_column(header.replace(", ", ",\n"), justify="right", no_wrap=True)
+        rate = f"{column['title']}/s".replace(" ", "\n")
+        for header in (rate, "times", waits):
+            table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         found = row.get("further", {})
         for api, ours in row["ours"].items():

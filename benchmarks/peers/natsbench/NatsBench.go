@@ -1,6 +1,6 @@
 // A load on NATS JetStream: one line of standard input a command, one line of JSON its answer.
 //
-//	open STREAMS SUBJECTS             makes the streams for `append`, each with that many subjects, instead of earlier ones
+//	open STREAMS SUBJECTS             makes the streams for `append`, with as many subjects each, instead of earlier ones
 //	append SIZE OUTSTANDING SECONDS   one round, to the subjects in turn
 //	close                             deletes the streams
 //
