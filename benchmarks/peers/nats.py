@@ -41,7 +41,7 @@ def fetch() -> tuple[Path, Path]:
     """The server and our client for it, built on the first call."""
     go = shutil.which("go")
     if go is None:
-        raise PeerError("go is missing: NATS and its client are built with Go, 1.26 or newer (https://go.dev/dl)")
+        raise PeerError("go is missing: NATS and its client are built with Go, 1.26 or newer")
     home = cache_directory() / f"nats-{VERSION}"
     server, client = home / "nats-server", home / "natsbench"
     home.mkdir(parents=True, exist_ok=True)
