@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,8 @@ _ROUNDS = {"longest_gap": "longest_gaps_ms", "recovery": "recoveries_ms"}
 
 def measure(arguments: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "bkpy", "bench", "--json", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "BKPY_CONNECT"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
     if done.returncode != 0:
         raise SystemExit(f"bench failed: {' '.join(command)}")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -309,8 +309,8 @@ def parse_text(model: type[_Settings], name: str, given: str | Sequence[str], or
     """The value that a variable's or flag's text stands for, by the type of the setting."""
     kind = _kind(model.model_fields[name].annotation)
     if kind is list:
-        parts = given.split(",") if isinstance(given, str) else given
-        return [part.strip() for part in parts if part.strip()]
+        texts = [given] if isinstance(given, str) else given
+        return [part.strip() for text in texts for part in text.split(",") if part.strip()]
     text = given if isinstance(given, str) else given[-1]
     if kind in (int, float):
         try:

@@ -69,6 +69,11 @@ class LocalBookie:
         """The file with what all runs of the bookie have logged."""
         return self._process.log_path
 
+    @property
+    def config_path(self) -> Path:
+        """The settings of the last run: `bkpy bookie run --config` starts the bookie with them."""
+        return self.directory / "bookie.toml"
+
     async def start(self) -> None:
         """Start the bookie; returns when it is registered and serves at its address. No effect if it does already.
 
@@ -229,7 +234,7 @@ class LocalCluster:
         for name in ("journal_directories", "ledger_directories"):
             settings[name] = [str(bookie.directory / directory) for directory in settings[name]]
         bookie.directory.mkdir(parents=True, exist_ok=True)
-        path = bookie.directory / "bookie.toml"
+        path = bookie.config_path
         # A JSON string, number, or list of strings is also a TOML one.
         lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         path.write_text("".join(lines))

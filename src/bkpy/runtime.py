@@ -257,7 +257,10 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def allocate(self, length: int) -> None:
-        os.posix_fallocate(self._fd, 0, length)
+        try:
+            os.posix_fallocate(self._fd, 0, length)
+        except OSError as e:
+            raise OSError(e.errno, f"{e.strerror} ({length} bytes were to be reserved)", self.path) from e
 
     def truncate(self, length: int) -> None:
         os.ftruncate(self._fd, length)

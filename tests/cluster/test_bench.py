@@ -61,6 +61,11 @@ def test_a_workload_on_a_given_cluster(cluster: LocalCluster, workload: str, api
     assert result["bookie_rss_anon_mb"] is None  # a cluster that it didn't start may be anywhere
 
 
+def test_one_read_is_in_flight_unless_asked_for_more(cluster: LocalCluster) -> None:
+    done = bench("--connect", cluster.connect_string, "--workload", "read", "--size", "200", "--seconds", "0.2")
+    assert json.loads(done.stdout)["outstanding"] == 1
+
+
 def test_both_ceilings_of_appends(cluster: LocalCluster) -> None:
     result = json.loads(bench("--connect", cluster.connect_string, "--ceiling", *SHORT).stdout)
     for name in ("ceiling", "storage_ceiling"):
@@ -88,6 +93,7 @@ def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path:
 def test_restart_needs_a_cluster_of_its_own(cluster: LocalCluster) -> None:
     done = bench("--connect", cluster.connect_string, "--workload", "read", "--restart", *SHORT, status=2)
     assert "--restart" in done.stderr
+    assert "without BKPY_CONNECT in the environment" in done.stderr
 
 
 @pytest.mark.parametrize("ensemble", ["3,3,2", "2,2,2"])
@@ -118,6 +124,7 @@ def test_failures_go_without_what_they_do_not_heed(cluster: LocalCluster) -> Non
 
 def test_the_table_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     table = script(monkeypatch, "table")
+    monkeypatch.setenv("BKPY_CONNECT", "zk://127.0.0.1:1/elsewhere")  # of no account: each row has its own cluster
     shown, (row,) = table.failures([table.load("recovery")], 1)
     assert shown.row_count == 1
     assert row["name"] == "recovery of 10,000 entries of 1 KB"

@@ -95,6 +95,9 @@ async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster)
         writer = await client.create_ledger(ack_quorum=3)
         assert await writer.append(b"x") == 0
         await writer.close()
+    log = bookie.log_path.read_text()
+    assert "has expired; the bookie will register again" in log
+    assert "connected to the metadata store again" in log
 
 
 async def test_metrics_count_what_was_done(tmp_path: Path) -> None:

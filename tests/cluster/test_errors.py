@@ -31,8 +31,15 @@ async def test_wrong_password(client: bkpy.Client) -> None:
     await writer.close()
     with pytest.raises(bkpy.UnauthorizedError, match=f"ledger {writer.ledger_id}"):
         await client.open_ledger(writer.ledger_id, password=b"wrong")
-    with pytest.raises(bkpy.UnauthorizedError):
+    with pytest.raises(bkpy.UnauthorizedError, match="has a password, and none was given"):
         await client.open_ledger(writer.ledger_id)
+    with pytest.raises(bkpy.ConfigError, match="a password is bytes, not str"):
+        await client.create_ledger(password="right")  # type: ignore[arg-type]
+
+
+async def test_an_address_that_is_not_zookeepers(cluster: LocalCluster) -> None:
+    with pytest.raises(bkpy.MetadataUnavailableError, match="no ZooKeeper server"):
+        await bkpy.connect(f"zk://{cluster.bookies[0].address}/ledgers", metadata_timeout_s=1.0)
 
 
 async def test_unknown_ledger(client: bkpy.Client) -> None:

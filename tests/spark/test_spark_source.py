@@ -129,7 +129,11 @@ def test_a_table(spark: SparkSession, ledgers: Ledgers) -> None:
 def test_a_password(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     secret = ledgers.write([b"x", b"y"], password=b"sesame", digest="hmac-sha256")
     try:
-        assert error_of(read(spark, ledgers, secret)).startswith("UnauthorizedError: the password is not the ledger's")
+        none = error_of(read(spark, ledgers, secret))
+        assert none.startswith("UnauthorizedError: the ledger has a password, and none was given")
+        (tmp_path / "password").write_text("sesam\n")
+        wrong = error_of(read(spark, ledgers, secret, passwordFile=tmp_path / "password"))
+        assert wrong.startswith("UnauthorizedError: the password is not the ledger's")
         (tmp_path / "password").write_text("sesame\n")
         rows = read(spark, ledgers, secret, passwordFile=tmp_path / "password")
         assert by_ledger(rows) == {secret: [b"x", b"y"]}

@@ -25,6 +25,11 @@ def test_flags_override_environment_overrides_file(tmp_path: Path) -> None:
     assert (settings.rack, settings.region, settings.block_bytes) == ("flag", "env", 1000)
 
 
+@pytest.mark.parametrize("given", ["/a, /b,/c", ("/a,/b", "/c"), ("/a", "/b", "/c")])
+def test_a_list_is_split_at_commas_however_it_was_given(given: str | tuple[str, ...]) -> None:
+    assert load(flags={"ledger_directories": given}).ledger_directories == ["/a", "/b", "/c"]
+
+
 def test_everything_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text(

@@ -25,3 +25,10 @@ def test_a_durable_write_that_fails_says_why() -> None:
         full.write_durably([b"x"], 0)
     full.close()
     assert error.value.errno == errno.ENOSPC
+
+
+def test_space_that_cannot_be_reserved_names_the_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    with pytest.raises(OSError, match=f"{1 << 60} bytes were to be reserved") as caught:
+        RealFiles().open(path, create=True).allocate(1 << 60)
+    assert caught.value.filename == path

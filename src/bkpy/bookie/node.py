@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -23,7 +24,7 @@ from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
-from bkpy.metadata.store import MetadataStore
+from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
 
@@ -55,6 +56,7 @@ class BookieNode:
         self._disk: DiskMonitor | None = None
         self._watching: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
         self._refusals: set[str] = set()  # why no new entries are taken
         self._moving = asyncio.Lock()
 
@@ -114,6 +116,7 @@ class BookieNode:
             on_death=self._give_up,
         )
         await self._registration.register()
+        self._unsubscribe = self._store.session_events.subscribe(self._session_changed)
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
@@ -121,6 +124,7 @@ class BookieNode:
 
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
+        self._unsubscribe()
         await self._forget_disks()
         if self._server is not None:
             await self._server.drain(_DRAIN_TIMEOUT_S)
@@ -200,6 +204,15 @@ class BookieNode:
             await asyncio.wait(tasks)
         if self._disk is not None:
             self._disk.close()
+
+    def _session_changed(self, state: SessionState) -> None:
+        """Only told: the session and the registration see to themselves, and serving goes on."""
+        if state is SessionState.CONNECTED:
+            self._log.info("connected to the metadata store again")
+        elif state is SessionState.SUSPENDED:
+            self._log.warning("the metadata store is away; the bookie serves those who are connected to it")
+        else:
+            self._log.warning("the session with the metadata store has expired; the bookie will register again")
 
     # --- failure ----------------------------------------------------------------------------------------------------
 

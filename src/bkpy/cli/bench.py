@@ -23,6 +23,7 @@ _WORKLOADS = "failover: a bookie is killed under load; recovery: of a ledger who
 # As docs/performance.md advises services with thousands of calls in flight: these are no garbage.
 _GC_THRESHOLDS = (100_000, 20, 100)
 FAILURES = ("failover", "recovery")
+_OWN_CLUSTER = "with a cluster started for the run: without --connect, and without BKPY_CONNECT in the environment"
 
 
 @click.command()
@@ -30,7 +31,9 @@ FAILURES = ("failover", "recovery")
     "--workload", type=click.Choice(["append", "read", *FAILURES]), default="append", show_default=True, help=_WORKLOADS
 )
 @click.option("--size", type=click.IntRange(1, 4 << 20), default=100, show_default=True, help="Bytes of an entry.")
-@click.option("--outstanding", type=click.IntRange(1), default=1000, show_default=True, help="Calls in flight.")
+@click.option(
+    "--outstanding", type=click.IntRange(1), default=None, help="Calls in flight.  [default: 1000, of reads 1]"
+)
 @click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in turn.")
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
@@ -43,13 +46,19 @@ FAILURES = ("failover", "recovery")
     is_flag=True,
     help="Also run the same bytes through bare sockets and fdatasync, without and with what storing takes.",
 )
-@click.option("--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="Use this cluster instead of a new one.")
+@click.option(
+    "--connect",
+    "uri",
+    metavar="URI",
+    envvar="BKPY_CONNECT",
+    help="Use this cluster instead of a new one.  [env: BKPY_CONNECT]",
+)
 @click.option("--dir", "directory", type=click.Path(), help="Where the cluster started for the run keeps its files.")
 @json_option
 def bench(
     workload: str,
     size: int,
-    outstanding: int,
+    outstanding: int | None,
     ledgers: int,
     ensemble: str,
     seconds: float,
@@ -71,11 +80,12 @@ def bench(
     """
     from bkpy.bench.workloads import APPEND_APIS, READ_APIS, Options
 
+    outstanding = outstanding or (1 if workload == "read" else 1000)
     if workload in FAILURES:
         if api is not None or restart or ceiling or ledgers != 1 or (uri is not None and workload == "failover"):
             raise click.UsageError(
                 f"--workload {workload} goes without --api, --restart, --ceiling and --ledgers"
-                + (", and with a cluster started for the run" if workload == "failover" else "")
+                + (f", and {_OWN_CLUSTER}" if workload == "failover" else "")
             )
         with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
             gc.set_threshold(*_GC_THRESHOLDS)
@@ -90,7 +100,7 @@ def bench(
     if api not in apis:
         raise click.UsageError(f"--api {api} doesn't go with --workload {workload}: one of {', '.join(apis)}")
     if restart and (uri is not None or workload != "read"):
-        raise click.UsageError("--restart goes with --workload read and a cluster started for the run, not --connect")
+        raise click.UsageError(f"--restart goes with --workload read, and {_OWN_CLUSTER}")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
     with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)

@@ -84,6 +84,11 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
     say("Ctrl-C stops it; the data stay.")
 
 
+def _again(part: LocalBookie | ZooKeeperServer) -> str:
+    """How to have it back: a bookie comes back with its data and the same settings."""
+    return f"; to start it again: bkpy bookie run --config {part.config_path}" if isinstance(part, LocalBookie) else ""
+
+
 async def _watch(cluster: LocalCluster, stopping: asyncio.Event) -> None:
     """Until told to stop, say when a process has ended by itself."""
     parts: list[tuple[str, LocalBookie | ZooKeeperServer]] = [("ZooKeeper", cluster.zookeeper)]
@@ -93,7 +98,7 @@ async def _watch(cluster: LocalCluster, stopping: asyncio.Event) -> None:
         for name, part in parts:
             if part.pid is None and name not in lost:
                 lost.add(name)
-                say(f"{name} has ended; its log is {part.log_path}")
+                say(f"{name} has ended; its log is {part.log_path}{_again(part)}")
         try:
             async with asyncio.timeout(_LOOK_INTERVAL_S):
                 await stopping.wait()

@@ -20,7 +20,6 @@ from bkpy.config import ClientSettings, client_settings
 from bkpy.errors import (
     ClientClosedError,
     ConfigError,
-    UnauthorizedError,
 )
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.connect import connect_store
@@ -202,7 +201,7 @@ class Client:
         """
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
-        reader = self._reader(_authorised(metadata, password), password)
+        reader = self._reader(metadata.authorised(password), password)
         if not reader.closed:
             await reader.read_last_add_confirmed()
         return reader
@@ -217,7 +216,7 @@ class Client:
         """
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id)
-        metadata = _authorised(metadata, password)
+        metadata = metadata.authorised(password)
         if metadata.state is not LedgerState.CLOSED:
             recovery = LedgerRecovery(
                 metadata,
@@ -339,12 +338,6 @@ def connect(
     no server could be reached within `metadata_timeout_s`.
     """
     return _Connecting(uri, client_settings(**settings), ssl, placement)
-
-
-def _authorised(metadata: LedgerMetadata, password: bytes) -> LedgerMetadata:
-    if metadata.ledger_key != ledger_key(password):
-        raise UnauthorizedError("the password is not the ledger's", ledger_id=metadata.ledger_id)
-    return metadata
 
 
 def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:

@@ -145,7 +145,10 @@ class LedgerReader:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
-        """Entries first..last in order; `last=None` is last add confirmed as of the call, negative is *no entry*.
+        """Entries first..last in order; `last=None` is last add confirmed, negative is *no entry*.
+
+        Last add confirmed is what this reader knows at the call: of an open ledger, call `read_last_add_confirmed`
+        before, or use `tail`. A writer that pauses tells bookies of its last entries after `explicit_lac_interval_s`.
 
         Raises `NoSuchEntryError` for a `last` past last add confirmed, `DigestMismatchError` if no replica of an entry
         verifies, `BookieUnavailableError` if the replicas can't be reached within `read_timeout_s`.

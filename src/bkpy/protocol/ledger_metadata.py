@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError
+from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
+from bkpy.protocol.records import ledger_key
 
 FORMAT_VERSION = 1
 LEDGER_KEY_BYTES = 32
@@ -171,6 +172,13 @@ class LedgerMetadata:
                 f"the ledger is closed at entry {self.last_entry} and allows no {action}", ledger_id=self.ledger_id
             )
         return state
+
+    def authorised(self, password: bytes) -> LedgerMetadata:
+        """This; raises `UnauthorizedError` unless the password is the ledger's."""
+        if self.ledger_key != ledger_key(password):
+            why = "the password is not the ledger's" if password else "the ledger has a password, and none was given"
+            raise UnauthorizedError(why, ledger_id=self.ledger_id)
+        return self
 
     def in_recovery(self) -> LedgerMetadata:
         """The same ledger IN_RECOVERY; the same value if it is already. Raises `LedgerClosedError` when CLOSED."""

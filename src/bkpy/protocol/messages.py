@@ -90,11 +90,17 @@ _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
 }
 
 
+_MESSAGES = {
+    Status.FENCED: "fenced: somebody else is recovering the ledger, or has closed it; go on in a new one",
+}
+
+
 def error_of(
     status: Status, message: str = "", *, ledger_id: int | None = None, bookie: str | None = None
 ) -> BookKeeperError:
     """The exception for a status other than OK. The one table between the wire and the error classes."""
-    return _ERRORS[status](message or status.name.lower().replace("_", " "), ledger_id=ledger_id, bookie=bookie)
+    message = message or _MESSAGES.get(status) or status.name.lower().replace("_", " ")
+    return _ERRORS[status](message, ledger_id=ledger_id, bookie=bookie)
 
 
 class AddColumns(NamedTuple):

@@ -48,6 +48,8 @@ _LEDGER = struct.Struct("<q")
 
 def ledger_key(password: bytes) -> bytes:
     """What bookies check and metadata stores: 32 bytes that prove the password without being it."""
+    if not isinstance(password, bytes):
+        raise ConfigError(f"a password is bytes, not {type(password).__name__}")
     return hmac.digest(password, b"ledger", hashlib.sha256)
 
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Final
 
 import bkpy
-from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
+from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES, ledger_key
+from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 from bkpy.spark.options import CLOSED, SourceOptions
 
 _METADATA_IN_FLIGHT: Final = 100  # reads of metadata at once: hides the latency and stays a small load for ZooKeeper
@@ -47,7 +47,7 @@ def load_ledgers(options: SourceOptions) -> list[LedgerMetadata]:
 
 
 async def _load(options: SourceOptions) -> list[LedgerMetadata]:
-    key = ledger_key(options.password())
+    password = options.password()
     async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
         if options.ledgers is not None:
             ids = list(options.ledgers)
@@ -56,10 +56,7 @@ async def _load(options: SourceOptions) -> list[LedgerMetadata]:
         found: list[LedgerMetadata] = []
         for i in range(0, len(ids), _METADATA_IN_FLIGHT):
             found += await _read(client, ids[i : i + _METADATA_IN_FLIGHT], options)
-    for metadata in found:
-        if metadata.ledger_key != key:
-            raise UnauthorizedError("the password is not the ledger's", ledger_id=metadata.ledger_id)
-    return found
+    return [metadata.authorised(password) for metadata in found]
 
 
 async def _read(client: bkpy.Client, ids: Sequence[int], options: SourceOptions) -> list[LedgerMetadata]:

@@ -137,7 +137,7 @@ class _Starter:
             if path in needed and path not in found:
                 raise IdentityError(
                     "this directory has no cookie, but the bookie has data in it: mount its disk, or, if the disk "
-                    "is lost, start a new bookie under a new bookie_id and let the cluster re-replicate",
+                    "is lost, start a new bookie under a new bookie_id",
                     path=path,
                 )
             if path not in found:

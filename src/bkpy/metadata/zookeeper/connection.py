@@ -158,7 +158,7 @@ class Connection:
 async def _read_frame(reader: asyncio.StreamReader) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if not 0 <= length <= REPLY_BYTES_MAX:
-        raise ConnectionResetError(f"the server announced a frame of {length} bytes")
+        raise ConnectionResetError(f"this is no ZooKeeper server: its answer would have {length} bytes")
     return await reader.readexactly(length)
 
 
