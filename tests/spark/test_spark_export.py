@@ -89,6 +89,8 @@ def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path:
         export(spark, ledgers, "closed", tmp_path / "full")
     with pytest.raises(ConfigError, match="not empty"):
         export(spark, ledgers, "closed", tmp_path / "full" / "mine")
+    with pytest.raises(ConfigError, match=r"nothing can be written there: .*mine"):
+        export(spark, ledgers, "closed", tmp_path / "full" / "mine" / "below")
     with pytest.raises(NoSuchLedgerError, match="999999"):
         export(spark, ledgers, [ledgers.plain, 999_999], tmp_path / "out")
     with pytest.raises(ConfigError, match="only closed ones"):

@@ -6,6 +6,7 @@ summary is returned only if every entry that was planned was also written.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -117,6 +118,11 @@ def _target(to: str | Path) -> tuple[str, str, str]:
     path = Path(to).absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError("the directory to export to is not empty", path=str(path))
+    there = next(p for p in (path, *path.parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"nothing can be written there: {there} is no directory, or not a writable one", path=str(path)
+        )
     return str(path), path.as_uri(), "append"
 
 
