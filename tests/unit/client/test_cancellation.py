@@ -1,0 +1,354 @@
+"""Every public operation, ended at every point at which it waits: cancelled, or its client closed.
+
+Invariants: what was acknowledged is read back; the writer goes on, or has ended with a clear error, and closes; nothing
+that belonged to the operation is left running; nothing is reported to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
+
+import bkpy
+from bkpy.client.connect import Client
+from bkpy.client.peer import CALLS_MAX
+from bkpy.client.writer import LedgerWriter
+from bkpy.config import client_settings
+from bkpy.metadata.memory import MemorySession
+from bkpy.runtime import TaskSpawner, real_runtime
+
+LASTING = ("connection to", "bookie directory")  # what a client keeps running, by the beginnings of its names
+
+
+def on_a_cluster(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    directory: Path,
+    test: Callable[[InProcess], Coroutine[Any, Any, None]],
+) -> None:
+    """Run the test with four bookies. Nothing may be reported to the loop because nobody else wanted to know."""
+    reported: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        cluster = InProcess(directory)
+        await cluster.start("abcd")
+        try:
+            await test(cluster)
+        finally:
+            await cluster.stop()
+            gc.collect()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+    assert not reported
+
+
+class Stepped:
+    """Runs a coroutine, and calls `act` when it waits for the `at`-th time.
+
+    Either before what it waits for has happened, or, if `late`, in the very turn of the loop in which that happens.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int, late: bool, act: Callable[[], Any]) -> None:
+        self._inner = coroutine.__await__()
+        self._at = at
+        self._late = late
+        self._act = act
+        self.reached = False
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        resume = partial(self._inner.send, None)
+        waits = 0
+        while True:
+            try:
+                awaited = resume()
+            except StopIteration as end:
+                return end.value
+            if waits == self._at:
+                self.reached = True
+                if not self._late:
+                    self._act()
+                elif awaited is None:  # it only lets others run
+                    asyncio.get_running_loop().call_soon(self._act)
+                else:
+                    awaited.add_done_callback(lambda _: self._act())  # before the task's own callback
+            waits += 1
+            try:
+                yield awaited
+            except BaseException as e:  # for the coroutine, whatever it is
+                resume = partial(self._inner.throw, e)
+            else:
+                resume = partial(self._inner.send, None)
+
+
+async def run_to(coroutine: Coroutine[Any, Any, Any], at: int, late: bool, act: Callable[[], Any] | None) -> bool:
+    """Run the coroutine and do `act`, or cancel it, when it waits for the `at`-th time; whether it ever did.
+
+    Returns when it has ended, one way or the other.
+    """
+    stepped = Stepped(coroutine, at, late, lambda: act() if act is not None else task.cancel())
+
+    async def run() -> None:
+        await stepped
+
+    task = asyncio.create_task(run())
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        assert isinstance(error, bkpy.BookKeeperError), repr(error)
+    return stepped.reached
+
+
+def running(client: Client) -> list[str]:
+    spawn = client._runtime.spawn
+    assert isinstance(spawn, TaskSpawner)
+    return sorted(task.get_name() for task in spawn.tasks if not task.done())
+
+
+async def settled(client: Client) -> None:
+    """Return when nothing is left of what was done with the client."""
+    await eventually(lambda: all(name.startswith(LASTING) for name in running(client)))
+    for peer in client._pool._peers.values():
+        await eventually(lambda peer=peer: not peer._calls and not peer._adds)  # type: ignore[misc]
+        assert peer.slots._value == CALLS_MAX
+
+
+async def written(client: Client, **ledger: Any) -> LedgerWriter:
+    """A ledger that has the entries 0, 1 and 2."""
+    writer = await client.create_ledger(**ledger)
+    for i in range(3):
+        await writer.append(b"%d" % i, entry_id=i if ledger.get("caller_ids") else None)
+    if ledger.get("deferred_sync"):
+        await writer.force()
+    return writer
+
+
+async def consume(entries: Any, wanted: int = 3) -> None:
+    """Take as many, and leave."""
+    async for _ in entries:
+        wanted -= 1
+        if not wanted:
+            break
+    await entries.aclose()
+
+
+# --- the operations -----------------------------------------------------------------------------------------------
+
+Operation = Callable[[LedgerWriter, Client], Coroutine[Any, Any, Any]]
+
+
+async def append_in_a_full_window(writer: LedgerWriter) -> None:
+    pending = [writer.append_nowait(b"w") for _ in range(4)]
+    await writer.append(b"x")
+    await asyncio.gather(*pending)
+
+
+async def append_out_of_order(writer: LedgerWriter) -> None:
+    later = writer.append_nowait(b"4", entry_id=4)
+    await writer.append(b"3", entry_id=3)
+    await later
+
+
+async def flush(writer: LedgerWriter) -> None:
+    writer.append_nowait(b"x")
+    await writer.flush()
+
+
+async def follow(writer: LedgerWriter, client: Client) -> None:
+    reader = await client.open_ledger(writer.ledger_id)
+    writer.append_nowait(b"t")
+    await consume(reader.tail(), 4)
+
+
+async def read(writer: LedgerWriter, client: Client, how: str, *range_: int) -> None:
+    reader = await client.open_ledger(writer.ledger_id)
+    await consume(getattr(reader, how)(*range_))
+
+
+async def listed(client: Client) -> None:
+    async for _ in client.list_ledgers():
+        pass
+
+
+OPERATIONS: dict[str, tuple[dict[str, Any], Operation]] = {
+    "append": ({}, lambda writer, client: writer.append(b"x")),
+    "append_striped": ({"write_quorum": 2}, lambda writer, client: writer.append(b"x")),
+    "append_full": ({}, lambda writer, client: append_in_a_full_window(writer)),
+    "append_batch": ({}, lambda writer, client: writer.append_batch([b"x", b"y"])),
+    "append_at": ({"caller_ids": True}, lambda writer, client: append_out_of_order(writer)),
+    "flush": ({}, lambda writer, client: flush(writer)),
+    "force": ({"deferred_sync": True}, lambda writer, client: writer.force()),
+    "close": ({}, lambda writer, client: writer.close()),
+    "close_deferred": ({"deferred_sync": True}, lambda writer, client: writer.close()),
+    "create": ({}, lambda writer, client: client.create_ledger()),
+    "open": ({}, lambda writer, client: client.open_ledger(writer.ledger_id)),
+    "recover": ({}, lambda writer, client: client.recover_ledger(writer.ledger_id)),
+    "recover_striped": ({"write_quorum": 2}, lambda writer, client: client.recover_ledger(writer.ledger_id)),
+    "read": ({}, lambda writer, client: read(writer, client, "read")),
+    "read_striped": ({"write_quorum": 2}, lambda writer, client: read(writer, client, "read")),
+    "read_blocks": ({}, lambda writer, client: read(writer, client, "read_blocks")),
+    "read_unconfirmed": ({}, lambda writer, client: read(writer, client, "read_unconfirmed", 0, 2)),
+    "tail": ({}, follow),
+    "metadata": ({}, lambda writer, client: client.ledger_metadata(writer.ledger_id)),
+    "list": ({}, lambda writer, client: listed(client)),
+}
+
+
+async def check_end(writer: LedgerWriter, client: Client) -> None:
+    """The writer goes on, unless it was closed or fenced; it closes; what was acknowledged is there."""
+    caller_ids = writer.metadata.caller_ids
+    # A bookie that was away may have lost what was not forced yet.
+    lost = (bkpy.BookieUnavailableError,) if writer.metadata.deferred_sync else ()
+    async with asyncio.timeout(DEADLINE_S):
+        try:
+            entry_id = await writer.append(b"more", entry_id=writer._next_id if caller_ids else None)
+        except (bkpy.LedgerClosedError, bkpy.LedgerFencedError):
+            entry_id = -1
+        try:
+            await writer.close()
+        except (bkpy.LedgerClosedError, bkpy.LedgerFencedError, *lost):
+            entry_id = -1
+            await client.recover_ledger(writer.ledger_id)
+        found = await contents(client, writer.ledger_id)
+    assert found[:3] == [b"0", b"1", b"2"]
+    if entry_id >= 0:
+        assert found[entry_id] == b"more"
+
+
+@contextmanager
+def naming(name: str, at: int, late: bool) -> Iterator[None]:
+    """Say in an error's notes which case it was."""
+    try:
+        yield
+    except BaseException as e:
+        e.add_note(f"{name}, ended {'as' if late else 'before'} its wait number {at} was over")
+        raise
+
+
+# --- what is out of order meanwhile -------------------------------------------------------------------------------
+
+
+@contextmanager
+def nothing(cluster: InProcess, client: Client, bookie_id: str) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def a_bookie_lost(cluster: InProcess, client: Client, bookie_id: str) -> Iterator[None]:
+    cluster.refuse(bookie_id)
+    for connection in cluster.connections(bookie_id):
+        connection.abort()
+    yield
+    cluster.admit(bookie_id)
+
+
+@contextmanager
+def a_bookie_hung(cluster: InProcess, client: Client, bookie_id: str) -> Iterator[None]:
+    cluster.hang(bookie_id)
+    yield
+    cluster.admit(bookie_id)
+    for connection in cluster.connections(bookie_id):
+        connection.resume("hung")
+
+
+@contextmanager
+def metadata_away(cluster: InProcess, client: Client, bookie_id: str) -> Iterator[None]:
+    session = client._cluster.store
+    assert isinstance(session, MemorySession)
+    session.suspend()
+    yield
+    session.resume()
+
+
+# What a hung bookie is waited for takes its timeout.
+LATES = {nothing: (False, True), a_bookie_lost: (True,), a_bookie_hung: (False,), metadata_away: (False, True)}
+SETTINGS = {
+    "write_window_entries": 4,
+    "explicit_lac_interval_s": 0.01,
+    "tail_poll_s": 0.01,
+    "quarantine_s": 0.01,
+}
+IMPATIENT = {"connect_timeout_s": 1.0, "add_timeout_s": 1.0, "read_timeout_s": 1.0}
+
+
+async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
+    session = cluster.tree.session(call_timeout_s=0.05)
+    settings = client_settings(**SETTINGS, **(IMPATIENT if fault is a_bookie_hung else {}))
+    return await Client.on_store(session, ROOT, real_runtime(), settings, owns_store=True)
+
+
+# Not every fault with every loop: the faults are there for the client's ways, and the loops for what is below them.
+@pytest.mark.parametrize(
+    ("new_loop", "fault"),
+    [
+        (asyncio.new_event_loop, nothing),
+        (uvloop.new_event_loop, nothing),
+        (asyncio.new_event_loop, a_bookie_lost),
+        (uvloop.new_event_loop, a_bookie_hung),
+        (asyncio.new_event_loop, metadata_away),
+    ],
+)
+def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
+    new_loop: Any, fault: Any, tmp_path: Path
+) -> None:
+    async def test(cluster: InProcess) -> None:
+        client = await new_client(cluster, fault)
+        for (name, (ledger, operation)), late in product(OPERATIONS.items(), LATES[fault]):
+            for at in count():
+                with naming(name, at, late):
+                    writer = await written(client, **ledger)
+                    with fault(cluster, client, writer.ensemble[0]):
+                        reached = await run_to(operation(writer, client), at, late, None)
+                    await settled(client)
+                    await check_end(writer, client)
+                if not reached:
+                    break
+            assert at > 0
+        await settled(client)
+        await client.close()
+        await eventually(lambda: not running(client))
+
+    on_a_cluster(new_loop, tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("new_loop", "fault"), [(asyncio.new_event_loop, a_bookie_lost), (uvloop.new_event_loop, nothing)]
+)
+def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault: Any, tmp_path: Path) -> None:
+    async def ended(cluster: InProcess, name: str, at: int, late: bool) -> bool:
+        ledger, operation = OPERATIONS[name]
+        client = await new_client(cluster)
+        writer = await written(client, **ledger)
+        closing: list[asyncio.Task[None]] = []
+        with fault(cluster, client, writer.ensemble[0]):
+            reached = await run_to(
+                operation(writer, client), at, late, lambda: closing.append(asyncio.create_task(client.close()))
+            )
+            async with asyncio.timeout(DEADLINE_S):
+                await asyncio.gather(*closing)
+                await client.close()
+        await eventually(lambda: not running(client))
+        if not reached:
+            other = await cluster.client()
+            await other.recover_ledger(writer.ledger_id)
+            assert (await contents(other, writer.ledger_id))[:3] == [b"0", b"1", b"2"]
+        return reached
+
+    async def test(cluster: InProcess) -> None:
+        for name, late in product(OPERATIONS, LATES[fault]):
+            for at in count():
+                with naming(name, at, late):
+                    if not await ended(cluster, name, at, late):
+                        break
+
+    on_a_cluster(new_loop, tmp_path, test)
