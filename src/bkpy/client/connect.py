@@ -278,9 +278,11 @@ class Client:
             replicator.abandon()
         self._flights.close()
         await self._pool.close()
-        await self._directory.close()
-        if self._owns_store:
-            await self._cluster.store.close()
+        try:
+            await self._directory.close()
+        finally:  # also if this is cancelled: nobody else would ever end the session
+            if self._owns_store:
+                await self._cluster.store.close()
 
     async def __aenter__(self) -> Client:
         return self

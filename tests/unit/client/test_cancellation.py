@@ -352,3 +352,17 @@ def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault
                         break
 
     on_a_cluster(new_loop, tmp_path, test)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_closing_a_client_ends_its_session_though_it_is_cancelled(cluster: InProcess, late: bool) -> None:
+    for at in count():
+        client = await new_client(cluster)
+        await written(client)
+        reached = await run_to(client.close(), at, late, None)
+        with pytest.raises(bkpy.ClientClosedError):
+            await client._cluster.store.exists("/")
+        await eventually(lambda client=client: not running(client))  # type: ignore[misc]
+        if not reached:
+            break
+    assert at > 0
