@@ -294,7 +294,9 @@ class Appends(Replicator):
         try:
             await admitted
         except asyncio.CancelledError:
-            if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
+            if admitted.cancelled():
+                self._release(0, 0)  # leave the queue: those behind it may be smaller
+            elif admitted.exception() is None:
                 # Admitted and cancelled at once: pass the room on.
                 self._admitted -= 1
                 self._release(size, count)

@@ -366,3 +366,28 @@ async def test_closing_a_client_ends_its_session_though_it_is_cancelled(cluster:
         if not reached:
             break
     assert at > 0
+
+
+async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_nobody(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_bytes=100, add_timeout_s=DEADLINE_S)
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    for bookie_id in "abc":
+        cluster.hang(bookie_id)
+    pending = [writer.append_nowait(bytes(60))]
+    large = asyncio.create_task(writer.append(bytes(80)))
+    small = asyncio.create_task(writer.append(bytes(10)))
+    await asyncio.sleep(0)
+    large.cancel()
+    await eventually(lambda: writer._next_id == 3)  # there is room for the small one
+    large = asyncio.create_task(writer.append(bytes(80)))
+    await asyncio.sleep(0)
+    large.cancel()
+    await asyncio.wait([large])
+    assert not writer._waiters  # `close` waits for those: for one that never ends it would spin
+    closing = asyncio.create_task(writer.close())
+    for connection in [connection for bookie_id in "abc" for connection in cluster.connections(bookie_id)]:
+        connection.resume("hung")
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(small, closing, *pending)
+    assert await contents(client, writer.ledger_id) == [b"0", bytes(60), bytes(10)]
