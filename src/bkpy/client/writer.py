@@ -208,9 +208,10 @@ class LedgerWriter(Appends):
         is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at a different entry,
         `ClientClosedError` if the writer was abandoned before.
         """
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
-            return
+        while (others := self._closing) is not None:
+            await asyncio.wait([others])
+            if not others.cancelled():  # else whoever closed has gone, and this call takes its place
+                return others.result()
         if isinstance(self._error, ClientClosedError):
             raise self._failure()  # it was abandoned, with the ledger left open
         self._shut = self._gate = True
@@ -223,8 +224,11 @@ class LedgerWriter(Appends):
                 self._catalog, self._metadata, self._version, *end, Closer.WRITER
             )
         except BaseException as e:
-            closing.set_exception(e if isinstance(e, Exception) else ClientClosedError("closing was cancelled"))
-            closing.exception()  # retrieved: nobody else may be waiting
+            if isinstance(e, Exception):
+                closing.set_exception(e)
+                closing.exception()  # retrieved: nobody else may be waiting
+            else:
+                closing.cancel()
             if isinstance(e, BookKeeperError) and not e.retriable:
                 self.abandon()
             else:

@@ -391,3 +391,17 @@ async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_no
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(small, closing, *pending)
     assert await contents(client, writer.ledger_id) == [b"0", bytes(60), bytes(10)]
+
+
+async def test_of_two_who_close_a_writer_one_may_be_cancelled(cluster: InProcess) -> None:
+    client = await cluster.client()
+    for at in count():
+        writer = await written(client)
+        first = asyncio.create_task(run_to(writer.close(), at, False, None))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(writer.close(), writer.close())
+        assert (await client.ledger_metadata(writer.ledger_id)).last_entry == 2
+        if not await first:
+            break
+    assert at > 0
