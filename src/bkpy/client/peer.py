@@ -482,5 +482,5 @@ class Peer:
             task.cancel()
         connection, self._connection = self._connection, None
         if connection is not None and connection.transport is not None:
-            connection.transport.close()
+            connection.transport.abort()  # `close` would wait for a hung bookie to take what was not sent yet
         self._went_down(BookieUnavailableError("the client is closed", bookie=self.bookie_id))

@@ -405,3 +405,24 @@ async def test_of_two_who_close_a_writer_one_may_be_cancelled(cluster: InProcess
         if not await first:
             break
     assert at > 0
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_client_that_is_closed_keeps_no_connection_to_a_bookie_that_reads_nothing(
+    new_loop: Any, tmp_path: Path
+) -> None:
+    async def test(cluster: InProcess) -> None:
+        client = await cluster.client()
+        writer = await written(client)
+        hung = client._pool.peer(writer.ensemble[0])
+        cluster.hang(hung.bookie_id)
+        transport = hung._transport()
+        while transport.get_write_buffer_size() < 1 << 20:  # what the kernel doesn't take
+            await writer.append(bytes(1 << 20))
+        await client.close()
+        await eventually(lambda: not transport.get_write_buffer_size())
+        for connection in cluster.connections(hung.bookie_id):
+            connection.resume("hung")
+        await eventually(lambda: not cluster.connections(hung.bookie_id))
+
+    on_a_cluster(new_loop, tmp_path, test)
