@@ -95,13 +95,13 @@ class Session:
                 pass  # the server expires the session by itself
             finally:
                 connection.abort(ConnectionLost("the session was closed"))
-        self.watches.wake_all()
         self.events.emit(SessionState.EXPIRED)
 
     def _fail(self, error: BookKeeperError) -> None:
         self._fatal = error
         self._connection = None
         self._settled.set()
+        self.watches.wake_all()  # whoever waits for a change would wait for ever
 
     def _die(self, error: BaseException) -> None:
         self._fail(MetadataUnavailableError(f"the metadata session ended by a defect: {error!r}", retriable=False))

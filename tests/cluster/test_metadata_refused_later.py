@@ -1,0 +1,32 @@
+"""Credentials that ZooKeeper takes at first and refuses on a later connection: the session can't go on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkpy.errors import UnauthorizedError
+from bkpy.local_zookeeper import ZooKeeperServer
+from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.runtime import real_runtime
+from cluster.metadata_harness import DEADLINE_S
+from cluster.zookeeper_proxy import ZooKeeperProxy
+
+
+async def test_who_watches_is_told_that_the_session_has_ended(zookeeper: ZooKeeperServer) -> None:
+    proxy = ZooKeeperProxy(zookeeper.port)
+    await proxy.start()
+    auth = [("digest", b"somebody:secret")]
+    store = ZooKeeperStore([("127.0.0.1", proxy.port)], real_runtime(), session_timeout_s=2 * DEADLINE_S, auth=auth)
+    await store.start(DEADLINE_S)
+    watch = store.watch("/watched")
+    await anext(watch)
+    told = asyncio.ensure_future(anext(watch))
+    store._session._auth = (("no-such-scheme", b"x"),)
+    await proxy.reset()
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(UnauthorizedError):
+            await told
+    await store.close()
+    await proxy.stop()
