@@ -46,8 +46,8 @@ class InProcess:
         for name in names:
             await self.start_node(name)
 
-    async def start_node(self, name: str) -> BookieNode:
-        """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""
+    def new_node(self, name: str) -> BookieNode:
+        """A bookie that is still to be started, on the directories and at the port of that name."""
         flags = {
             "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
             "bookie_id": name,
@@ -57,7 +57,11 @@ class InProcess:
             "journal_max_size_mb": "4",  # what is reserved on the disk, for each bookie of each test
             **{key: str(value) for key, value in self.settings.items()},
         }
-        node = BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
+        return BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
+
+    async def start_node(self, name: str) -> BookieNode:
+        """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""
+        node = self.new_node(name)
         await node.start()
         self._ports[name] = int(node.address.rpartition(":")[2])
         names = [other.settings.bookie_id for other in self.nodes]

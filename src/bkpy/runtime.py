@@ -281,13 +281,17 @@ class ThreadWorker:
         self._queue: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Any, Any] | None] = (
             queue.SimpleQueue()
         )
+        self._closed = False
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._queue.put((loop, future, function, args))
+        if self._closed:
+            future.cancel()  # whoever was not told of the end yet would wait for ever
+        else:
+            self._queue.put((loop, future, function, args))
         return future
 
     def _loop(self) -> None:
@@ -302,6 +306,7 @@ class ThreadWorker:
             del item, future, function, args, result, error  # hold no buffers while idle
 
     def close(self) -> None:
+        self._closed = True
         self._queue.put(None)
         self._thread.join()
 
