@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,7 @@ _REFUSALS = {
 # Codes above this one come from a server in trouble, those below it from one that refused.
 _API_ERRORS_FROM = -100
 _ANY_VERSION = -1
+_ARM_PAUSE_S = 0.2  # between two attempts to set a watch: a server in trouble answers at once
 
 
 class ZooKeeperStore(MetadataStore):
@@ -179,6 +181,7 @@ class ZooKeeperStore(MetadataStore):
             except MetadataUnavailableError as error:
                 if not error.retriable:
                     raise
+                await asyncio.sleep(_ARM_PAUSE_S)
             else:
                 self._session.watches.register(watch, kind)
                 return
