@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, add, contents
+from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
 from bkpy.bookie import connection as bookie_connection
@@ -90,9 +90,11 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
 async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory stays bounded although the ack quorum answers, and appends go on after the timeout."""
+    """Memory stays bounded although the ack quorum answers, and appends go on once the bookie is given up."""
     monkeypatch.setattr(client_peer, "OWED_BYTES_MAX", 100_000)
-    client = await cluster.client(add_timeout_s=1.0)
+    monkeypatch.setattr(client_peer, "_STALL_S", 0.5)
+    # Only a bookie that writers wait for is given up so soon, however long it takes them to fill what it may owe.
+    client = await cluster.client(add_timeout_s=2 * DEADLINE_S)
     writer = await client.create_ledger()
     await writer.append(b"x")
     slow = client._pool.peer("b")
@@ -101,8 +103,9 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
         connection.pause("test")
     owed = 0
     appended = 0
+    epoch = slow.epoch
     async with asyncio.timeout(DEADLINE_S):
-        while slow.up:
+        while slow.up and slow.epoch == epoch:  # it is soon back, by another connection
             await writer.append(bytes(10_000))
             appended += 1
             owed = max(owed, slow._owed_bytes)
@@ -167,12 +170,14 @@ async def test_a_client_that_asks_and_does_not_read_costs_little_memory(cluster:
     await writer.flush()
     node = cluster.nodes[0]
     assert node._server is not None
+    before = set(node._server._connections)
     _, sender = await asyncio.open_connection(*node.address.rsplit(":", 1), limit=1)
+    await eventually(lambda: len(node._server._connections) > len(before))
     head = m.pack([0, writer.ledger_id, 0, 199, 1 << 20])
     requests = [wire.encode(Op.HELLO, 1, m.pack(["test", "", ""]))]
     requests += [wire.encode(Op.READ, 2 + i, head) for i in range(500)]
     sender.writelines([part for request in requests for part in request])
-    connection = list(node._server._connections)[-1]
+    (connection,) = set(node._server._connections) - before
     async with asyncio.timeout(DEADLINE_S):
         while connection._writable.is_set():
             await asyncio.sleep(0.01)
@@ -263,6 +268,44 @@ async def test_close_ends_when_an_append_was_cancelled_as_its_writer_failed(clus
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     assert (await client.ledger_metadata(writer.ledger_id)).last_entry == -1
+
+
+@pytest.mark.scenario(34)
+async def test_close_rests_while_an_append_that_was_cancelled_is_still_in_line(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted are the turns of the loop that whoever asks again and again would take."""
+    client = await cluster.client(write_window_entries=1, add_timeout_s=2 * DEADLINE_S)
+    writer = await client.create_ledger()
+    for name in writer.ensemble:
+        cluster.hang(name)
+    first = writer.append_nowait(b"first")
+    waiting = asyncio.create_task(writer.append(b"never"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    turns = 0
+    sleep = asyncio.sleep
+
+    async def counted(delay: float) -> None:
+        nonlocal turns
+        turns += 1
+        await sleep(delay)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", counted)
+        closing = asyncio.create_task(writer.close())
+        for _ in range(100):
+            await sleep(0)
+    assert turns <= 1
+    for name in writer.ensemble:
+        for connection in cluster.connections(name):
+            connection.resume("hung")
+    async with asyncio.timeout(DEADLINE_S):
+        await closing
+    assert await first == 0
+    assert await contents(client, writer.ledger_id) == [b"first"]
 
 
 async def test_abandoning_a_writer_twice_leaves_a_recovery_its_key(cluster: InProcess) -> None:
