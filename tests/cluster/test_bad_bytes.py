@@ -1,4 +1,4 @@
-"""Bad bytes on the bookie's port: an error or a close within a second, and no harm to anybody else."""
+"""Bad bytes on the bookie's port: an error or a close soon, and no harm to anybody else."""
 
 import asyncio
 import os
@@ -14,7 +14,9 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 
-SECOND = 1.0
+DEADLINE_S = 30
+# A second, on a machine that has nothing else to do. By then nobody is hung up on for having said nothing.
+SOON_S = 4.0
 
 
 def frame(op: int, head: object, body: bytes = b"", correlation_id: int = 7) -> bytes:
@@ -71,12 +73,12 @@ BAD: dict[str, Callable[[], bytes]] = {
 
 
 async def answer(address: str, data: bytes) -> bytes:
-    """Everything the bookie answers until it hangs up, which it must within a second."""
+    """Everything the bookie answers until it hangs up, which it must soon."""
     host, port = address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(data)
-        async with asyncio.timeout(SECOND):
+        async with asyncio.timeout(SOON_S):
             return await reader.read()
     except ConnectionError:
         return b""  # hung up before everything was sent
@@ -128,7 +130,7 @@ async def test_half_a_frame_and_then_the_end(cluster: LocalCluster, victim: bkpy
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(HELLO + frame(Op.ADD, [0, [1], [0], [1], 1, [32]], b"x" * 32)[:40])
     writer.write_eof()
-    async with asyncio.timeout(SECOND):
+    async with asyncio.timeout(SOON_S):
         assert len(await reader.read()) > 0  # the handshake was answered, nothing else
     writer.close()
 
@@ -150,7 +152,7 @@ async def test_an_add_without_a_key_is_refused_and_the_connection_goes_on(
     )
     buffer = ReceiveBuffer(1 << 20)
     replies: dict[int, object] = {}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(replies) < 3:
             data = await reader.read(65536)
             assert data
@@ -167,7 +169,7 @@ async def test_thousands_of_idle_connections_do_no_harm(cluster: LocalCluster, v
     opened = [await asyncio.open_connection(host, int(port)) for _ in range(1500)]
     try:
         assert await victim.append(b"meanwhile") == victim.last_add_confirmed
-        async with asyncio.timeout(30):  # none of them has said a word: all are closed in the end
+        async with asyncio.timeout(DEADLINE_S):  # none of them has said a word: all are closed in the end
             for reader, _ in opened:
                 try:
                     assert await reader.read() == b""

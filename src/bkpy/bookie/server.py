@@ -25,7 +25,9 @@ from bkpy.storage.ledger_storage import LedgerStorage
 
 _TICK_S: Final = 0.25
 _SPARE_CHUNKS: Final = 16  # for what is received and not in the memtable: requests that wait, and reads
-_STRANGER_STALL_TICKS: Final = 3  # somebody who stops in the middle of the first frame isn't a client
+# Somebody who stops in the middle of the first frame isn't a client. A tick more passes before the first that counts:
+# that makes three quarters of a second at most.
+_STRANGER_STALL_TICKS: Final = 2
 
 
 class BookieServer:

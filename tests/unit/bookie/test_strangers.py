@@ -1,0 +1,42 @@
+"""Connections of those who are no clients: how long a bookie waits for what they owe."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.in_process import InProcess, eventually
+
+from bkpy.bookie import server as bookie_server
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op
+
+HELLO = b"".join(wire.encode(Op.HELLO, 1, m.pack(["test", "", ""])))
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
+    local = InProcess(tmp_path)
+    await local.start("a")
+    yield local
+    await local.stop()
+
+
+async def test_who_stops_in_the_first_frame_is_hung_up_on_in_less_than_a_second(cluster: InProcess) -> None:
+    """Counted in the server's ticks: however soon after a tick the half frame came."""
+    server = cluster.server("a")
+    assert server._ticker is not None
+    server._ticker.cancel()
+    _, sender = await asyncio.open_connection(*cluster.node("a").address.rsplit(":", 1))
+    sender.write(HELLO[: len(HELLO) // 2])
+    await eventually(lambda: any(connection.mid_frame for connection in cluster.connections("a")))
+    ticks = 0
+    while cluster.connections("a"):
+        server._tick()
+        server._ticker.cancel()
+        ticks += 1
+        for _ in range(3):
+            await asyncio.sleep(0)  # a connection that was aborted is gone some turns later
+    assert ticks * bookie_server._TICK_S < 1.0
+    sender.close()
