@@ -66,7 +66,7 @@ async def test_settings_reach_the_nodes(tmp_path: Path) -> None:
 async def test_processes_behind_proxies_are_suspended_killed_and_started(tmp_path: Path) -> None:
     async with (
         ProxiedCluster(tmp_path, bookies=3) as cluster,
-        bkpy.connect(cluster.connect_string, add_timeout_s=1.0) as client,
+        bkpy.connect(cluster.connect_string) as client,
     ):
         assert sorted(cluster.proxies) == [bookie.id for bookie in cluster.bookies]
         metadata = await write_and_read(client)

@@ -297,7 +297,6 @@ async def test_an_entry_that_is_on_too_few_bookies_is_noticed(tmp_path: Path) ->
 
 
 async def test_appends_that_hang_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.faults.load.DEADLINE_S", 0.5)
     async with ProxiedNodes(tmp_path) as cluster:
         client = await cluster.client()
         writer = await client.create_ledger()
@@ -307,6 +306,7 @@ async def test_appends_that_hang_are_noticed(tmp_path: Path, monkeypatch: pytest
         for proxy in cluster.proxies.values():
             proxy.cut()
         await asyncio.sleep(0.2)  # what was answered before is taken note of, and the next appends are begun
+        monkeypatch.setattr("tests.faults.load.DEADLINE_S", 0.5)
         await load.stop()
         assert load.promises.violations == ["5 appends have not ended in 0.5 s"]
 
