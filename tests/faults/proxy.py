@@ -239,6 +239,7 @@ class _Link:
             self._bookie.lost = True
         else:
             self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(self._connected)
 
     async def _connect(self) -> None:
         try:
@@ -248,7 +249,10 @@ class _Link:
             self._bookie.lost = True
             self.client.finish(_End.RESET)
             self.ended()
-        except asyncio.CancelledError:
+
+    def _connected(self, connecting: asyncio.Task[None]) -> None:
+        # Not in the task itself: one that is cancelled before its first step never learns of it.
+        if connecting.cancelled():
             self._bookie.lost = True
             self.ended()
 

@@ -322,6 +322,20 @@ async def test_a_reset_reaches_both_sides_and_new_connections_work(world: World)
     await world.pair()
 
 
+async def test_a_reset_in_the_turn_in_which_a_connection_comes_leaves_nothing_open(world: World) -> None:
+    """The one to the server has not been begun then."""
+    opened = world.proxy.opened
+
+    def open_and_reset(link: Any) -> None:
+        opened(link)
+        asyncio.get_running_loop().call_soon(world.proxy.reset)
+
+    world.proxy.opened = open_and_reset  # type: ignore[method-assign]
+    await (await world.client()).was_reset()
+    await eventually(lambda: world.proxy.connections == 0)
+    assert not world.upstream.peers
+
+
 async def test_a_refusal_is_for_new_connections_and_ends(world: World) -> None:
     client, server = await world.pair()
     world.proxy.refuse()
