@@ -96,7 +96,7 @@ def test_restart_needs_a_cluster_of_its_own(cluster: LocalCluster) -> None:
     assert "without BKPY_CONNECT in the environment" in done.stderr
 
 
-@pytest.mark.parametrize("ensemble", ["3,3,2", "2,2,2"])
+@pytest.mark.parametrize("ensemble", [pytest.param("3,3,2", marks=pytest.mark.exhaustive), "2,2,2"])
 def test_a_bookie_killed_under_load(tmp_path: Path, ensemble: str) -> None:
     arguments = ("--workload", "failover", "--ensemble", ensemble, "--rounds", "2", "--dir", str(tmp_path), *SHORT)
     result = json.loads(bench(*arguments).stdout)
@@ -146,8 +146,9 @@ def test_the_table_names_what_there_is(tmp_path: Path) -> None:
     assert "no such workload: apends; there are appends" in done.stderr
 
 
-def test_no_servers_no_figures(tmp_path: Path) -> None:
-    done = bench("--connect", "zk://127.0.0.1:1/ledgers", *SHORT, status=1)
+def test_no_cluster_no_figures(cluster: LocalCluster) -> None:
+    elsewhere = cluster.connect_string.replace("/ledgers", "/elsewhere")
+    done = bench("--connect", elsewhere, *SHORT, status=1)
     assert done.stdout == ""
     assert done.stderr.startswith("bkpy: ")
 

@@ -148,6 +148,13 @@ class ProxiedCluster(LocalCluster):
         for proxy in self.proxies.values():
             await proxy.heal()
 
+    async def mend(self) -> None:
+        """Everything runs again, and every bookie can be reached."""
+        for bookie in self.bookies:
+            bookie.resume()
+            await bookie.start()
+        await self.heal()
+
     async def _start_proxies(self) -> None:
         for proxy in self.proxies.values():
             await proxy.start()

@@ -15,7 +15,9 @@ from .cluster import Cluster
 from .scenario import run_on, run_seed
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(20, 50))]
+)
 def test_what_was_acknowledged_is_read_back(seed: int) -> None:
     cluster = run_seed(seed)
     assert sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) > 200

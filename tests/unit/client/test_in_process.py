@@ -363,7 +363,7 @@ async def test_a_reply_that_makes_no_sense_fails_the_append_and_not_only_the_con
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bookie_connection, "_OK_HEAD", m.pack("nonsense"))
-    client = await cluster.client()
+    client = await cluster.client(no_bookies_timeout_s=0.2)
     writer = await client.create_ledger()
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(bkpy.BookieUnavailableError):
@@ -397,14 +397,14 @@ async def test_more_reads_at_once_than_a_bookie_takes_all_succeed(tmp_path: Path
     await cluster.start(requests_in_flight_max=150)
     client = await cluster.client()
     writer = await client.create_ledger()
-    await writer.append_batch([b"%d" % i for i in range(3000)])
+    await writer.append_batch([b"%d" % i for i in range(1000)])
     await writer.close()
     reader = await client.open_ledger(writer.ledger_id)
 
     async def one(i: int) -> bytes:
         return [entry.data async for entry in reader.read(i, i)][0]  # noqa: RUF015 - an asynchronous generator
 
-    assert await asyncio.gather(*(one(i) for i in range(3000))) == [b"%d" % i for i in range(3000)]
+    assert await asyncio.gather(*(one(i) for i in range(1000))) == [b"%d" % i for i in range(1000)]
     await cluster.stop()
 
 

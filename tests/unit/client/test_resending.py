@@ -140,7 +140,7 @@ async def test_mending_takes_work_in_proportion_to_what_is_pending(
 ) -> None:
     """Counted are the looks at a batch's ids, which whoever goes over all batches again and again has to take."""
     client = await five.client(add_timeout_s=2 * DEADLINE_S)
-    count = 16_000
+    count = 4_000
     writer, futures = await pending_on_two(five, client, [[b"%d" % i] for i in range(count)])
     assert writer._acks.pending == count
     looks = 0

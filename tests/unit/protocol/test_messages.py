@@ -1,5 +1,6 @@
 """Heads: round trips, and that no bytes get past the decoders as a wrong type."""
 
+import contextlib
 from typing import Any
 
 import msgpack
@@ -47,13 +48,12 @@ def test_random_bytes_are_a_message_or_a_protocol_error(decode: Any, data: bytes
         return
 
 
-@pytest.mark.parametrize("decode", DECODERS)
 @given(value=JSON)
-def test_any_value_is_a_message_or_a_protocol_error(decode: Any, value: Any) -> None:
-    try:
-        decode(msgpack.packb(value))
-    except ProtocolError:
-        return
+def test_any_value_is_a_message_or_a_protocol_error(value: Any) -> None:
+    head = msgpack.packb(value)
+    for decode in DECODERS:
+        with contextlib.suppress(ProtocolError):
+            decode(head)
 
 
 def test_add_columns_are_read_back() -> None:
