@@ -15,6 +15,7 @@ from bkpy.client.connect import Client
 from bkpy.client.peer import Peer
 from bkpy.config import client_settings, load_bookie_settings
 from bkpy.errors import BookKeeperError
+from bkpy.local_process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.store import MetadataStore
@@ -51,7 +52,7 @@ class InProcess:
         flags = {
             "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
             "bookie_id": name,
-            "listen": f"127.0.0.1:{self._ports.get(name, 0)}",
+            "listen": f"127.0.0.1:{self._port(name)}",
             "journal_directories": str(self.directory / name / "journal"),
             "ledger_directories": str(self.directory / name / "ledgers"),
             "journal_max_size_mb": "4",  # what is reserved on the disk, for each bookie of each test
@@ -63,13 +64,19 @@ class InProcess:
         """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""
         node = self.new_node(name)
         await node.start()
-        self._ports[name] = int(node.address.rpartition(":")[2])
         names = [other.settings.bookie_id for other in self.nodes]
         if name in names:
             self.nodes[names.index(name)] = node
         else:
             self.nodes.append(node)
         return node
+
+    def _port(self, name: str) -> int:
+        # Not one of those that the kernel hands out: while the bookie is away, a client that tries to connect again
+        # could be given it for its own end, and be connected to itself.
+        if name not in self._ports:
+            self._ports[name] = free_port(list(self._ports.values()))
+        return self._ports[name]
 
     async def client(self, **settings: Any) -> Client:
         client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))

@@ -14,6 +14,8 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bkpy.local_process import free_port
+
 CREATE, DELETE, GET_DATA, SET_DATA, MULTI, CREATE2, AUTH, SET_WATCHES = 1, 2, 4, 5, 14, 15, 100, 101
 HANDSHAKE = 0  # the first frame of a connection has no opcode; this stands for it
 WRITES = frozenset({CREATE, DELETE, SET_DATA, MULTI})
@@ -41,7 +43,9 @@ class ZooKeeperProxy:
 
     def __init__(self, upstream_port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self.upstream_port = upstream_port
-        self.port = 0
+        # Not one of those that the kernel hands out: while nobody listens there, a client that tries to connect again
+        # could be given it for its own end, and be connected to itself.
+        self.port = free_port()
         self.accepted = 0  # connections so far
         self.requests: Counter[int] = Counter()  # opcodes that arrived, HANDSHAKE among them
         self.largest_request = 0
@@ -64,7 +68,6 @@ class ZooKeeperProxy:
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         self.refuse()
@@ -106,6 +109,10 @@ class ZooKeeperProxy:
     # --- the flow ---------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.serving:  # it was accepted in the moment in which that ended
+            _make_reset(writer)
+            writer.transport.abort()
+            return
         self.accepted += 1
         link = _Link(self, reader, writer)
         self._connections.add(link)
