@@ -103,7 +103,7 @@ async def test_two_bookies_die_and_the_writer_fails_with_the_outcome_unknown(clu
 
 async def test_all_processes_die_while_several_ledgers_are_written(cluster: LocalCluster) -> None:
     acknowledged: list[dict[int, bytes]] = [{} for _ in range(4)]
-    client = await bkpy.connect(cluster.connect_string)
+    client = await bkpy.connect(cluster.connect_string, no_bookies_timeout_s=1.0)
     writers = [await client.create_ledger() for _ in acknowledged]
     writing = [
         asyncio.create_task(write_until_told(writer, acked, asyncio.Event()))

@@ -24,17 +24,18 @@ def test_what_was_acknowledged_is_read_back(seed: int) -> None:
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    hashes = set()
-    for hash_seed in ("1", "2"):
-        output = subprocess.run(
+    runs = [
+        subprocess.Popen(
             [sys.executable, "-m", "tests.sim", "standard", "3"],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
-        ).stdout
-        hashes.add(output.splitlines()[-1])
+        )
+        for hash_seed in ("1", "2")
+    ]
+    hashes = {run.communicate()[0].splitlines()[-1] for run in runs}
+    assert [run.returncode for run in runs] == [0, 0]
     assert hashes == {run_seed(3).world.trace_hash()}
     assert run_seed(4).world.trace_hash() not in hashes
 
