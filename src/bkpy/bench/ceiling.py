@@ -31,6 +31,7 @@ FILE_BYTES_MAX: Final = 64 << 20  # written over and over, as a journal with rec
 STORED_BYTES_MAX: Final = 64 << 20  # what is kept in memory, as a memtable does
 LOG_WRITE_BYTES: Final = 1 << 20  # what one write to the second file covers
 _LOG_WRITES_MAX: Final = 16  # that may wait: they stay in memory until they are written
+_LOG_TIMEOUT_S: Final = 10.0  # a log that takes nothing for so long has failed: there is no figure then
 _COUNT: Final = struct.Struct("<q")
 
 
@@ -163,10 +164,9 @@ def _receive_and_sync(port: int, path: str) -> None:
 def _receive_and_store(port: int, path: str) -> None:
     fd = _journal(path)
     memory = memoryview(bytearray(STORED_BYTES_MAX))
-    log: queue.Queue[list[memoryview]] = queue.Queue(_LOG_WRITES_MAX)
+    log: queue.Queue[memoryview] = queue.Queue(_LOG_WRITES_MAX)
     threading.Thread(target=_write_log, args=(f"{path}.log", log), daemon=True).start()
-    total = offset = at = size = 0
-    parts: list[memoryview] = []
+    total = offset = at = unwritten = 0
     with contextlib.suppress(ConnectionError), _connect(port) as sock:
         while got := _receive(sock, memory[at : at + RECEIVE_BYTES_MAX]):
             part = memory[at : at + got]
@@ -175,22 +175,23 @@ def _receive_and_store(port: int, path: str) -> None:
             offset = _sync(fd, part, offset)
             total += got
             sock.sendall(_COUNT.pack(total))
-            parts.append(part)
-            size += got
-            if size >= LOG_WRITE_BYTES:
-                log.put(parts)
-                parts, size = [], 0
-            at = at + got if at + got + RECEIVE_BYTES_MAX <= len(memory) else 0
+            at += got
+            round_again = at + RECEIVE_BYTES_MAX > len(memory)
+            if at - unwritten >= LOG_WRITE_BYTES or round_again:
+                log.put(memory[unwritten:at], timeout=_LOG_TIMEOUT_S)
+                unwritten = at
+            if round_again:
+                at = unwritten = 0
 
 
-def _write_log(path: str, log: queue.Queue[list[memoryview]]) -> None:
+def _write_log(path: str, log: queue.Queue[memoryview]) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     offset = 0
     while True:
-        parts = log.get()
-        for part in parts:
-            crc32c(part)  # the block's
-        offset += os.pwritev(fd, parts, offset, os.RWF_DSYNC)
+        part = log.get()
+        crc32c(part)  # the block's
+        offset += os.pwrite(fd, part, offset)
+        os.fdatasync(fd)
 
 
 def _journal(path: str) -> int:
