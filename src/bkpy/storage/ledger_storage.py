@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError, StorageFailedError
@@ -23,8 +23,6 @@ from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.shard import Shard
 from bkpy.storage.split import after, split
 from bkpy.storage.state import LedgerState, StateCache
-
-MIB: Final = 1 << 20
 
 
 class ReadResult(NamedTuple):
@@ -86,7 +84,7 @@ class LedgerStorage:
         self._runtime = runtime
         self._observer = observer
         self._release = release  # of the directories' locks
-        self._states = StateCache()
+        self._states = StateCache(settings.ledger_states_max)
         self._homes: dict[int, int] = {}  # shards of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
         self._fencing: dict[int, asyncio.Future[None]] = {}
@@ -249,7 +247,7 @@ class LedgerStorage:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
         generation = shard.active
         generation.add(columns, body)
-        limit = self._generation_bytes_max
+        limit = self.generation_bytes_max
         if generation.bytes >= limit * generation.share and self.journals:
             if shard.sealed is not None and generation.bytes >= limit:
                 self.full = True
@@ -258,8 +256,9 @@ class LedgerStorage:
                 self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
     @property
-    def _generation_bytes_max(self) -> int:
-        return self._settings.memtable_bytes_max // len(self.shards)
+    def generation_bytes_max(self) -> int:
+        """Bytes that a shard's memtable may hold."""
+        return max(1, self._settings.memtable_bytes_max // len(self.shards))
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
@@ -402,14 +401,14 @@ class LedgerStorage:
 
     async def _relieve(self, shard: Shard) -> None:
         try:
-            limit = self._generation_bytes_max
+            limit = self.generation_bytes_max
             while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
                 await self._checkpoint(shard, False)
         finally:
             self._relieving.discard(shard.number)
 
     def _look_for_space(self) -> None:
-        limit = self._generation_bytes_max
+        limit = self.generation_bytes_max
         full = any(shard.sealed is not None and shard.active.bytes >= limit for shard in self.shards)
         if self.full and not full:
             self.full = False

@@ -8,9 +8,6 @@ that they may write to it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-STATES_MAX: Final = 100_000  # about 500 bytes each
 
 
 @dataclass(slots=True)
@@ -32,7 +29,7 @@ class LedgerState:
 class StateCache:
     """States by ledger id, the least recently loaded going first."""
 
-    def __init__(self, states_max: int = STATES_MAX) -> None:
+    def __init__(self, states_max: int) -> None:
         self._states: dict[int, LedgerState] = {}
         self._states_max = states_max
 

@@ -61,6 +61,26 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
     )
 
 
+# Every bound of the storage at its smallest.
+SMALLEST: dict[str, Any] = {
+    "journal_group_bytes_max": 1,
+    "journal_max_backups": 0,
+    "journal_recycled_files_max": 0,
+    "journal_read_bytes": 4096,
+    "memtable_bytes_max": 1,
+    "memtable_fill_min": 0.001,
+    "block_bytes": 1,
+    "block_run_bytes": 1,
+    "entry_log_max_size_mb": 1,
+    "entry_log_write_bytes": 1,
+    "flush_step_batches": 1,
+    "flush_part_batches": 1,
+    "open_entry_logs_max": 1,
+    "block_cache_bytes_max": 1,
+    "index_readers_max": 4,
+}
+
+
 def records(ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"data", lac: int = -1) -> bytes:
     """The records of these entries, one after the other."""
     codec = RecordCodec(ledger_id)
