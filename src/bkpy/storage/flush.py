@@ -201,6 +201,12 @@ def last_add_confirmed(batch: Batch) -> int:
     return int.from_bytes(body[start + 16 : start + 24], "little", signed=True)
 
 
+def _check_no_less(ledger_id: int, state: LedgerState, row: LedgerRow) -> None:
+    """Fail rather than write a state that forgets what the ledger's row says: such a state was made up."""
+    known = (not row.key or state.key == row.key) and state.fenced >= row.fenced and state.limbo >= row.limbo
+    assert known, f"ledger {ledger_id} would be less than its row says"
+
+
 class Flushed(NamedTuple):
     """What a checkpoint changed: the new rows of its ledgers, and the shard's."""
 
@@ -267,6 +273,8 @@ class Flush:
         row = get_ledger(txn, ledger_id)
         state = self._states.get(ledger_id)
         if state is not None:
+            if row is not None:
+                _check_no_less(ledger_id, state, row)
             stored = row[4:] if row is not None else ()
             row = LedgerRow(state.key, state.fenced, state.limbo, state.explicit_lac, *stored)
         assert row is not None, f"ledger {ledger_id} has entries, but was never made known"

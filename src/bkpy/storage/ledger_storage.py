@@ -87,6 +87,7 @@ class LedgerStorage:
         self._states = StateCache(settings.ledger_states_max)
         self._homes: dict[int, int] = {}  # shards of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
+        self._unseen: set[int] = set()  # what the last load found nowhere; only that can be made known
         self._fencing: dict[int, asyncio.Future[None]] = {}
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._relieving: set[int] = set()
@@ -127,13 +128,12 @@ class LedgerStorage:
         Whoever decides something by a state does so before the next await.
         """
         cached = self._states.get
-        missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
-        if missing:
+        if any(cached(ledger_id) is None for ledger_id in ledger_ids):
             # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
             async with self._loading:
-                self._states.trim()
-                await self._load([ledger_id for ledger_id in missing if cached(ledger_id) is None])
-                return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
+                wanted = set(ledger_ids)
+                self._states.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
+                await self._load([ledger_id for ledger_id in wanted if cached(ledger_id) is None])
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
 
     async def _load(self, ledger_ids: Collection[int]) -> None:
@@ -154,7 +154,8 @@ class LedgerStorage:
                     if self._states.get(ledger_id) is None:  # it may have been created meanwhile
                         self.adopt(ledger_id, row, number)
             if not missing:
-                return
+                break
+        self._unseen = missing
 
     def load_now(self, ledger_id: int) -> LedgerState | None:
         """The ledger's state. Blocks: for the replay at start."""
@@ -164,7 +165,12 @@ class LedgerStorage:
             number = (ledger_id + turn) % len(self.shards)
             for row in self.shards[number].load_now((ledger_id,)).values():
                 return self.adopt(ledger_id, row, number)
+        self._unseen = {ledger_id}
         return None
+
+    def trim(self) -> None:
+        """Evict states that nothing needs. To be called where no state was just handed out."""
+        self._states.trim()
 
     def adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerState:
         """Put a ledger that an index knows into the cache."""
@@ -179,7 +185,10 @@ class LedgerStorage:
         return state
 
     def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
-        """Put a ledger that was never seen into the cache; the caller journals it."""
+        """Put a ledger that was never seen, as was just found out, into the cache; the caller journals it."""
+        # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
+        assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
+        self._unseen.discard(ledger_id)
         limbo = self.untrusted
         state = LedgerState(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
         if limbo:

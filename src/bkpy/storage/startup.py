@@ -252,6 +252,7 @@ class _Starter:
             self._apply(storage, number, frame)
             storage.positions[number] = frame.end
             frames, size = frames + 1, size + len(frame.body)
+            storage.trim()
             for shard in storage.shards:
                 if shard.memory_bytes >= storage.generation_bytes_max:
                     await storage.checkpoint_shard(shard)

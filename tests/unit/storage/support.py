@@ -77,6 +77,7 @@ SMALLEST: dict[str, Any] = {
     "flush_part_batches": 1,
     "open_entry_logs_max": 1,
     "block_cache_bytes_max": 1,
+    "ledger_states_max": 1,
     "index_readers_max": 4,
 }
 
@@ -120,7 +121,7 @@ class Batch:
 
 
 def add(storage: LedgerStorage, *batches: Batch, bodies: Sequence[bytes] | None = None) -> asyncio.Future[None]:
-    """One ADD frame of these batches; resolved when it is durable. Ledgers not in the cache are created."""
+    """One ADD frame of these batches; resolved when it is durable. Ledgers that were never seen are created."""
     parts = [batch.body() for batch in batches] if bodies is None else list(bodies)
     strides = {batch.stride for batch in batches}
     columns = AddColumns(
@@ -131,8 +132,9 @@ def add(storage: LedgerStorage, *batches: Batch, bodies: Sequence[bytes] | None 
         strides.pop() if len(strides) == 1 else [batch.stride for batch in batches],
         [len(part) for part in parts],
     )
-    for batch in batches:
-        storage.create(batch.ledger_id, KEY)
+    for ledger_id in dict.fromkeys(batch.ledger_id for batch in batches):
+        if storage.load_now(ledger_id) is None:
+            storage.create(ledger_id, KEY)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     storage.add(columns, pack(list(columns)), memoryview(b"".join(parts)), lambda: future.set_result(None))
     return future
