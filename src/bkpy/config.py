@@ -174,11 +174,60 @@ class BookieSettings(_Settings):
     long_poll_max_s: Seconds = Field(
         default=60.0, description="seconds such a request waits at most, whatever its client asked for"
     )
+    backlog_frames_max: Size = Field(
+        default=64,
+        description="requests of one connection that wait for ledgers' states to be read; with more its socket isn't",
+    )
+    reads_at_once: Size = Field(
+        default=8,
+        description="reads of one connection whose answers are made at once; the others wait, so that a client which "
+        "doesn't read its answers holds few in memory",
+    )
+    deferred_sync_bytes_max: Size = Field(
+        default=32 * MIB,
+        description="bytes that wait for a journal, above which adds with deferred sync wait for it as all others do",
+    )
+    presented_ledgers_max: Size = Field(
+        default=100_000,
+        description="ledgers whose keys one connection may have presented; beyond it keys are forgotten, which clients "
+        "present again. What was presented at once is always kept, however much that is",
+    )
+    receive_chunk_bytes_min: Size = Field(
+        default=16 * KIB, description="bytes that a connection first receives into; little, since most are idle"
+    )
+    receive_chunk_bytes_max: Size = Field(
+        default=MIB,
+        description="bytes that a busy connection receives into at once, for few system calls; one larger frame "
+        "gets as many as it has",
+    )
+    receive_room_bytes_min: Size = Field(
+        default=4 * KIB, description="free bytes below which it isn't worth receiving into what is left of such memory"
+    )
+    receive_spare_chunks: int = Field(
+        default=16,
+        ge=0,
+        description="pieces of receive_chunk_bytes_max that are kept for further requests, besides those of two "
+        "memtables: memory that is new to the process costs more than receiving into it",
+    )
+    listen_backlog: Size = Field(
+        default=1024, description="connections that the kernel holds until the bookie has time to accept them"
+    )
+    tick_s: Seconds = Field(
+        default=0.25,
+        description="seconds between two looks at connections that make no progress; the timeouts below are that exact",
+    )
     handshake_timeout_s: Seconds = Field(
         default=5.0, description="seconds a new connection may take to introduce itself"
     )
+    first_frame_stall_timeout_s: Seconds = Field(
+        default=0.5,
+        description="seconds a connection may stop in the middle of its first frame: whoever does is no client",
+    )
     frame_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
+    )
+    drain_timeout_s: Seconds = Field(
+        default=10.0, description="seconds that a bookie which is stopped goes on answering what it has taken"
     )
     session_timeout_s: Seconds = Field(
         default=10.0, description="seconds without contact after which ZooKeeper reports this bookie as gone"

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
 _DEFERRED: Final = int(Flags.DEFERRED_SYNC)
 _OK_HEAD: Final = m.pack(int(Status.OK))
-_BACKLOG_FRAMES_MAX: Final = 64  # beyond this the socket is not read: the slow path must catch up first
-_READS_AT_ONCE: Final = 8  # whose answers may be in memory while the client isn't reading; the others wait
-_UNSYNCED_BYTES_MAX: Final = 32 << 20  # beyond this, adds with deferred sync wait for the journal as all others do
-_AUTHORISED_MAX: Final = 100_000  # ledgers a connection may have presented; beyond it, clients present again
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -42,6 +38,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._storage = server.storage
         self._metrics = server.metrics
+        self._settings = server.settings
         self._receive = ReceiveBuffer(server.settings.frame_bytes_max, server.chunks)
         self._transport: asyncio.Transport | None = None
         self._greeted = False
@@ -51,7 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog_busy = False
         self._out: list[wire.Bytes] = []
         self._pauses: set[str] = set()
-        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._reads = asyncio.Semaphore(server.settings.reads_at_once)
         self._writable = asyncio.Event()
         self._writable.set()
         self._waits: dict[Waiter, None] = {}
@@ -242,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
             self._ended()
 
         storage = self._storage
-        if columns.flags & _DEFERRED and storage.unsynced_bytes < _UNSYNCED_BYTES_MAX and not storage.failed.done():
+        unsynced_max = self._settings.deferred_sync_bytes_max
+        if columns.flags & _DEFERRED and storage.unsynced_bytes < unsynced_max and not storage.failed.done():
             storage.add(columns, head, body, _nothing)
             done()
         else:
@@ -254,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _defer(self, frame: wire.Frame) -> None:
         self._backlog.append(frame)
-        if len(self._backlog) >= _BACKLOG_FRAMES_MAX:
+        if len(self._backlog) >= self._settings.backlog_frames_max:
             self.pause("backlog")
         if not self._backlog_busy:
             self._backlog_busy = True
@@ -268,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
                     await self._present(m.decode_present(frame.head))
                 else:
                     await self._add_slow(frame)
-                if len(self._backlog) < _BACKLOG_FRAMES_MAX // 2:
+                if len(self._backlog) <= self._settings.backlog_frames_max // 2:
                     self.resume("backlog")
         except BookKeeperError as e:
             self._refuse(e)
@@ -279,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _learn(self, present: m.Present) -> None:
         """Know the keys at once: requests that keep no order, and so don't wait for the backlog, need them as well."""
-        if len(self._presented) + len(present.keys) > _AUTHORISED_MAX:
+        if len(self._presented) + len(present.keys) > self._settings.presented_ledgers_max:
             # Forgetting is always safe: the next ADD is answered KEY_REQUIRED, and the client presents again.
             self._presented.clear()
             self._authorised.clear()

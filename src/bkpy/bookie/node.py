@@ -28,7 +28,6 @@ from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
 
-_DRAIN_TIMEOUT_S: Final = 10.0
 _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
 
 # Reasons to take no new entries.
@@ -127,7 +126,7 @@ class BookieNode:
         self._unsubscribe()
         await self._forget_disks()
         if self._server is not None:
-            await self._server.drain(_DRAIN_TIMEOUT_S)
+            await self._server.drain(self.settings.drain_timeout_s)
         try:
             if self._storage is not None:
                 await self._storage.close()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
 from bkpy.bookie.connection import Connection
 from bkpy.bookie.metrics import BookieMetrics
@@ -19,15 +19,9 @@ from bkpy.bookie.waiters import Waiters
 from bkpy.config import BookieSettings, split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
-from bkpy.protocol.receive_buffer import CHUNK_BYTES_MAX, ChunkPool
+from bkpy.protocol.receive_buffer import ChunkPool
 from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
-
-_TICK_S: Final = 0.25
-_SPARE_CHUNKS: Final = 16  # for what is received and not in the memtable: requests that wait, and reads
-# Somebody who stops in the middle of the first frame isn't a client. A tick more passes before the first that counts:
-# that makes three quarters of a second at most.
-_STRANGER_STALL_TICKS: Final = 2
 
 
 class BookieServer:
@@ -46,7 +40,12 @@ class BookieServer:
         self.storage = storage
         self.metrics = metrics
         # The memtable's two generations are what keeps most of them.
-        self.chunks = ChunkPool(2 * settings.memtable_bytes_max // CHUNK_BYTES_MAX + _SPARE_CHUNKS)
+        self.chunks = ChunkPool(
+            2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max + settings.receive_spare_chunks,
+            bytes_min=settings.receive_chunk_bytes_min,
+            bytes_max=settings.receive_chunk_bytes_max,
+            room_bytes_min=settings.receive_room_bytes_min,
+        )
         self.waiters = Waiters()
         self.bookie_id = settings.bookie_id
         self.draining = False
@@ -66,10 +65,12 @@ class BookieServer:
         host, port = split_address(self.settings.listen)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+            self._server = await loop.create_server(
+                lambda: Connection(self), host, port, backlog=self.settings.listen_backlog
+            )
         except OSError as e:
             raise ConfigError(f"can't listen at {self.settings.listen}: {e.strerror or e}") from e
-        self._ticker = loop.call_later(_TICK_S, self._tick)
+        self._ticker = loop.call_later(self.settings.tick_s, self._tick)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -143,16 +144,18 @@ class BookieServer:
 
         Counted in ticks and not by the clock: when this process itself was stopped for a while, nobody is to blame.
         """
-        allowed_greeted = self.settings.frame_stall_timeout_s / _TICK_S
-        allowed_silent = self.settings.handshake_timeout_s / _TICK_S
+        settings = self.settings
         for connection in list(self._connections):
             if not connection.owes_progress():
                 continue
             if connection.greeted:
-                allowed = allowed_greeted
+                allowed_s = settings.frame_stall_timeout_s
             else:
-                allowed = _STRANGER_STALL_TICKS if connection.mid_frame else allowed_silent
-            if connection.idle_ticks >= allowed:
+                allowed_s = (
+                    settings.first_frame_stall_timeout_s if connection.mid_frame else settings.handshake_timeout_s
+                )
+            # One tick more than these has passed since it last sent something.
+            if connection.idle_ticks >= allowed_s / settings.tick_s:
                 self.log.warning("closing the connection from %s: nothing came for too long", connection.peer)
                 connection.abort()
-        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(settings.tick_s, self._tick)

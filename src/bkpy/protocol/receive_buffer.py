@@ -4,36 +4,45 @@ Bytes are received into a chunk; frames are slices of it. A chunk whose frames s
 and a new one is begun when it is full; otherwise it is filled again from the start. Chunks start small and double while
 they fill up, so that an idle connection costs little and a busy one makes few system calls.
 
-Invariants: memory held here is at most one chunk; a chunk is at most `CHUNK_BYTES_MAX` or one frame, if that is larger.
+Invariants: memory held here is at most one chunk; a chunk is at most the pool's `bytes_max` or one frame, if that is
+larger.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
 
 from bkpy.protocol import frame as wire
 
-CHUNK_BYTES_MIN: Final = 16 << 10
-CHUNK_BYTES_MAX: Final = 1 << 20
-_ROOM_MIN: Final = 4 << 10  # below this much free space, a system call isn't worth it
-
 
 class ChunkPool:
-    """Chunks of the largest size that were handed out, to be used again once nobody keeps a slice of them.
+    """Chunks for receive buffers. Those of the largest size are used again once nobody keeps a slice of them.
+
+    A connection begins with a chunk of `bytes_min` bytes and comes to have one of `bytes_max`; what is left of a chunk
+    is used while it is `room_bytes_min` or more. All of them, and `chunks_max`, work with one (`chunks_max` with none).
 
     Memory that is new to the process costs more than receiving into it. Keeps at most `chunks_max` chunks from being
     given back to the system; those are looked at in the order in which they were handed out, which is about the order
     in which a memtable lets go of them.
     """
 
-    def __init__(self, chunks_max: int) -> None:
+    def __init__(
+        self,
+        chunks_max: int,
+        *,
+        bytes_min: int = 16 << 10,
+        bytes_max: int = 1 << 20,
+        room_bytes_min: int = 4 << 10,
+    ) -> None:
+        self.bytes_min = bytes_min
+        self.bytes_max = max(bytes_min, bytes_max)
+        self.room_bytes_min = room_bytes_min
         self._handed_out: deque[bytearray] = deque(maxlen=chunks_max)
 
     def take(self, size: int) -> bytearray:
         """A chunk of `size` bytes that nobody else has, whatever is in it."""
-        if size != CHUNK_BYTES_MAX:
+        if size != self.bytes_max:
             return bytearray(size)
         if not self._handed_out or not _unused(self._handed_out[0]):
             chunk = bytearray(size)
@@ -56,15 +65,15 @@ def _unused(chunk: bytearray) -> bool:
 class ReceiveBuffer:
     """Turns received bytes into frames. `frame_bytes_max` bounds a frame, and may be changed by a handshake.
 
-    `chunks`: where chunks come from, for those whose frames are kept for a while.
+    `chunks`: where chunks come from; by default they are used once.
     """
 
     __slots__ = ("_chunk", "_chunks", "_end", "_retained", "_size", "_start", "_view", "_wanted", "frame_bytes_max")
 
     def __init__(self, frame_bytes_max: int, chunks: ChunkPool | None = None) -> None:
         self.frame_bytes_max = frame_bytes_max
-        self._chunks = chunks
-        self._size = CHUNK_BYTES_MIN
+        self._chunks = chunks = chunks or ChunkPool(0)
+        self._size = chunks.bytes_min
         self._chunk = bytearray()
         self._view = memoryview(self._chunk)
         self._start = 0  # of the first byte that is not part of a frame handed out
@@ -87,16 +96,17 @@ class ReceiveBuffer:
             self._start = self._end = 0
         free = len(self._chunk) - self._end
         needed = self._wanted - (self._end - self._start)
-        if free < max(needed, _ROOM_MIN):
+        if free < max(needed, self._chunks.room_bytes_min):
             self._renew()
         return self._view[self._end :]
 
     def _renew(self) -> None:
+        chunks = self._chunks
         rest = self._view[self._start : self._end]
         if self._start:
-            self._size = min(self._size * 2, CHUNK_BYTES_MAX)
-        size = max(self._size, self._wanted, len(rest) + _ROOM_MIN)
-        chunk = bytearray(size) if self._chunks is None else self._chunks.take(size)
+            self._size = min(self._size * 2, chunks.bytes_max)
+        size = max(self._size, self._wanted, len(rest) + chunks.room_bytes_min)
+        chunk = chunks.take(size)
         chunk[: len(rest)] = rest
         self._end = len(rest)
         self._start = 0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
-from bkpy.bookie import connection as bookie_connection
 from bkpy.bookie.connection import Connection
 from bkpy.client.connect import Client
 from bkpy.protocol import messages as m
@@ -60,7 +59,8 @@ async def ask(client: Client, op: Op, ledger_id: int) -> Status:
 async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented_again(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch, op: Op
 ) -> None:
-    monkeypatch.setattr(bookie_connection, "_AUTHORISED_MAX", 3)
+    cluster.settings["presented_ledgers_max"] = 3
+    await cluster.restart("a")
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
     key = client._pool._keys[ledger_id]

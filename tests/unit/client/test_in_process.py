@@ -16,8 +16,10 @@ from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
 
 
-async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie_connection, "_AUTHORISED_MAX", 3)
+async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess) -> None:
+    cluster.settings["presented_ledgers_max"] = 3
+    for name in "abc":
+        await cluster.restart(name)
     client = await cluster.client()
     writers = [await client.create_ledger(ack_quorum=3) for _ in range(10)]
     for i in range(5):
