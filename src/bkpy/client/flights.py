@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
+from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
-
-# What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
-# the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
-LAUNCH_BYTES: Final = 256 << 10
-APPEND_BYTES: Final = 256
-PART_BYTES_MIN: Final = 4096  # what is smaller, on average, is joined before it is sent
 
 
 class Writer(Protocol):
@@ -252,6 +247,7 @@ class Route:
         "_counts",
         "_flags",
         "_flights",
+        "_part_bytes_min",
         "_parts",
         "_size",
         "_sizes",
@@ -261,12 +257,15 @@ class Route:
         "peers",
     )
 
-    def __init__(self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, bytes_max: int) -> None:
+    def __init__(
+        self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, settings: ClientSettings
+    ) -> None:
         self.peers = peers
         self.ack_quorum = ack_quorum
         self._flags = flags
         self._flights = flights
-        self._bytes_max = bytes_max
+        self._bytes_max = settings.batch_bytes_max
+        self._part_bytes_min = settings.part_bytes_min
         self._clear()
 
     def _clear(self) -> None:
@@ -304,7 +303,7 @@ class Route:
         stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
         head = m.pack([self._flags, ledger_ids, first_ids, self._counts, stride, self._sizes])
         parts = self._parts
-        body: list[wire.Bytes] = parts if size >= PART_BYTES_MIN * len(parts) else [b"".join(parts)]
+        body: list[wire.Bytes] = parts if size >= self._part_bytes_min * len(parts) else [b"".join(parts)]
         self._clear()
         correlation_id = self._flights.next_id()
         sent = SentFlight(
@@ -325,17 +324,18 @@ class Route:
 class Flights:
     """All routes of one client, and the turn that feeds them."""
 
-    def __init__(self, pool: BookiePool, *, batch_bytes_max: int, lac_interval_s: float) -> None:
+    def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
         self._pool = pool
-        self._batch_bytes_max = batch_bytes_max
-        self._lac_interval_s = lac_interval_s
+        self._settings = settings
+        self._batch_bytes_max = settings.batch_bytes_max
+        self._lac_interval_s = settings.explicit_lac_interval_s
         # Weak: a route lives as long as a writer uses it, and ensembles change.
         self._routes: WeakValueDictionary[tuple[tuple[str, ...], int, int], Route] = WeakValueDictionary()
         self._dirty: list[Writer] = []
         self._held: list[Writer] = []
         self._loaded: list[Route] = []
         self._scheduled = False
-        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see LAUNCH_BYTES
+        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see `launch_bytes`
         self._moved: dict[Writer, None] = {}  # sets that keep their order, so that simulated runs repeat
         self._idle: dict[Writer, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
@@ -347,7 +347,7 @@ class Flights:
         route = self._routes.get(key) if shared else None
         if route is None:
             peers = [self._pool.peer(bookie_id) for bookie_id in key[0]]
-            route = Route(self, peers, ack_quorum, flags, self._batch_bytes_max)
+            route = Route(self, peers, ack_quorum, flags, self._settings)
             if shared:
                 self._routes[key] = route
         return route

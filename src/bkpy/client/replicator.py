@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights, Route
@@ -29,9 +28,6 @@ from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered,
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.quorum import write_set
 from bkpy.runtime import Runtime
-
-_PAUSE_MIN_S: Final = 0.05  # between two attempts to replace or to reach bookies that failed
-_PAUSE_MAX_S: Final = 1.0
 
 log = logging.getLogger("bkpy.client")
 
@@ -95,7 +91,7 @@ class Replicator(abc.ABC):
         self._told: set[str] = set()  # bookies of the present ensemble whose failure was logged
         self._reopened: dict[Batch, Reopened] = {}
         self._reopened_to = -1  # the highest id of those
-        self._pause = (_PAUSE_MIN_S, confirmed)  # before the next attempt, and last add confirmed then
+        self._pause = (settings.mend_pause_min_s, confirmed)  # before the next attempt, and last add confirmed then
         self._mending: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
@@ -279,8 +275,8 @@ class Replicator(abc.ABC):
         """Longer and longer while nothing is confirmed: bookies that can be reached may go on refusing."""
         pause, confirmed = self._pause
         if confirmed != self._confirmed:
-            pause = _PAUSE_MIN_S
-        self._pause = (min(pause * 2, _PAUSE_MAX_S), self._confirmed)
+            pause = self._settings.mend_pause_min_s
+        self._pause = (min(pause * 2, self._settings.mend_pause_max_s), self._confirmed)
         return pause
 
     def _give_up(self) -> bool:
