@@ -39,8 +39,8 @@ class Writer(Protocol):
     def accepted(self, batch: Batch, bookie_id: str) -> None:
         """A bookie has a batch that is no longer counted by its flight (see `SentFlight.release`)."""
 
-    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
-        """A bookie does not take a batch."""
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
+        """A bookie does not take batches, the first of which begins with that entry."""
 
     def failed(self, error: BookKeeperError) -> None:
         """A bookie has refused a batch for good."""
@@ -123,14 +123,16 @@ class SentFlight:
         for batch, status in verdict.refused:
             batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))
         if isinstance(answer, BookKeeperError):
-            for owner in dict.fromkeys(batch.owner for batch in verdict.failed):
-                owner.bookie_failed(name, answer)
+            # The last one to be taken over is the first batch of its owner.
+            for owner, entry_id in {batch.owner: batch.first_id for batch in reversed(verdict.failed)}.items():
+                owner.bookie_failed(name, answer, entry_id)
             return
         statuses = answer if isinstance(answer, list) else [answer] * len(self.flight.batches)
         failed = set(verdict.failed)
         for batch, code in zip(self.flight.batches, statuses, strict=True):
             if batch in failed:
-                batch.owner.bookie_failed(name, m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name))
+                error = m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name)
+                batch.owner.bookie_failed(name, error, batch.first_id)
 
     # --- batches whose bookies have changed -------------------------------------------------------------------------
 
@@ -227,10 +229,10 @@ class Resent:
             if status in (Status.FENCED, Status.UNAUTHORIZED):
                 self._owner.failed(error)
             else:
-                self._owner.bookie_failed(name, error)
+                self._owner.bookie_failed(name, error, batch.first_id)
 
     def failed(self, index: int, error: BookKeeperError) -> None:
-        self._owner.bookie_failed(self._peer.bookie_id, error)
+        self._owner.bookie_failed(self._peer.bookie_id, error, self._batches[0].first_id)
         self._flights.settle()
 
 

@@ -27,6 +27,7 @@ from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.quorum import write_set
+from bkpy.protocol.shortfall import Shortfall
 from bkpy.runtime import Runtime
 
 log = logging.getLogger("bkpy.client")
@@ -58,6 +59,7 @@ class Replicator(abc.ABC):
         "_routes",
         "_runtime",
         "_settings",
+        "_shortfall",
         "_stalled_since",
         "_striped",
         "_told",
@@ -97,6 +99,7 @@ class Replicator(abc.ABC):
         self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
         self._changes: deque[float] = deque(maxlen=settings.ensemble_changes_max)
         self._entry_bytes_max = settings.entry_bytes_max
+        self._shortfall: Shortfall | None = None  # made by the first failure
         self._route()
 
     @property
@@ -175,6 +178,8 @@ class Replicator(abc.ABC):
                 self._confirm(confirmed)
 
     def accepted(self, batch: Batch, bookie_id: str) -> None:
+        if self._shortfall is not None:
+            self._shortfall.accepted(bookie_id, batch)
         reopened = self._reopened.get(batch)
         if reopened is None or self._error is not None:
             return
@@ -182,7 +187,10 @@ class Replicator(abc.ABC):
         if not batch.done and reopened.complete:
             self.completed(batch)
 
-    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
+        if self._shortfall is None:
+            self._shortfall = Shortfall()
+        self._shortfall.failed(bookie_id, entry_id, self._metadata)
         if self._error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says is of no account
         if bookie_id not in self._failed:
@@ -382,6 +390,8 @@ class Replicator(abc.ABC):
                 if bookie_id not in old and bookie_id not in reopened.accepted:
                     missing.setdefault(bookie_id, []).append(batch)
         self._acks.reopen(undone)
+        if self._shortfall is not None:
+            self._shortfall.moved(self._metadata)
         for bookie_id, batches in missing.items():
             self._flights.resend(self, bookie_id, batches, self._flags)
         log.info("ledger %d: entries from %d on go to %s", self._ledger_id, self._confirmed + 1, ", ".join(ensemble))
@@ -403,6 +413,8 @@ class Replicator(abc.ABC):
                 members = members_of(batch.first_id, self.ensemble, self._metadata.write_quorum)
                 if bookie_id in members and bookie_id not in self._reopen(batch, members).accepted:
                     batches.append(batch)
+            if self._shortfall is not None:
+                self._shortfall.sent_again(bookie_id, batches, self._confirmed)
             self._flights.resend(self, bookie_id, batches, self._flags)
 
     def _forget_reopened(self, confirmed: int) -> None:
