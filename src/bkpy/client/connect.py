@@ -8,6 +8,7 @@ import warnings
 from collections.abc import AsyncIterator, Generator, Mapping
 from typing import Any, Final
 
+from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
 from bkpy.client.placement import Placement, RackAwarePlacement
@@ -127,6 +128,13 @@ class Client:
         `MetadataUnavailableError`.
         """
         self._check_open()
+        for name, size in (
+            ("ensemble_size", ensemble_size),
+            ("write_quorum", write_quorum),
+            ("ack_quorum", ack_quorum),
+        ):
+            check_size(name, size)
+        check_bytes("password", password)
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
@@ -195,6 +203,8 @@ class Client:
         Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, `BookieUnavailableError` if the ledger is
         open and too few of its bookies can tell how far it may be read.
         """
+        check_ledger_id(ledger_id)
+        check_bytes("password", password)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         reader = self._reader(metadata.authorised(password), password)
@@ -210,6 +220,8 @@ class Client:
         `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
         may succeed.
         """
+        check_ledger_id(ledger_id)
+        check_bytes("password", password)
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id)
         metadata = metadata.authorised(password)
@@ -242,12 +254,14 @@ class Client:
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store keeps about a ledger. Raises `NoSuchLedgerError`."""
+        check_ledger_id(ledger_id)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         return metadata
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        check_ledger_id(ledger_id)
         self._check_open()
         await self._cluster.catalog.delete(ledger_id)
 

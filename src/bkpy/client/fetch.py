@@ -26,7 +26,7 @@ from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import Fragment
+from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, Fragment
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import covered, write_set
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
@@ -112,7 +112,7 @@ class Fetcher:
         for fragment, following in pairwise(fragments):
             if entry_id < following.first_entry:
                 return fragment, following.first_entry - 1
-        return fragments[-1], 1 << 62
+        return fragments[-1], ENTRY_ID_MAX
 
     def _head(self, first: int, last: int) -> bytes:
         return m.pack([0, self._view.ledger_id, first, last, self._settings.read_bytes])

@@ -131,7 +131,7 @@ class SentFlight:
         failed = set(verdict.failed)
         for batch, code in zip(self.flight.batches, statuses, strict=True):
             if batch in failed:
-                error = m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name)
+                error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
                 batch.owner.bookie_failed(name, error, batch.first_id)
 
     # --- batches whose bookies have changed -------------------------------------------------------------------------
@@ -224,9 +224,8 @@ class Resent:
             if code == Status.OK:
                 self._owner.accepted(batch, name)
                 continue
-            status = m.status_of(code)
-            error = m.error_of(status, ledger_id=batch.ledger_id, bookie=name)
-            if status in (Status.FENCED, Status.UNAUTHORIZED):
+            error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
+            if code in (Status.FENCED, Status.UNAUTHORIZED):
                 self._owner.failed(error)
             else:
                 self._owner.bookie_failed(name, error, batch.first_id)

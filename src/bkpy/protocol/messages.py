@@ -362,21 +362,32 @@ def decode_error(head: Bytes) -> ErrorReply:
 
 
 def decode_add_reply(head: Bytes, batches: int) -> int | list[int]:
-    """One status for all batches, or a list with one a batch."""
+    """One status for all batches, with or without a message, or a list with one a batch. Any number may be one."""
     value = _unpack(head)
     if type(value) is int:
         return value
     if isinstance(value, list) and len(value) == batches and set(map(type, value)) == _ONLY_INT:
         return value
+    if isinstance(value, list) and tuple(map(type, value)) == (int, str):
+        status: int = value[0]
+        return status
     raise ProtocolError("ADD reply: neither a status nor a status per batch")
 
 
 def status_of(code: int) -> Status:
-    """The status with that number; a peer may be newer than this side."""
+    """The status with that number. `ProtocolError` for one that a newer side has: what was asked has not been done."""
     try:
         return Status(code)
     except ValueError:
         raise ProtocolError(f"status {code} is not known to this side") from None
+
+
+def refusal(code: int, *, ledger_id: int | None = None, bookie: str | None = None) -> BookKeeperError:
+    """The exception for any number other than OK's, which this side may know as a status or not."""
+    try:
+        return error_of(status_of(code), ledger_id=ledger_id, bookie=bookie)
+    except ProtocolError as e:
+        return ProtocolError(e.message, ledger_id=ledger_id, bookie=bookie)
 
 
 def reply_status(head: Bytes) -> Status:
