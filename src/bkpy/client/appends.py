@@ -40,7 +40,6 @@ class Appends(Replicator):
     __slots__ = (
         "_admitted",
         "_append_bytes",
-        "_batch_bytes_max",
         "_caller_ids",
         "_codec",
         "_crowd",
@@ -74,7 +73,6 @@ class Appends(Replicator):
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._new_future = self._loop.create_future
-        self._batch_bytes_max = settings.batch_bytes_max
         self._launch_bytes = settings.launch_bytes
         self._append_bytes = settings.launch_append_bytes
         self._overhead = HEADER_BYTES + codec.mac_bytes

@@ -22,6 +22,7 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.records import walk
 
 
 class Writer(Protocol):
@@ -169,6 +170,20 @@ class Piece(NamedTuple):
     stride: int
     records: memoryview
 
+    def cut(self, bytes_max: int) -> list[Piece]:
+        """In pieces of at most so many bytes, or of one entry if that is larger."""
+        if len(self.records) <= bytes_max:
+            return [self]
+        cut = []
+        begin, entries, first = 0, 0, self.first_id
+        for header in walk(self.records):
+            if entries and header.end - begin > bytes_max:
+                cut.append(Piece(first, entries, self.stride, self.records[begin : header.offset]))
+                first += entries * self.stride
+                begin, entries = header.offset, 0
+            entries += 1
+        return [*cut, Piece(first, entries, self.stride, self.records[begin:])]
+
 
 class Resent:
     """Batches of one ledger on their way to one bookie that others had in its place, or that failed before."""
@@ -179,14 +194,25 @@ class Resent:
         "_owner",
         "_peer",
         "_retried",
+        "_to_come",
         "body_bytes",
         "buffers",
         "correlation_id",
         "ledger_ids",
     )
 
-    def __init__(self, flights: Flights, owner: Writer, peer: Peer, flags: int, batches: list[Batch]) -> None:
-        pieces: list[Piece] = [batch.sent.piece(batch) for batch in batches]
+    def __init__(
+        self,
+        flights: Flights,
+        owner: Writer,
+        peer: Peer,
+        flags: int,
+        parts: list[tuple[Batch, Piece]],
+        to_come: dict[Batch, int],
+    ) -> None:
+        """`to_come`: of batches that are sent in several pieces, how many are still to be accepted."""
+        batches = [batch for batch, _ in parts]
+        pieces = [piece for _, piece in parts]
         ledger_id = batches[0].ledger_id
         head = m.pack(
             [
@@ -202,6 +228,7 @@ class Resent:
         self._owner = owner
         self._peer = peer
         self._batches = batches
+        self._to_come = to_come
         self._retried = False
         self.correlation_id = flights.next_id()
         self.buffers = wire.encode(Op.ADD, self.correlation_id, head, [piece.records for piece in pieces])
@@ -222,7 +249,11 @@ class Resent:
         each = statuses if isinstance(statuses, list) else [statuses] * len(self._batches)
         for batch, code in zip(self._batches, each, strict=True):
             if code == Status.OK:
-                self._owner.accepted(batch, name)
+                left = self._to_come.get(batch, 1) - 1
+                if left:
+                    self._to_come[batch] = left
+                else:
+                    self._owner.accepted(batch, name)
                 continue
             error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
             if code in (Status.FENCED, Status.UNAUTHORIZED):
@@ -250,6 +281,7 @@ class Route:
         "_flights",
         "_part_bytes_min",
         "_parts",
+        "_settings",
         "_size",
         "_sizes",
         "_strides",
@@ -265,9 +297,16 @@ class Route:
         self.ack_quorum = ack_quorum
         self._flags = flags
         self._flights = flights
-        self._bytes_max = settings.batch_bytes_max
+        self._settings = settings
         self._part_bytes_min = settings.part_bytes_min
+        self.limit()
         self._clear()
+
+    def limit(self) -> None:
+        """Look again at what its bookies take: any of them may have come back with another limit."""
+        self._bytes_max = min(
+            [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in self.peers)]
+        )
 
     def _clear(self) -> None:
         self.batches: list[Batch] = []
@@ -328,7 +367,6 @@ class Flights:
     def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
         self._pool = pool
         self._settings = settings
-        self._batch_bytes_max = settings.batch_bytes_max
         self._lac_interval_s = settings.explicit_lac_interval_s
         # Weak: a route lives as long as a writer uses it, and ensembles change.
         self._routes: WeakValueDictionary[tuple[tuple[str, ...], int, int], Route] = WeakValueDictionary()
@@ -354,19 +392,25 @@ class Flights:
         return route
 
     def resend(self, writer: Writer, bookie_id: str, batches: Iterable[Batch], flags: int) -> None:
-        """Send batches of one ledger to one bookie more, in frames of about `batch_bytes_max`."""
+        """Send batches of one ledger to one bookie more, in frames of about `batch_bytes_max` that it takes."""
         peer = self._pool.peer(bookie_id)
-        some: list[Batch] = []
+        bytes_max = min(self._settings.batch_bytes_max, m.batches_bytes_max(peer.frame_bytes_max))
+        to_come: dict[Batch, int] = {}
+        some: list[tuple[Batch, Piece]] = []
         size = 0
         for batch in batches:
-            more = len(batch.sent.piece(batch).records)
-            if some and size + more > self._batch_bytes_max:
-                peer.add(Resent(self, writer, peer, flags, some), 0)
-                some, size = [], 0
-            some.append(batch)
-            size += more
+            pieces = batch.sent.piece(batch).cut(bytes_max)
+            if len(pieces) > 1:  # they were sent to bookies that take larger frames
+                to_come[batch] = len(pieces)
+            for piece in pieces:
+                more = len(piece.records)
+                if some and size + more > bytes_max:
+                    peer.add(Resent(self, writer, peer, flags, some, to_come), 0)
+                    some, size = [], 0
+                some.append((batch, piece))
+                size += more
         if some:
-            peer.add(Resent(self, writer, peer, flags, some), 0)
+            peer.add(Resent(self, writer, peer, flags, some, to_come), 0)
 
     def mark(self, writer: Writer) -> None:
         """The writer has something to send, this turn."""

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
 from bkpy.config import ClientSettings, split_address
-from bkpy.errors import BookieUnavailableError, BookKeeperError, ProtocolError
+from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
@@ -107,7 +107,9 @@ class Peer:
         chunks: ChunkPool | None = None,
     ) -> None:
         self.bookie_id = bookie_id
-        self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
+        # What the bookie takes, once it has said so.
+        self.entry_bytes_max = settings.entry_bytes_max
+        self.frame_bytes_max = 1 << 62
         self.slow_until = 0.0  # a read has timed out: others are to be asked first
         self.slots = asyncio.Semaphore(settings.calls_in_flight_max)  # of `request`; long polls take none
         self._answered_at = 0.0  # when it last answered an append
@@ -172,9 +174,19 @@ class Peer:
 
     def _write_add(self, add: Add, index: int) -> None:
         transport = self._transport()
+        if add.body_bytes + len(add.buffers[0]) > self.frame_bytes_max:
+            # Made before the bookie said what it takes. Sent all the same, it would cost others the connection.
+            size = add.body_bytes + len(add.buffers[0])
+            error = FrameTooLargeError(
+                f"the bookie takes frames of {self.frame_bytes_max} bytes, and these appends need {size}",
+                bookie=self.bookie_id,
+            )
+            asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
+            return
         self._adds[add.correlation_id] = (add, index, self._runtime.clock.monotonic())
         self._present(add.ledger_ids)
-        transport.writelines(add.buffers)
+        if not transport.is_closing():  # else it fails with the connection, of whose end this peer is about to hear
+            transport.writelines(add.buffers)
         if self._watch is None:
             self._watch_oldest()
 
@@ -182,19 +194,22 @@ class Peer:
         if self._presented >= ledger_ids:
             return
         # A ledger whose writer has ended meanwhile has no key any more: the bookie refuses that batch, and no other.
-        keys = {i: key for i in sorted(ledger_ids - self._presented) if (key := self._key_of(i)) is not None}
-        if not keys:
-            return
-        self._presented.update(keys)
-        head = m.pack([list(keys), list(keys.values())])
-        self._write(wire.encode(Op.PRESENT, self._next_id(), head))
+        keys = [(i, key) for i in sorted(ledger_ids - self._presented) if (key := self._key_of(i)) is not None]
+        count = m.keys_max(self.frame_bytes_max)
+        for start in range(0, len(keys), count):
+            some = dict(keys[start : start + count])
+            self._presented.update(some)
+            head = m.pack([list(some), list(some.values())])
+            self._write(wire.encode(Op.PRESENT, self._next_id(), head))
 
     def forget(self, ledger_id: int) -> None:
         """The ledger won't be written any more by this client."""
         self._presented.discard(ledger_id)
 
     def _write(self, buffers: list[wire.Bytes]) -> None:
-        self._transport().writelines(buffers)
+        transport = self._transport()
+        if not transport.is_closing():
+            transport.writelines(buffers)
 
     def _transport(self) -> asyncio.Transport:
         assert self._connection is not None
@@ -358,7 +373,8 @@ class Peer:
         if reply.status != Status.OK:
             self._drop(connection)
             raise BookieUnavailableError(f"refused the connection: {reply.message}", bookie=self.bookie_id)
-        self.entry_bytes_max = reply.entry_bytes_max
+        self.frame_bytes_max = reply.frame_bytes_max
+        self.entry_bytes_max = max(0, min(reply.entry_bytes_max, m.payload_bytes_max(reply.frame_bytes_max)))
         return connection
 
     def _drop(self, connection: _Connection | None) -> None:

@@ -23,6 +23,7 @@ from bkpy.client.flights import Flights, Route
 from bkpy.client.pool import BookiePool
 from bkpy.config import ClientSettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError, QuorumTimeoutError, ReadOnlyBookieError
+from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -40,6 +41,7 @@ class Replicator(abc.ABC):
     __slots__ = (
         "__weakref__",
         "_acks",
+        "_batch_bytes_max",
         "_changes",
         "_confirmed",
         "_ensembles",
@@ -98,7 +100,6 @@ class Replicator(abc.ABC):
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
         self._changes: deque[float] = deque(maxlen=settings.ensemble_changes_max)
-        self._entry_bytes_max = settings.entry_bytes_max
         self._shortfall: Shortfall | None = None  # made by the first failure
         self._route()
 
@@ -116,9 +117,14 @@ class Replicator(abc.ABC):
                 for r in range(metadata.ensemble_size if self._striped else 1)
             )
         ]
-        # What a bookie wouldn't take is refused at the call, before it costs others their connection.
-        self._entry_bytes_max = min(
-            [self._entry_bytes_max, *(self._pool.peer(bookie_id).entry_bytes_max for bookie_id in ensemble)]
+        self._limit()
+
+    def _limit(self) -> None:
+        """What a bookie wouldn't take is refused at the call, or cut, before it costs others their connection."""
+        peers = [self._pool.peer(bookie_id) for bookie_id in self.ensemble]
+        self._entry_bytes_max = min([self._settings.entry_bytes_max, *(peer.entry_bytes_max for peer in peers)])
+        self._batch_bytes_max = min(
+            [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in peers)]
         )
 
     def _new_route(self, bookie_ids: Sequence[str]) -> Route:
@@ -406,6 +412,9 @@ class Replicator(abc.ABC):
 
     def _send_again(self) -> None:
         """Send what is pending to those of the failed bookies that can be reached again."""
+        self._limit()  # they may have come back with other ones
+        for route in self._routes:
+            route.limit()
         for bookie_id in [b for b in self._failed if self._pool.peer(b).up]:
             del self._failed[bookie_id]
             batches = []
