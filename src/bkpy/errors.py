@@ -155,7 +155,12 @@ class TooManyRequestsError(ClusterError):
 
 
 class ProtocolError(ClusterError):
-    """A peer broke the wire protocol; the connection can't be used any more."""
+    """A peer broke the wire protocol, refused a request as malformed, or gave an answer that this side doesn't know.
+
+    The same request would be refused again. What was no frame at all ends the connection as well.
+    """
+
+    retriable = False
 
 
 # --- data and disks -------------------------------------------------------------------------------------------------

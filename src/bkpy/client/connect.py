@@ -8,6 +8,7 @@ import warnings
 from collections.abc import AsyncIterator, Generator, Mapping
 from typing import Any, Final
 
+from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
 from bkpy.client.placement import Placement, RackAwarePlacement
@@ -29,8 +30,6 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.runtime import Runtime, real_runtime
-
-_WATCH_S: Final = 0.5  # between two looks at the progress of all writers
 
 _ONE_ACK: Final = (
     "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
@@ -61,9 +60,7 @@ class Client:
         self._pool = BookiePool(
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{__version__}"
         )
-        self._flights = Flights(
-            self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
-        )
+        self._flights = Flights(self._pool, settings)
         self._ensembles = Ensembles(
             directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
         )
@@ -131,6 +128,13 @@ class Client:
         `MetadataUnavailableError`.
         """
         self._check_open()
+        for name, size in (
+            ("ensemble_size", ensemble_size),
+            ("write_quorum", write_quorum),
+            ("ack_quorum", ack_quorum),
+        ):
+            check_size(name, size)
+        check_bytes("password", password)
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
@@ -190,7 +194,7 @@ class Client:
         for replicator in list(self._replicators):
             replicator.check_progress(now)
         if self._replicators:
-            interval = min(_WATCH_S, self._settings.add_quorum_timeout_s / 4)
+            interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
             self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
 
     async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
@@ -199,6 +203,8 @@ class Client:
         Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, `BookieUnavailableError` if the ledger is
         open and too few of its bookies can tell how far it may be read.
         """
+        check_ledger_id(ledger_id)
+        check_bytes("password", password)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         reader = self._reader(metadata.authorised(password), password)
@@ -214,6 +220,8 @@ class Client:
         `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
         may succeed.
         """
+        check_ledger_id(ledger_id)
+        check_bytes("password", password)
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id)
         metadata = metadata.authorised(password)
@@ -246,12 +254,14 @@ class Client:
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the metadata store keeps about a ledger. Raises `NoSuchLedgerError`."""
+        check_ledger_id(ledger_id)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         return metadata
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        check_ledger_id(ledger_id)
         self._check_open()
         await self._cluster.catalog.delete(ledger_id)
 

@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
+from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
-
-# What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
-# the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
-LAUNCH_BYTES: Final = 256 << 10
-APPEND_BYTES: Final = 256
-PART_BYTES_MIN: Final = 4096  # what is smaller, on average, is joined before it is sent
+from bkpy.protocol.records import walk
 
 
 class Writer(Protocol):
@@ -44,8 +40,8 @@ class Writer(Protocol):
     def accepted(self, batch: Batch, bookie_id: str) -> None:
         """A bookie has a batch that is no longer counted by its flight (see `SentFlight.release`)."""
 
-    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
-        """A bookie does not take a batch."""
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
+        """A bookie does not take batches, the first of which begins with that entry."""
 
     def failed(self, error: BookKeeperError) -> None:
         """A bookie has refused a batch for good."""
@@ -128,14 +124,16 @@ class SentFlight:
         for batch, status in verdict.refused:
             batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))
         if isinstance(answer, BookKeeperError):
-            for owner in dict.fromkeys(batch.owner for batch in verdict.failed):
-                owner.bookie_failed(name, answer)
+            # The last one to be taken over is the first batch of its owner.
+            for owner, entry_id in {batch.owner: batch.first_id for batch in reversed(verdict.failed)}.items():
+                owner.bookie_failed(name, answer, entry_id)
             return
         statuses = answer if isinstance(answer, list) else [answer] * len(self.flight.batches)
         failed = set(verdict.failed)
         for batch, code in zip(self.flight.batches, statuses, strict=True):
             if batch in failed:
-                batch.owner.bookie_failed(name, m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name))
+                error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
+                batch.owner.bookie_failed(name, error, batch.first_id)
 
     # --- batches whose bookies have changed -------------------------------------------------------------------------
 
@@ -172,6 +170,20 @@ class Piece(NamedTuple):
     stride: int
     records: memoryview
 
+    def cut(self, bytes_max: int) -> list[Piece]:
+        """In pieces of at most so many bytes, or of one entry if that is larger."""
+        if len(self.records) <= bytes_max:
+            return [self]
+        cut = []
+        begin, entries, first = 0, 0, self.first_id
+        for header in walk(self.records):
+            if entries and header.end - begin > bytes_max:
+                cut.append(Piece(first, entries, self.stride, self.records[begin : header.offset]))
+                first += entries * self.stride
+                begin, entries = header.offset, 0
+            entries += 1
+        return [*cut, Piece(first, entries, self.stride, self.records[begin:])]
+
 
 class Resent:
     """Batches of one ledger on their way to one bookie that others had in its place, or that failed before."""
@@ -182,14 +194,25 @@ class Resent:
         "_owner",
         "_peer",
         "_retried",
+        "_to_come",
         "body_bytes",
         "buffers",
         "correlation_id",
         "ledger_ids",
     )
 
-    def __init__(self, flights: Flights, owner: Writer, peer: Peer, flags: int, batches: list[Batch]) -> None:
-        pieces: list[Piece] = [batch.sent.piece(batch) for batch in batches]
+    def __init__(
+        self,
+        flights: Flights,
+        owner: Writer,
+        peer: Peer,
+        flags: int,
+        parts: list[tuple[Batch, Piece]],
+        to_come: dict[Batch, int],
+    ) -> None:
+        """`to_come`: of batches that are sent in several pieces, how many are still to be accepted."""
+        batches = [batch for batch, _ in parts]
+        pieces = [piece for _, piece in parts]
         ledger_id = batches[0].ledger_id
         head = m.pack(
             [
@@ -205,6 +228,7 @@ class Resent:
         self._owner = owner
         self._peer = peer
         self._batches = batches
+        self._to_come = to_come
         self._retried = False
         self.correlation_id = flights.next_id()
         self.buffers = wire.encode(Op.ADD, self.correlation_id, head, [piece.records for piece in pieces])
@@ -225,17 +249,20 @@ class Resent:
         each = statuses if isinstance(statuses, list) else [statuses] * len(self._batches)
         for batch, code in zip(self._batches, each, strict=True):
             if code == Status.OK:
-                self._owner.accepted(batch, name)
+                left = self._to_come.get(batch, 1) - 1
+                if left:
+                    self._to_come[batch] = left
+                else:
+                    self._owner.accepted(batch, name)
                 continue
-            status = m.status_of(code)
-            error = m.error_of(status, ledger_id=batch.ledger_id, bookie=name)
-            if status in (Status.FENCED, Status.UNAUTHORIZED):
+            error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
+            if code in (Status.FENCED, Status.UNAUTHORIZED):
                 self._owner.failed(error)
             else:
-                self._owner.bookie_failed(name, error)
+                self._owner.bookie_failed(name, error, batch.first_id)
 
     def failed(self, index: int, error: BookKeeperError) -> None:
-        self._owner.bookie_failed(self._peer.bookie_id, error)
+        self._owner.bookie_failed(self._peer.bookie_id, error, self._batches[0].first_id)
         self._flights.settle()
 
 
@@ -252,7 +279,9 @@ class Route:
         "_counts",
         "_flags",
         "_flights",
+        "_part_bytes_min",
         "_parts",
+        "_settings",
         "_size",
         "_sizes",
         "_strides",
@@ -261,13 +290,23 @@ class Route:
         "peers",
     )
 
-    def __init__(self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, bytes_max: int) -> None:
+    def __init__(
+        self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, settings: ClientSettings
+    ) -> None:
         self.peers = peers
         self.ack_quorum = ack_quorum
         self._flags = flags
         self._flights = flights
-        self._bytes_max = bytes_max
+        self._settings = settings
+        self._part_bytes_min = settings.part_bytes_min
+        self.limit()
         self._clear()
+
+    def limit(self) -> None:
+        """Look again at what its bookies take: any of them may have come back with another limit."""
+        self._bytes_max = min(
+            [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in self.peers)]
+        )
 
     def _clear(self) -> None:
         self.batches: list[Batch] = []
@@ -304,7 +343,7 @@ class Route:
         stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
         head = m.pack([self._flags, ledger_ids, first_ids, self._counts, stride, self._sizes])
         parts = self._parts
-        body: list[wire.Bytes] = parts if size >= PART_BYTES_MIN * len(parts) else [b"".join(parts)]
+        body: list[wire.Bytes] = parts if size >= self._part_bytes_min * len(parts) else [b"".join(parts)]
         self._clear()
         correlation_id = self._flights.next_id()
         sent = SentFlight(
@@ -325,17 +364,17 @@ class Route:
 class Flights:
     """All routes of one client, and the turn that feeds them."""
 
-    def __init__(self, pool: BookiePool, *, batch_bytes_max: int, lac_interval_s: float) -> None:
+    def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
         self._pool = pool
-        self._batch_bytes_max = batch_bytes_max
-        self._lac_interval_s = lac_interval_s
+        self._settings = settings
+        self._lac_interval_s = settings.explicit_lac_interval_s
         # Weak: a route lives as long as a writer uses it, and ensembles change.
         self._routes: WeakValueDictionary[tuple[tuple[str, ...], int, int], Route] = WeakValueDictionary()
         self._dirty: list[Writer] = []
         self._held: list[Writer] = []
         self._loaded: list[Route] = []
         self._scheduled = False
-        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see LAUNCH_BYTES
+        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see `launch_bytes`
         self._moved: dict[Writer, None] = {}  # sets that keep their order, so that simulated runs repeat
         self._idle: dict[Writer, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
@@ -347,25 +386,31 @@ class Flights:
         route = self._routes.get(key) if shared else None
         if route is None:
             peers = [self._pool.peer(bookie_id) for bookie_id in key[0]]
-            route = Route(self, peers, ack_quorum, flags, self._batch_bytes_max)
+            route = Route(self, peers, ack_quorum, flags, self._settings)
             if shared:
                 self._routes[key] = route
         return route
 
     def resend(self, writer: Writer, bookie_id: str, batches: Iterable[Batch], flags: int) -> None:
-        """Send batches of one ledger to one bookie more, in frames of about `batch_bytes_max`."""
+        """Send batches of one ledger to one bookie more, in frames of about `batch_bytes_max` that it takes."""
         peer = self._pool.peer(bookie_id)
-        some: list[Batch] = []
+        bytes_max = min(self._settings.batch_bytes_max, m.batches_bytes_max(peer.frame_bytes_max))
+        to_come: dict[Batch, int] = {}
+        some: list[tuple[Batch, Piece]] = []
         size = 0
         for batch in batches:
-            more = len(batch.sent.piece(batch).records)
-            if some and size + more > self._batch_bytes_max:
-                peer.add(Resent(self, writer, peer, flags, some), 0)
-                some, size = [], 0
-            some.append(batch)
-            size += more
+            pieces = batch.sent.piece(batch).cut(bytes_max)
+            if len(pieces) > 1:  # they were sent to bookies that take larger frames
+                to_come[batch] = len(pieces)
+            for piece in pieces:
+                more = len(piece.records)
+                if some and size + more > bytes_max:
+                    peer.add(Resent(self, writer, peer, flags, some, to_come), 0)
+                    some, size = [], 0
+                some.append((batch, piece))
+                size += more
         if some:
-            peer.add(Resent(self, writer, peer, flags, some), 0)
+            peer.add(Resent(self, writer, peer, flags, some, to_come), 0)
 
     def mark(self, writer: Writer) -> None:
         """The writer has something to send, this turn."""

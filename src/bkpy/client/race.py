@@ -133,8 +133,10 @@ class Race(Generic[T]):
             judged = self._judge(future.result(), bookie_id)
         except ClientClosedError:
             raise
-        except (BookieUnavailableError, MetadataUnavailableError, ProtocolError, TooManyRequestsError) as e:
+        except (BookieUnavailableError, MetadataUnavailableError, TooManyRequestsError) as e:
             return Answer(Kind.UNAVAILABLE, e.message)
+        except ProtocolError as e:
+            return Answer(Kind.REFUSED, e.message)  # asked again, it would say the same
         except BookKeeperError as e:
             return Answer(Kind.UNKNOWN, e.message)
         return Answer(judged, judged.value) if isinstance(judged, Kind) else judged

@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from bkpy.client.arguments import check_first, check_last
 from bkpy.client.block import Block, Entry
 from bkpy.client.fetch import Fetcher
 from bkpy.client.pool import BookiePool
 from bkpy.client.tail import Tail
 from bkpy.client.view import LastAddConfirmed, LedgerView, proven
 from bkpy.config import ClientSettings
-from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, ConfigError, NoSuchEntryError
+from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, NoSuchEntryError
 from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -144,50 +145,66 @@ class LedgerReader:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+    def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """Entries first..last in order; `last=None` is last add confirmed, negative is *no entry*.
 
         Last add confirmed is what this reader knows at the call: of an open ledger, call `read_last_add_confirmed`
         before, or use `tail`. A writer that pauses tells bookies of its last entries after `explicit_lac_interval_s`.
 
-        Raises `NoSuchEntryError` for a `last` past last add confirmed, `DigestMismatchError` if no replica of an entry
-        verifies, `BookieUnavailableError` if the replicas can't be reached within `read_timeout_s`.
+        Raises `ConfigError` at the call for what is no id. Iterating raises `NoSuchEntryError` for a `last` past last
+        add confirmed, `DigestMismatchError` if no replica of an entry verifies, `BookieUnavailableError` if the
+        replicas can't be reached within `read_timeout_s`.
         """
+        self._check_ids(first, last)
+        return self._read(first, last)
+
+    async def _read(self, first: int, last: int | None) -> AsyncGenerator[Entry, None]:
         async with aclosing(self.read_blocks(first, last)) as blocks:
             async for block in blocks:
                 for entry in block:
                     yield entry
 
-    async def read_blocks(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Block, None]:
+    def read_blocks(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Block, None]:
         """Like `read`, many entries at once, with no object per entry."""
+        self._check_ids(first, last)
+        return self._read_blocks(first, last)
+
+    async def _read_blocks(self, first: int, last: int | None) -> AsyncGenerator[Block, None]:
         self._check_open()
         end = self.last_add_confirmed if last is None else last
-        self._check_range(first, end)
+        self._check_end(end)
         async with aclosing(self._fetcher.blocks(first, end)) as blocks:
             async for block in blocks:
                 yield block
 
-    async def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+    def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """Entries first..last in order, also past last add confirmed: sent by the writer, perhaps never acknowledged.
 
         Whether such an entry becomes part of the ledger is open until it is confirmed or the ledger closed. Raises
         `NoSuchEntryError` at the first that no bookie of its write set has, or that lies past the end of a closed
         ledger; else as `read`.
         """
+        self._check_ids(first, last)
+        return self._read_unconfirmed(first, last)
+
+    async def _read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         self._check_open()
         if not self.closed:
             await self._view.refresh(self._catalog)
-        self._check_range(first, last if self.closed else -1)
+        self._check_end(last if self.closed else -1)
         async with aclosing(self._fetcher.blocks(first, last)) as blocks:
             async for block in blocks:
                 for entry in block:
                     if self.closed:  # meanwhile, perhaps before this entry
-                        self._check_range(first, entry.entry_id)
+                        self._check_end(entry.entry_id)
                     yield entry
 
-    def _check_range(self, first: int, last: int) -> None:
-        if first < 0:
-            raise ConfigError(f"a range can't begin at entry {first}", ledger_id=self.ledger_id)
+    def _check_ids(self, first: int, last: int | None) -> None:
+        check_first(first, self.ledger_id)
+        if last is not None:
+            check_last(last, self.ledger_id)
+
+    def _check_end(self, last: int) -> None:
         if last > self.last_add_confirmed:
             what = "last entry" if self.closed else "last add confirmed"
             raise NoSuchEntryError(
@@ -196,12 +213,16 @@ class LedgerReader:
 
     # --- tailing ----------------------------------------------------------------------------------------------------
 
-    async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
+    def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
         """Entries from `first` on as they are confirmed; ends when the ledger is closed and all was returned.
 
         Waits at the bookies, and goes on while some of them, or the metadata store, are away. Raises
         `NoSuchLedgerError` once the ledger is deleted, else as `read`.
         """
+        check_first(first, self.ledger_id)
+        return self._tail(first)
+
+    async def _tail(self, first: int) -> AsyncGenerator[Entry, None]:
         self._check_open()
         tail = Tail(
             self._view,

@@ -4,6 +4,7 @@
     all negative                          NoSuchEntryError           MetadataUnavailableError
     damaged, perhaps some negative        DigestMismatchError        DigestMismatchError
     any that can't be reached             BookieUnavailableError     BookieUnavailableError
+    else any that refuses the request     ProtocolError              ProtocolError
     else (some can't tell)                CorruptDataError           CorruptDataError
 
 Pure. Whatever else the metadata store answered (the ledger was deleted, the client is closed) comes before all of it.
@@ -22,6 +23,7 @@ from bkpy.errors import (
     DigestMismatchError,
     MetadataUnavailableError,
     NoSuchEntryError,
+    ProtocolError,
 )
 
 
@@ -32,6 +34,7 @@ class Kind(enum.Enum):
     UNKNOWN = "it can't tell"
     DAMAGED = "its copy doesn't match the digest"
     UNAVAILABLE = "it can't be reached"
+    REFUSED = "it refuses the request, or its answer makes no sense"
 
 
 class Answer(NamedTuple):
@@ -58,6 +61,8 @@ def verdict(
         error, what = DigestMismatchError, "no replica has an intact copy"
     elif Kind.UNAVAILABLE in kinds:
         error, what = BookieUnavailableError, "no replica of the entry could be read"
+    elif Kind.REFUSED in kinds:
+        error, what = ProtocolError, "no replica of the entry could be read"
     else:
         error, what = CorruptDataError, "no replica of the entry could be read"
     return error(f"{what} ({told})", ledger_id=ledger_id, entry_id=entry_id)

@@ -54,8 +54,7 @@ class WriteBack(Replicator):
     async def add(self, run: Run) -> None:
         """The next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
         assert run.entry_id == self._next_id, f"entry {run.entry_id} where {self._next_id} is next"
-        # A frame that is larger than a batch and an entry may be more than a bookie takes.
-        if self._run_bytes + len(run.record) > self._settings.batch_bytes_max:
+        if self._run_bytes + len(run.record) > self._batch_bytes_max:
             self._hand_over()
             while sum(size for _, size in self._pending_bytes) > self._settings.write_window_bytes:
                 await self._progress()

@@ -28,13 +28,39 @@ from bkpy.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from bkpy.protocol.records import HEADER_BYTES
+from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 
 Bytes = bytes | bytearray | memoryview
 
 I64_MAX: Final = (1 << 63) - 1
 KEY_BYTES: Final = 32
 BATCHES_MAX: Final = 65_536  # in one ADD frame: bounds the columns, far above what a turn of the client makes
+
+
+# What an ADD and a PRESENT need for one batch and one key besides its bytes, at most, and for themselves. A msgpack
+# integer has 9 bytes or less, a key 2 more than it is long, an array 5 before its elements.
+_BATCH_HEAD_BYTES: Final = 5 * 9
+_PRESENT_BYTES: Final = 9 + 2 + KEY_BYTES
+_REQUEST_BYTES: Final = 64  # the frame's prefix, the arrays and the flags
+
+
+def payload_bytes_max(frame_bytes_max: int) -> int:
+    """Bytes of the largest entry that fits an ADD frame, alone in it; below 0 if none does."""
+    return frame_bytes_max - _REQUEST_BYTES - _BATCH_HEAD_BYTES - HEADER_BYTES - MAC_BYTES
+
+
+def batches_bytes_max(frame_bytes_max: int) -> int:
+    """Bytes of records that fit an ADD frame, however many batches they are; at least one.
+
+    No batch is smaller than a record's header.
+    """
+    fit = (frame_bytes_max - _REQUEST_BYTES) * HEADER_BYTES // (HEADER_BYTES + _BATCH_HEAD_BYTES)
+    return max(1, min(fit, BATCHES_MAX * HEADER_BYTES))
+
+
+def keys_max(frame_bytes_max: int) -> int:
+    """Keys that fit a PRESENT frame; at least one."""
+    return max(1, min(BATCHES_MAX, (frame_bytes_max - _REQUEST_BYTES) // _PRESENT_BYTES))
 
 
 class Op(enum.IntEnum):
@@ -362,21 +388,32 @@ def decode_error(head: Bytes) -> ErrorReply:
 
 
 def decode_add_reply(head: Bytes, batches: int) -> int | list[int]:
-    """One status for all batches, or a list with one a batch."""
+    """One status for all batches, with or without a message, or a list with one a batch. Any number may be one."""
     value = _unpack(head)
     if type(value) is int:
         return value
     if isinstance(value, list) and len(value) == batches and set(map(type, value)) == _ONLY_INT:
         return value
+    if isinstance(value, list) and tuple(map(type, value)) == (int, str):
+        status: int = value[0]
+        return status
     raise ProtocolError("ADD reply: neither a status nor a status per batch")
 
 
 def status_of(code: int) -> Status:
-    """The status with that number; a peer may be newer than this side."""
+    """The status with that number. `ProtocolError` for one that a newer side has: what was asked has not been done."""
     try:
         return Status(code)
     except ValueError:
         raise ProtocolError(f"status {code} is not known to this side") from None
+
+
+def refusal(code: int, *, ledger_id: int | None = None, bookie: str | None = None) -> BookKeeperError:
+    """The exception for any number other than OK's, which this side may know as a status or not."""
+    try:
+        return error_of(status_of(code), ledger_id=ledger_id, bookie=bookie)
+    except ProtocolError as e:
+        return ProtocolError(e.message, ledger_id=ledger_id, bookie=bookie)
 
 
 def reply_status(head: Bytes) -> Status:

@@ -7,7 +7,7 @@ import pytest
 from bkpy import errors
 from bkpy.client.verdict import Answer, Kind, verdict
 
-N, U, D, X = Kind.NEGATIVE, Kind.UNKNOWN, Kind.DAMAGED, Kind.UNAVAILABLE
+N, U, D, X, R = Kind.NEGATIVE, Kind.UNKNOWN, Kind.DAMAGED, Kind.UNAVAILABLE, Kind.REFUSED
 AWAY = errors.MetadataUnavailableError("away")
 
 
@@ -28,6 +28,9 @@ def told(kinds: tuple[Kind, ...], failure: errors.BookKeeperError | None = None)
         ((X, U, D), errors.BookieUnavailableError),
         ((U, N, N), errors.CorruptDataError),
         ((U, D, N), errors.CorruptDataError),
+        ((R, R, R), errors.ProtocolError),
+        ((R, U, D), errors.ProtocolError),
+        ((R, X, N), errors.BookieUnavailableError),
     ],
 )
 def test_precedence_of_negatives_and_errors(kinds: tuple[Kind, ...], error: type[Exception]) -> None:

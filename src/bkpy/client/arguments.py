@@ -1,0 +1,53 @@
+"""What a call is given, looked at before anything is done about it: a bad value would otherwise be refused elsewhere.
+
+Invariant: nothing but whole numbers that fit the wire's 63 bits gets into a request as an id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bkpy.errors import ConfigError
+from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
+
+
+def check_ledger_id(ledger_id: Any) -> None:
+    """`ConfigError` unless it is an id that a ledger can have."""
+    _check_whole("ledger_id", ledger_id)
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise ConfigError(f"ledger_id must be from 0 to {LEDGER_ID_MAX}, not {ledger_id}")
+
+
+def check_first(first: Any, ledger_id: int) -> None:
+    """`ConfigError` unless it is an id that an entry can have."""
+    _check_whole("first", first, ledger_id)
+    if not 0 <= first <= ENTRY_ID_MAX:
+        raise ConfigError(f"first must be from 0 to {ENTRY_ID_MAX}, not {first}", ledger_id=ledger_id)
+
+
+def check_last(last: Any, ledger_id: int) -> None:
+    """`ConfigError` unless it is an id that an entry can have, or negative, for none."""
+    _check_whole("last", last, ledger_id)
+    if last > ENTRY_ID_MAX:
+        raise ConfigError(f"last must not be above {ENTRY_ID_MAX}, and is {last}", ledger_id=ledger_id)
+
+
+def check_size(name: str, size: Any) -> None:
+    """`ConfigError` unless it is a whole number; of which sizes fit together is another question."""
+    _check_whole(name, size)
+
+
+def check_bytes(name: str, value: Any) -> None:
+    """`ConfigError` unless it is bytes."""
+    if not isinstance(value, bytes):
+        raise ConfigError(f"{name} must be bytes, not {_described(value)}")
+
+
+def _check_whole(name: str, value: Any, ledger_id: int | None = None) -> None:
+    if type(value) is not int:  # a bool is one by inheritance, and a mistake
+        raise ConfigError(f"{name} must be a whole number, not {_described(value)}", ledger_id=ledger_id)
+
+
+def _described(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:40] + '...'} ({type(value).__name__})"

@@ -1,0 +1,122 @@
+"""Values that can't be meant, refused where they are given: they cost neither a request nor anybody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess, contents
+
+import bkpy
+from bkpy.client.peer import Peer
+
+NO_NUMBERS = [1.0, True, "1", b"1", float("nan"), [1]]
+TOO_LARGE = 1 << 63
+
+READS: dict[str, Any] = {
+    "read, first": lambda reader, bad: reader.read(bad),
+    "read, last": lambda reader, bad: reader.read(0, bad),
+    "read_blocks, first": lambda reader, bad: reader.read_blocks(bad, 2),
+    "read_blocks, last": lambda reader, bad: reader.read_blocks(0, bad),
+    "read_unconfirmed, first": lambda reader, bad: reader.read_unconfirmed(bad, 5),
+    "read_unconfirmed, last": lambda reader, bad: reader.read_unconfirmed(0, bad),
+    "tail, first": lambda reader, bad: reader.tail(bad),
+}
+LEDGER_IDS: dict[str, Any] = {
+    "open_ledger": lambda client, bad: client.open_ledger(bad),
+    "recover_ledger": lambda client, bad: client.recover_ledger(bad),
+    "ledger_metadata": lambda client, bad: client.ledger_metadata(bad),
+    "delete_ledger": lambda client, bad: client.delete_ledger(bad),
+}
+PASSWORDS: dict[str, Any] = {
+    "create_ledger": lambda client, ledger_id, bad: client.create_ledger(password=bad),
+    "open_ledger": lambda client, ledger_id, bad: client.open_ledger(ledger_id, password=bad),
+    "recover_ledger": lambda client, ledger_id, bad: client.recover_ledger(ledger_id, password=bad),
+}
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is sent to bookies besides appends."""
+    sent: list[Any] = []
+    send = Peer._send
+
+    def recorded(self: Peer, op: Any, head: bytes, body: Any) -> Any:
+        sent.append(op)
+        return send(self, op, head, body)
+
+    monkeypatch.setattr(Peer, "_send", recorded)
+    return sent
+
+
+async def test_a_bad_id_is_refused_at_the_call(cluster: InProcess, requests: list[Any]) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    writer = await client.create_ledger()
+    await writer.append_batch([b"x"] * 10)
+    reader = await client.open_ledger(writer.ledger_id)
+    requests.clear()
+    for what, call in READS.items():
+        name = what.split(", ")[1]
+        bad_values = [*NO_NUMBERS, TOO_LARGE, *([-1] if name == "first" else [])]
+        for bad in bad_values:
+            with pytest.raises(bkpy.ConfigError, match=f"^{name} must"):
+                call(reader, bad)
+    assert requests == []
+    await writer.close()
+
+
+async def test_a_bad_ledger_id_is_refused_at_the_call(cluster: InProcess) -> None:
+    client = await cluster.client()
+    for call in LEDGER_IDS.values():
+        for bad in (*NO_NUMBERS, TOO_LARGE, -1, None):
+            with pytest.raises(bkpy.ConfigError, match=r"^ledger_id must"):
+                await call(client, bad)
+
+
+async def test_bad_sizes_and_passwords_are_refused_at_the_call(cluster: InProcess) -> None:
+    client = await cluster.client()
+    for name in ("ensemble_size", "write_quorum", "ack_quorum"):
+        for bad in (*NO_NUMBERS, None):
+            with pytest.raises(bkpy.ConfigError, match=f"^{name} must be a whole number"):
+                await client.create_ledger(**{name: bad})
+    writer = await client.create_ledger()
+    for call in PASSWORDS.values():
+        for bad in ("secret", None, 1):
+            with pytest.raises(bkpy.ConfigError, match=r"^password must be bytes"):
+                await call(client, writer.ledger_id, bad)
+    assert [ledger_id async for ledger_id in client.list_ledgers()] == [writer.ledger_id]
+    await writer.close()
+
+
+async def test_a_bad_entry_id_is_refused_at_the_call(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(caller_ids=True)
+    for bad in (*NO_NUMBERS, TOO_LARGE, -1):
+        with pytest.raises(bkpy.ConfigError, match="entry_id"):
+            await writer.append(b"x", entry_id=bad)
+        with pytest.raises(bkpy.ConfigError, match="entry_id"):
+            writer.append_nowait(b"x", entry_id=bad)
+    assert await writer.append(b"0", entry_id=0) == 0
+    await writer.close()
+
+
+async def test_the_highest_ids_there_can_be_harm_nobody(cluster: InProcess) -> None:
+    """They are asked for where they can be, and other users of the connection don't notice."""
+    client = await cluster.client(read_timeout_s=2 * DEADLINE_S)
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    reader = await client.open_ledger(writer.ledger_id)
+    highest = TOO_LARGE - 1
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(bkpy.NoSuchEntryError):
+            await anext(reader.read(highest - 1, highest))
+        with pytest.raises(bkpy.NoSuchEntryError):
+            await anext(reader.read_unconfirmed(highest, highest))
+        with pytest.raises(bkpy.NoSuchLedgerError):
+            await client.open_ledger(highest)
+        assert await writer.append(b"1") == 1
+        await writer.close()
+    assert [entry async for entry in reader.read(0, -1)] == []
+    assert await contents(client, writer.ledger_id) == [b"0", b"1"]
+    assert {peer.epoch for peer in client._pool._peers.values()} == {1}
