@@ -38,7 +38,39 @@ class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class BookieSettings(_Settings):
+class MetadataSettings(_Settings):
+    """How bookies and clients deal with the metadata store; a part of the settings of both."""
+
+    metadata_write_attempts_max: Size = Field(
+        default=5,
+        description="attempts in a row to write one value of metadata that may lose their connection, before its "
+        "outcome is given up as unknown",
+    )
+    metadata_retry_pause_s: Seconds = Field(
+        default=0.2, description="seconds between two attempts at what goes on until the metadata store is back"
+    )
+    metadata_requests_in_flight_max: Size = Field(
+        default=1000,
+        description="requests to ZooKeeper that wait for an answer before further ones wait their turn: enough to keep "
+        "a server busy, few enough to fail quickly when it goes silent",
+    )
+    metadata_reconnect_pause_min_s: Seconds = Field(
+        default=0.05, description="seconds after the first round in which no ZooKeeper server could be reached"
+    )
+    metadata_reconnect_pause_max_s: Seconds = Field(
+        default=1.0, description="seconds to which that pause grows, so that a server that is back is soon noticed"
+    )
+    metadata_close_timeout_s: Seconds = Field(
+        default=1.0, description="seconds to tell ZooKeeper that a session is over, which otherwise ends by its timeout"
+    )
+    metadata_reply_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=MIB,
+        description="bytes of the largest answer that is taken for ZooKeeper's; a million nodes' names have 30 MB",
+    )
+
+
+class BookieSettings(MetadataSettings):
     """The settings of one bookie."""
 
     metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")
@@ -274,7 +306,7 @@ class BookieSettings(_Settings):
         return self
 
 
-class ClientSettings(_Settings):
+class ClientSettings(MetadataSettings):
     """The settings of one client."""
 
     write_window_bytes: Size = Field(
@@ -348,6 +380,48 @@ class ClientSettings(_Settings):
         ge=0,
         allow_inf_nan=False,
         description="seconds after which an idle writer tells bookies how far readers may read; 0 for never",
+    )
+    metadata_refused_timeout_s: Seconds = Field(
+        default=1.0,
+        description="seconds for which every ZooKeeper server may refuse a client's first connection at once, as one "
+        "does that is just starting, before that is an error",
+    )
+    metadata_conflicts_max: Size = Field(
+        default=20,
+        description="writes that close a ledger, or begin its recovery, lost one after the other to somebody else's "
+        "change of the metadata, before that is an error",
+    )
+    metadata_write_pause_s: Seconds = Field(
+        default=0.05, description="seconds between two attempts to store a change of the ensemble with unknown outcome"
+    )
+    ledger_id_attempts_max: Size = Field(
+        default=10, description="new ledger ids in a row that may turn out to be taken, before creating a ledger fails"
+    )
+    ledger_id_pause_max_s: Seconds = Field(
+        default=0.05, description="seconds, at most, before another id is tried, so that clients get out of step"
+    )
+    bookie_reads_at_once: Size = Field(
+        default=32, description="bookies' registrations that are read at the same time, when the list has changed"
+    )
+    bookie_refresh_interval_s: Seconds = Field(
+        default=300.0,
+        description="seconds between two readings of what all bookies say of themselves; free space only weights "
+        "choices, so an old value does no harm, and reading has its price",
+    )
+    recovery_ranges_at_once: Size = Field(
+        default=4, description="ranges of entries that a recovery reads at the same time, to hide the time of each"
+    )
+    recovery_first_entries: Size = Field(
+        default=64, description="entries of a recovery's first range, while nothing is known of their sizes"
+    )
+    recovery_range_entries_max: Size = Field(
+        default=4096, description="entries of one such range, of any size: each becomes an object in memory"
+    )
+    recovery_range_bytes_max: Size = Field(
+        default=4 * MIB, description="bytes of one such range in memory, beyond which it is cut short"
+    )
+    recovery_patience_s: Seconds = Field(
+        default=0.05, description="seconds after which a recovery asks a second bookie for what one has not answered"
     )
 
     # What keeps one bookie, one reader or one writer from taking all of a client.

@@ -57,7 +57,13 @@ async def _serve(settings: BookieSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     runtime = real_runtime()
-    store, root = await connect_store(settings.metadata_uri, runtime, session_timeout_s=settings.session_timeout_s)
+    store, root = await connect_store(
+        settings.metadata_uri,
+        runtime,
+        session_timeout_s=settings.session_timeout_s,
+        refused_timeout_s=None,  # bookies and ZooKeeper may be started at the same time
+        settings=settings,
+    )
     try:
         node = BookieNode(settings, store, root, runtime)
         await node.start()

@@ -94,7 +94,14 @@ class BookieNode:
         # The cookie is the durable word of where the bookie is to be found: written before the first registration.
         cookie = _cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
         if known is None or known[0] != cookie:
-            await write_cookie(self._store, self._root, settings.bookie_id, cookie, None if known is None else known[1])
+            await write_cookie(
+                self._store,
+                self._root,
+                settings.bookie_id,
+                cookie,
+                None if known is None else known[1],
+                attempts_max=settings.metadata_write_attempts_max,
+            )
         await self._serve_metrics()
         info = BookieInfo(
             bookie_id=settings.bookie_id,
@@ -113,6 +120,7 @@ class BookieNode:
             self._runtime,
             identity=hashlib.sha256(storage.cookie).hexdigest(),
             on_death=self._give_up,
+            settings=settings,
         )
         await self._registration.register()
         self._unsubscribe = self._store.session_events.subscribe(self._session_changed)

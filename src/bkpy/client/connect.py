@@ -6,7 +6,7 @@ import asyncio
 import ssl as tls
 import warnings
 from collections.abc import AsyncIterator, Generator, Mapping
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
@@ -18,12 +18,11 @@ from bkpy.client.recovery import LedgerRecovery
 from bkpy.client.replicator import Replicator
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import ClientSettings, client_settings
-from bkpy.errors import (
-    ClientClosedError,
-    ConfigError,
-)
+from bkpy.errors import ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.ledgers import Created
+from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.store import MetadataStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -80,8 +79,8 @@ class Client:
         owns_store: bool = False,
     ) -> Client:
         """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
-        cluster = await open_cluster(store, root)
-        directory = BookieDirectory(store, root, runtime)
+        cluster = await open_cluster(store, root, settings=settings)
+        directory = BookieDirectory(store, root, runtime, settings)
         await directory.start()
         return cls(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
 
@@ -145,7 +144,7 @@ class Client:
         bookies = await self._ensembles.new(ensemble_size)
         created_ms = int(self._runtime.clock.time() * 1000)
         token = self._runtime.rng.randbytes(16).hex()
-        metadata, version = await self._cluster.catalog.create(
+        created = await self._cluster.catalog.create(
             lambda ledger_id: LedgerMetadata(
                 ledger_id=ledger_id,
                 state=LedgerState.OPEN,
@@ -162,7 +161,14 @@ class Client:
                 deferred_sync=deferred_sync,
             )
         )
-        self._check_open()
+        if not isinstance(created, Created):
+            raise told(created)
+        metadata, version = created.metadata, created.version
+        if self._closed:
+            raise ClientClosedError(
+                "the client was closed while the ledger was made: it is open and has no entries",
+                ledger_id=metadata.ledger_id,
+            )
         self._pool.add_key(metadata.ledger_id, key)
         writer = LedgerWriter(
             metadata,
@@ -263,7 +269,22 @@ class Client:
         """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
         check_ledger_id(ledger_id)
         self._check_open()
-        await self._cluster.catalog.delete(ledger_id)
+        outcome = await self._cluster.catalog.delete(ledger_id)
+        match outcome:
+            case Gone():
+                return
+            case Missing():
+                raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
+            case Changed() | Overtaken():
+                raise MetadataConflictError(
+                    "there are nodes below the ledger's in ZooKeeper",
+                    ledger_id=ledger_id,
+                    outcome_unknown=isinstance(outcome, Overtaken),
+                )
+            case NotDone() | Unknown():
+                raise told(outcome, ledger_id=ledger_id)
+            case _:
+                assert_never(outcome)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
@@ -318,7 +339,10 @@ class _Connecting:
             runtime,
             session_timeout_s=self._settings.session_timeout_s,
             connect_timeout_s=self._settings.metadata_timeout_s,
+            refused_timeout_s=self._settings.metadata_refused_timeout_s,
+            call_timeout_s=self._settings.metadata_timeout_s,
             ssl=self._ssl,
+            settings=self._settings,
         )
         try:
             return await Client.on_store(

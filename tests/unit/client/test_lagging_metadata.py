@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, contents, lag_behind
+from tests.in_process import DEADLINE_S, InProcess, contents, lag_behind, stored
 from tests.unit.client.support import check_closed, payload
 
 from bkpy.client.connect import Client
@@ -42,7 +42,7 @@ async def test_a_writer_closes_a_ledger_that_somebody_else_has_changed(
     await writer.append(payload(0))
     await behind(client, writer, monkeypatch)
     metadata, version = await other._cluster.catalog.read(writer.ledger_id)
-    await other._cluster.catalog.write(dataclasses.replace(metadata, custom_metadata={"by": b"other"}), version)
+    stored(await other._cluster.catalog.write(dataclasses.replace(metadata, custom_metadata={"by": b"other"}), version))
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     await check_closed(other, writer.ledger_id, 1)
@@ -59,7 +59,7 @@ async def test_a_writer_adopts_the_ensemble_that_somebody_else_has_stored(
     spare = sorted(set("abcde") - set(first))[0]
     await behind(client, writer, monkeypatch)
     metadata, version = await other._cluster.catalog.read(writer.ledger_id)
-    await other._cluster.catalog.write(metadata.new_fragment(1, (spare, *first[1:])), version)
+    stored(await other._cluster.catalog.write(metadata.new_fragment(1, (spare, *first[1:])), version))
     five.kill(first[0])
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append(b"1") == 1

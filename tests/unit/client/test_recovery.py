@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
 import bkpy
 from bkpy.client.connect import Client
+from bkpy.metadata.outcome import PutOutcome
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.records import ledger_key
 
@@ -162,7 +163,7 @@ async def test_a_ledger_that_somebody_closes_during_the_recovery_stays_as_they_c
     catalog = client._cluster.catalog
     original = catalog.write
 
-    async def intervene(metadata: Any, version: int) -> int:
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
         if metadata.state is LedgerState.CLOSED:
             await other.recover_ledger(writer.ledger_id)
         return await original(metadata, version)
@@ -183,7 +184,7 @@ async def test_a_fragment_that_the_writer_adds_before_the_mark_is_recovered(five
     original = catalog.write
     changed = False
 
-    async def intervene(metadata: Any, version: int) -> int:
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
         nonlocal changed
         if not changed:
             changed = True
@@ -223,7 +224,7 @@ async def test_a_fresh_last_fragment_that_knows_of_no_entry_does_not_hide_the_on
     writer = await write(client, 5, ensemble_size=2, write_quorum=2, ack_quorum=2)
     metadata, version = await client._cluster.catalog.read(writer.ledger_id)
     spare = sorted(set("abcde") - set(writer.ensemble))[:2]
-    await client._cluster.catalog.write(metadata.new_fragment(5, tuple(spare)), version)
+    stored(await client._cluster.catalog.write(metadata.new_fragment(5, tuple(spare)), version))
     await client.recover_ledger(writer.ledger_id)
     await check_closed(client, writer.ledger_id, 5)
 
@@ -401,12 +402,12 @@ async def test_a_swap_in_an_earlier_fragment_is_kept_by_the_closing_write(five: 
     original = catalog.write
     swapped = False
 
-    async def intervene(metadata: Any, version: int) -> int:
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
         nonlocal swapped
         if metadata.state is LedgerState.CLOSED and not swapped:
             swapped = True
             fresh, at = await catalog.read(writer.ledger_id)
-            await original(fresh.replace_bookie(0, 0, spare), at)
+            stored(await original(fresh.replace_bookie(0, 0, spare), at))
         return await original(metadata, version)
 
     catalog.write = intervene  # type: ignore[method-assign]
@@ -483,7 +484,7 @@ async def record_writes(client: Client) -> list[LedgerState]:
     catalog = client._cluster.catalog
     original = catalog.write
 
-    async def recorded(metadata: Any, version: int) -> int:
+    async def recorded(metadata: Any, version: int) -> PutOutcome:
         states.append(metadata.state)
         return await original(metadata, version)
 
@@ -497,7 +498,7 @@ def hold_at(client: Client, stop: int, gate: asyncio.Event) -> None:
     original = catalog.write
     count = itertools.count()
 
-    async def held(metadata: Any, version: int) -> int:
+    async def held(metadata: Any, version: int) -> PutOutcome:
         turn = next(count)
         if stop == 2 * turn:
             await gate.wait()

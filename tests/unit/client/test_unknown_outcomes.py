@@ -11,6 +11,7 @@ from tests.in_process import DEADLINE_S, InProcess, eventually
 
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.ledgers import LedgerCatalog
+from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
@@ -26,14 +27,14 @@ class Vanishing:
     def reachable(self) -> bool:
         return not self.away
 
-    async def write(self, metadata: LedgerMetadata, expected_version: int) -> int:
+    async def write(self, metadata: LedgerMetadata, expected_version: int) -> PutOutcome:
         if self.away:
-            raise MetadataUnavailableError("the store is away", outcome_unknown=False)
-        version = await self._catalog.write(metadata, expected_version)
+            return NotDone(MetadataUnavailableError("the store is away"))
+        outcome = await self._catalog.write(metadata, expected_version)
         if self.armed:
             self.armed, self.away = False, True
-            raise MetadataUnavailableError("the store went away", outcome_unknown=True)
-        return version
+            return Unknown(MetadataUnavailableError("the store went away"))
+        return outcome
 
     async def read(self, ledger_id: int, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
         if self.away:
