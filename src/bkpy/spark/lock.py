@@ -23,13 +23,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from urllib.parse import unquote, urlsplit
 
+from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError, ConfigError
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_if_there
-from bkpy.metadata.store import Create, MetadataStore, NodeExists, SessionState
+from bkpy.metadata.store import Create, MetadataStore, SessionState
 from bkpy.runtime import real_runtime
 
 LOCKS: Final = "exports"
@@ -132,15 +134,24 @@ class TargetLock:
             "since_ms": time.time_ns() // 1_000_000,
             "token": store.runtime.rng.randbytes(16).hex(),
         }
-        await ensure_path(store, parent)
+        attempts_max = ClientSettings().metadata_write_attempts_max
+        above = await ensure_path(store, parent, attempts_max=attempts_max)
+        if isinstance(above, NotDone):
+            raise told(above)
         while True:
-            try:
-                await create_certainly(store, Create(node, json.dumps(owner).encode(), ephemeral=True))
-                return
-            except NodeExists:
-                found = await read_if_there(store, node)
-                if found is not None:  # else it has just gone
-                    raise self._refusal(found[0]) from None
+            ours = Create(node, json.dumps(owner).encode(), ephemeral=True)
+            outcome = await create_certainly(store, ours, attempts_max=attempts_max)
+            match outcome:
+                case Done():
+                    return
+                case Exists() | Overtaken() | Missing():
+                    found = await read_if_there(store, node)
+                    if found is not None:  # else it has just gone
+                        raise self._refusal(found[0])
+                case NotDone() | Unknown():  # a node that is there after all goes with the session
+                    raise told(outcome)
+                case _:
+                    assert_never(outcome)
 
     def _refusal(self, data: bytes) -> ConfigError:
         who = "somebody"
