@@ -119,12 +119,18 @@ class BookieSettings(MetadataSettings):
         ge=4 * KIB,
         description="bytes of a journal read at a time when it is replayed; whole pages of 4 KiB",
     )
+    journal_queue_bytes_max: Size = Field(
+        default=32 * MIB,
+        description="bytes that may wait for the sync of one journal before no more is read from clients",
+    )
     journal_damage: Literal["refuse", "limbo"] = Field(
         default="refuse",
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
     )
     memtable_bytes_max: Size = Field(
-        default=96 * MIB, description="bytes of entries held in memory before they are flushed to the entry log"
+        default=96 * MIB,
+        description="bytes of entries held in memory before they are flushed to the entry log; twice that may be held "
+        "while a flush runs, before no more is read from clients",
     )
     memtable_fill_min: float = Field(
         default=0.5,

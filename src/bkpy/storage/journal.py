@@ -123,7 +123,9 @@ class _Group:
 class Journal:
     """Gathers records while a sync runs, and commits them together. All methods are called on the event loop.
 
-    `on_failure` is called once with the error of a failed write or sync; nothing is acknowledged after that.
+    `queued_bytes`: in memory until they are synced. `full`: they have reached their bound; `on_written` is called
+    after each sync. `on_failure` is called once with the error of a failed write or sync; nothing is acknowledged after
+    that.
     """
 
     def __init__(
@@ -133,12 +135,16 @@ class Journal:
         *,
         name: str,
         group_bytes_max: int,
+        queue_bytes_max: int,
+        on_written: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         observer: StorageObserver,
     ) -> None:
         self._writer = writer
         self._worker = runtime.files.worker(name)
         self._group_bytes_max = group_bytes_max
+        self._queue_bytes_max = queue_bytes_max
+        self._on_written = on_written
         self._on_failure = on_failure
         self._observer = observer
         self._pending: deque[_Group] = deque()
@@ -146,16 +152,25 @@ class Journal:
         self._writing: _Group | None = None
         self._running = False
         self._failed = False
+        self._lowest = 0  # files with lower ids are let go; None needs them
+        self._letting_go = False
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self.position = writer.position  # the end of what is synced
+        self.queued_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self.queued_bytes >= self._queue_bytes_max
 
     def add(self, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
         """Journal an add record. The buffers are kept until they are on disk, and not copied."""
         header = encode_record(RecordKind.ADD, head, body)
         group = self._gathering
         group.body += (header, head, body)
-        group.bytes += len(header) + len(head) + len(body)
+        size = len(header) + len(head) + len(body)
+        group.bytes += size
+        self.queued_bytes += size
         group.records += 1
         group.callbacks.append(on_durable)
         if not self._running:
@@ -171,6 +186,7 @@ class Journal:
         group = self._gathering
         group.body.append(encode_record(kind, head, body) + head + body)
         group.bytes += len(group.body[-1])
+        self.queued_bytes += len(group.body[-1])
         group.records += 1
         if on_durable is not None:
             group.callbacks.append(on_durable)
@@ -186,11 +202,6 @@ class Journal:
             on_durable()
         else:
             group.callbacks.append(on_durable)
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for the sync that is running."""
-        return self._gathering.bytes + sum(group.bytes for group in self._pending)
 
     def _seal_group(self) -> None:
         self._pending.append(self._gathering)
@@ -226,6 +237,7 @@ class Journal:
         if self._failed:
             return
         self.position, size, seconds = done.result()
+        self.queued_bytes -= group.bytes
         self._start()  # the disk goes on while the callbacks run
         try:
             for callback in group.callbacks:
@@ -233,6 +245,7 @@ class Journal:
         except Exception as e:  # whoever was not called is never acknowledged, so neither may anything after it be
             self.fail(e)
             return
+        self._on_written()
         self._observer.journal_group(group.records, size, seconds)
 
     def fail(self, error: BaseException) -> None:
@@ -241,12 +254,28 @@ class Journal:
             self._failed = True
             self._pending.clear()
             self._gathering = _Group()
+            self.queued_bytes = 0
             self._idle.set()
             self._on_failure(error)
 
-    async def retain(self, lowest: int) -> None:
-        """Let files below the file id `lowest` go; in order with the writes, so none goes while it is being taken."""
-        await self._worker.run(self._writer.retain, lowest)
+    def retain(self, lowest: int) -> None:
+        """Let files below the file id `lowest` go: in order with the writes, so none goes while it is being taken.
+
+        That may take until a disk that stalls goes on, so nobody waits for it.
+        """
+        self._lowest = max(self._lowest, lowest)
+        if not self._letting_go and not self._failed:
+            self._letting_go = True
+            lowest = self._lowest
+            self._worker.run(self._writer.retain, lowest).add_done_callback(lambda done: self._let_go(done, lowest))
+
+    def _let_go(self, done: asyncio.Future[None], lowest: int) -> None:
+        self._letting_go = False
+        error = done.exception()
+        if error is not None:
+            self.fail(error)
+        elif self._lowest > lowest:
+            self.retain(self._lowest)
 
     async def stop(self) -> None:
         """Wait for what is pending, then write the clean-stop frame, unless the journal failed (or fails at that)."""

@@ -131,8 +131,7 @@ class Shard:
 
     def touch(self, state: LedgerState) -> None:
         """The state changed: the next checkpoint writes it, and until then it stays in the cache."""
-        if state.ledger_id not in self.active.dirty:
-            self.active.dirty.add(state.ledger_id)
+        if self.active.touch(state.ledger_id):
             state.pins += 1
 
     # --- checkpoint ---------------------------------------------------------------------------------------------------

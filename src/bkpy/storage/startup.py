@@ -20,10 +20,11 @@ from bkpy.storage.index import ShardRow
 from bkpy.storage.journal import Journal, JournalWriter
 from bkpy.storage.journal_format import Record, RecordKind, decode_ledger, decode_records, file_id_of
 from bkpy.storage.journal_replay import Frame, JournalReplay, cut, refuse
-from bkpy.storage.ledger_storage import LedgerStorage, take_explicit_lac
+from bkpy.storage.ledger_storage import LedgerStorage
 from bkpy.storage.observer import StorageObserver
 from bkpy.storage.shard import Shard
 from bkpy.storage.split import split
+from bkpy.storage.state import take_explicit_lac
 
 LOCK_NAME: Final = "lock"
 INDEX_NAME: Final = "index"
@@ -348,6 +349,8 @@ class _Starter:
                     self._runtime,
                     name=f"journal-{number}",
                     group_bytes_max=settings.journal_group_bytes_max,
+                    queue_bytes_max=settings.journal_queue_bytes_max,
+                    on_written=storage.look_for_space,
                     on_failure=storage.fail,
                     observer=self._observer,
                 )

@@ -12,6 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from bkpy.protocol.records import HEADER_BYTES
+from bkpy.runtime import Bytes
+
 _LOOKS_MAX: Final = 1000  # more than are loaded at a time, so that the cache gets back to its bound
 
 
@@ -29,6 +32,19 @@ class LedgerState:
     shard: int = 0
     verified: bool = False  # its block rows were found complete since the start
     pins: int = 0  # generations and reads that need it in the cache
+
+
+def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
+    """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
+    if lac_of(record) <= lac_of(state.explicit_lac):
+        return False
+    state.explicit_lac = record
+    return True
+
+
+def lac_of(record: Bytes) -> int:
+    """The last add confirmed that a record carries; below -1 if there is no record."""
+    return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2
 
 
 class StateCache:

@@ -64,6 +64,7 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
 # Every bound of the storage at its smallest.
 SMALLEST: dict[str, Any] = {
     "journal_group_bytes_max": 1,
+    "journal_queue_bytes_max": 1,
     "journal_max_backups": 0,
     "journal_recycled_files_max": 0,
     "journal_read_bytes": 4096,

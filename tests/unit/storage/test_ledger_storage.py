@@ -149,26 +149,6 @@ async def test_memtables_are_flushed_at_different_fills_between_a_half_and_all()
     await storage.close()
 
 
-async def test_full_memory_is_told_and_ends(tmp_path: Path) -> None:
-    bookie = Bookie(tmp_path, memtable_bytes_max=100_000)
-    storage = await bookie.boot()
-    woken = asyncio.Event()
-    storage.on_space.append(woken.set)
-    futures = [add(storage, Batch(1, i, payload=b"x" * 20_000)) for i in range(40)]
-    await asyncio.gather(*futures)
-    for i in range(40, 400):
-        add(storage, Batch(1, i, payload=b"x" * 20_000))
-        if storage.full:
-            break
-        await asyncio.sleep(0)
-    assert storage.full
-    await asyncio.wait_for(woken.wait(), DEADLINE_S)
-    assert not storage.full
-    await storage.checkpoint()
-    assert storage.memory_bytes == 0
-    await storage.close()
-
-
 async def test_reads_during_a_checkpoint_see_everything(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, block_bytes=4096)
     storage = await bookie.boot()
