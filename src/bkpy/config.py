@@ -115,6 +115,11 @@ class BookieSettings(_Settings):
     connections_max: Size = Field(
         default=1000, description="client connections, so that files are left for the storage"
     )
+    files_spare: Size = Field(
+        default=64,
+        description="files that may be opened besides those of the storage and of connections: by who reads metrics, "
+        "by libraries. Connections get what is left",
+    )
     newcomers_max: Size = Field(
         default=1000,
         description="connections that have not introduced themselves; with one more, the oldest of them is closed",
