@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from bkpy.runtime import Bytes, File, Files, Runtime
 from bkpy.storage.journal_format import (
@@ -29,14 +28,20 @@ from bkpy.storage.journal_format import (
 )
 from bkpy.storage.observer import StorageObserver
 
-RECYCLED_FILES_MAX: Final = 2  # kept to be overwritten: enough that rolling finds one even when a checkpoint is late
-
 
 class JournalWriter:
     """Writes frames and begins files. Everything here blocks and runs on the journal's worker."""
 
     def __init__(
-        self, runtime: Runtime, directory: str, number: int, *, file_bytes_max: int, backups: int, end: Mark
+        self,
+        runtime: Runtime,
+        directory: str,
+        number: int,
+        *,
+        file_bytes_max: int,
+        backups: int,
+        recycled_max: int,
+        end: Mark,
     ) -> None:
         self._runtime = runtime
         self._files: Files = runtime.files
@@ -44,6 +49,7 @@ class JournalWriter:
         self._number = number
         self._file_bytes_max = file_bytes_max
         self._backups = backups
+        self._recycled_max = recycled_max
         self._file: File | None = None
         self._nonce = b""
         self._recyclable: deque[int] = deque()
@@ -91,7 +97,7 @@ class JournalWriter:
         """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
         below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
         old = below[: len(below) - self._backups] if self._backups else below
-        spare = max(0, len(old) - RECYCLED_FILES_MAX)
+        spare = max(0, len(old) - self._recycled_max)
         for file_id in old[:spare]:
             self._files.unlink(f"{self._directory}/{file_name(file_id)}")
         self._recyclable = deque(old[spare:])

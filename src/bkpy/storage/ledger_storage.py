@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError, StorageFailedError
@@ -23,8 +23,6 @@ from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.shard import Shard
 from bkpy.storage.split import after, split
 from bkpy.storage.state import LedgerState, StateCache
-
-MIB: Final = 1 << 20
 
 
 class ReadResult(NamedTuple):
@@ -86,9 +84,10 @@ class LedgerStorage:
         self._runtime = runtime
         self._observer = observer
         self._release = release  # of the directories' locks
-        self._states = StateCache()
+        self._states = StateCache(settings.ledger_states_max)
         self._homes: dict[int, int] = {}  # shards of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
+        self._unseen: set[int] = set()  # what the last load found nowhere; only that can be made known
         self._fencing: dict[int, asyncio.Future[None]] = {}
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._relieving: set[int] = set()
@@ -129,13 +128,12 @@ class LedgerStorage:
         Whoever decides something by a state does so before the next await.
         """
         cached = self._states.get
-        missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
-        if missing:
+        if any(cached(ledger_id) is None for ledger_id in ledger_ids):
             # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
             async with self._loading:
-                self._states.trim()
-                await self._load([ledger_id for ledger_id in missing if cached(ledger_id) is None])
-                return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
+                wanted = set(ledger_ids)
+                self._states.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
+                await self._load([ledger_id for ledger_id in wanted if cached(ledger_id) is None])
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
 
     async def _load(self, ledger_ids: Collection[int]) -> None:
@@ -156,7 +154,8 @@ class LedgerStorage:
                     if self._states.get(ledger_id) is None:  # it may have been created meanwhile
                         self.adopt(ledger_id, row, number)
             if not missing:
-                return
+                break
+        self._unseen = missing
 
     def load_now(self, ledger_id: int) -> LedgerState | None:
         """The ledger's state. Blocks: for the replay at start."""
@@ -166,7 +165,12 @@ class LedgerStorage:
             number = (ledger_id + turn) % len(self.shards)
             for row in self.shards[number].load_now((ledger_id,)).values():
                 return self.adopt(ledger_id, row, number)
+        self._unseen = {ledger_id}
         return None
+
+    def trim(self) -> None:
+        """Evict states that nothing needs. To be called where no state was just handed out."""
+        self._states.trim()
 
     def adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerState:
         """Put a ledger that an index knows into the cache."""
@@ -181,7 +185,10 @@ class LedgerStorage:
         return state
 
     def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
-        """Put a ledger that was never seen into the cache; the caller journals it."""
+        """Put a ledger that was never seen, as was just found out, into the cache; the caller journals it."""
+        # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
+        assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
+        self._unseen.discard(ledger_id)
         limbo = self.untrusted
         state = LedgerState(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
         if limbo:
@@ -249,7 +256,7 @@ class LedgerStorage:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
         generation = shard.active
         generation.add(columns, body)
-        limit = self._generation_bytes_max
+        limit = self.generation_bytes_max
         if generation.bytes >= limit * generation.share and self.journals:
             if shard.sealed is not None and generation.bytes >= limit:
                 self.full = True
@@ -258,8 +265,9 @@ class LedgerStorage:
                 self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
     @property
-    def _generation_bytes_max(self) -> int:
-        return self._settings.memtable_bytes_max // len(self.shards)
+    def generation_bytes_max(self) -> int:
+        """Bytes that a shard's memtable may hold."""
+        return max(1, self._settings.memtable_bytes_max // len(self.shards))
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
@@ -402,14 +410,14 @@ class LedgerStorage:
 
     async def _relieve(self, shard: Shard) -> None:
         try:
-            limit = self._generation_bytes_max
+            limit = self.generation_bytes_max
             while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
                 await self._checkpoint(shard, False)
         finally:
             self._relieving.discard(shard.number)
 
     def _look_for_space(self) -> None:
-        limit = self._generation_bytes_max
+        limit = self.generation_bytes_max
         full = any(shard.sealed is not None and shard.active.bytes >= limit for shard in self.shards)
         if self.full and not full:
             self.full = False
