@@ -203,8 +203,28 @@ class BookieSettings(MetadataSettings):
     connections_max: Size = Field(
         default=1000, description="client connections, so that files are left for the storage"
     )
+    files_spare: Size = Field(
+        default=64,
+        description="files that may be opened besides those of the storage and of connections: by who reads metrics, "
+        "by libraries. Connections get what is left",
+    )
+    newcomers_max: Size = Field(
+        default=1000,
+        description="connections that have not introduced themselves; with one more, the oldest of them is closed",
+    )
+    keepalive_interval_s: Size = Field(
+        default=10, description="seconds of silence after which a client's machine is asked whether it is still there"
+    )
+    vanished_timeout_s: Seconds = Field(
+        default=60.0, description="seconds without any sign of a client's machine after which its connection is closed"
+    )
     requests_in_flight_max: Size = Field(
         default=1000, description="requests of one connection that wait for an answer before further ones are refused"
+    )
+    requests_in_flight_total_max: Size = Field(
+        default=20_000,
+        description="requests of all connections, long polls included, that wait for an answer before further ones are "
+        "refused; each takes about 6 KB",
     )
     long_polls_max: Size = Field(
         default=1000, description="requests of one connection that wait for news of a ledger before more are refused"
@@ -220,6 +240,11 @@ class BookieSettings(MetadataSettings):
         default=8,
         description="reads of one connection whose answers are made at once; the others wait, so that a client which "
         "doesn't read its answers holds few in memory",
+    )
+    answers_at_once: Size = Field(
+        default=128,
+        description="answers of all connections, of read_bytes_max or one entry each, that are in memory until their "
+        "clients have read them",
     )
     deferred_sync_bytes_max: Size = Field(
         default=32 * MIB,
@@ -237,6 +262,11 @@ class BookieSettings(MetadataSettings):
         default=MIB,
         description="bytes that a busy connection receives into at once, for few system calls; one larger frame "
         "gets as many as it has",
+    )
+    receive_bytes_max: Size = Field(
+        default=128 * MIB,
+        description="bytes that all connections together receive into, beyond receive_chunk_bytes_min each; with more, "
+        "connections wait in line before they receive a larger frame",
     )
     receive_room_bytes_min: Size = Field(
         default=4 * KIB, description="free bytes below which it isn't worth receiving into what is left of such memory"
@@ -263,6 +293,12 @@ class BookieSettings(MetadataSettings):
     )
     frame_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
+    )
+    reply_stall_timeout_s: Seconds = Field(
+        default=30.0, description="seconds a client may read nothing of what it is sent before it is closed"
+    )
+    complaint_interval_s: Seconds = Field(
+        default=10.0, description="seconds between two log messages of a kind that strangers can provoke at will"
     )
     drain_timeout_s: Seconds = Field(
         default=10.0, description="seconds that a bookie which is stopped goes on answering what it has taken"

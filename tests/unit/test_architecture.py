@@ -37,9 +37,9 @@ OUTSIDE = {
 }  # fmt: skip
 LIBRARIES_OUTSIDE = {"aiofiles", "aiozk", "lmdb", "requests"}
 
-# The seam itself, the adapter that speaks to ZooKeeper, the module that makes a bookie a process. Settings are read
-# from a file before there is a runtime.
-SEAM_EXEMPT = ("runtime.py", "config.py", "metadata/zookeeper/", "bookie/main.py")
+# The seam itself, the adapter that speaks to ZooKeeper, the module that makes a bookie a process, the one that sets the
+# kernel's options of a connection. Settings are read from a file before there is a runtime.
+SEAM_EXEMPT = ("runtime.py", "config.py", "metadata/zookeeper/", "bookie/main.py", "bookie/sockets.py")
 
 IMPURE = OUTSIDE | LIBRARIES_OUTSIDE | {"aiohttp", "asyncio", "contextvars", "datetime", "logging", "pathlib", "sys"}
 

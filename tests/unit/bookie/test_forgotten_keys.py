@@ -82,9 +82,9 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
         async with asyncio.timeout(DEADLINE_S):
             await looking.wait()
         peer._present({901, 902, 903})  # more than one connection may have: all before are forgotten
-        await eventually(lambda: 903 in connection._presented)
+        await eventually(lambda: len(connection.backlog) == 1)
         go_on.set()
-        await eventually(lambda: not connection._backlog_busy)
+        await eventually(lambda: not connection.backlog.busy)
     assert await ask(client, op, ledger_id) == Status.KEY_REQUIRED
     assert ledger_id not in storage.fenced
     reply = await peer.call_as_owner(op, REQUESTS[op](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S)
@@ -99,7 +99,6 @@ async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster:
     ledger_id = await ledger_of_another(cluster, client)
     connection = await connected(cluster, client)
     client._pool.peer("a")._present({ledger_id})
-    await eventually(lambda: ledger_id in connection._authorised)
-    connection._presented.clear()
+    await eventually(lambda: ledger_id in connection.keys.authorised)
     assert await ask(client, op, ledger_id) == Status.OK
     assert ledger_id in cluster.storage("a").fenced

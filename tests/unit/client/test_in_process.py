@@ -177,15 +177,15 @@ async def test_a_client_that_asks_and_does_not_read_costs_little_memory(cluster:
     sender.writelines([part for request in requests for part in request])
     (connection,) = set(node._server._connections) - before
     async with asyncio.timeout(DEADLINE_S):
-        while connection._writable.is_set():
+        while connection.requests._writable.is_set():
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
-    assert connection.in_flight > 400
+    assert connection.requests.in_flight > 400
     assert connection._transport is not None
     assert connection._transport.get_write_buffer_size() < 10 << 20
     sender.close()
     async with asyncio.timeout(DEADLINE_S):
-        while connection.in_flight:
+        while connection.requests.in_flight:
             await asyncio.sleep(0.01)
     await writer.close()
 
@@ -378,8 +378,7 @@ async def test_the_end_of_one_writer_harms_no_other_when_keys_are_asked_for_agai
         for node in cluster.nodes:
             assert node._server is not None
             for connection in node._server._connections:
-                connection._authorised.clear()
-                connection._presented.clear()
+                connection.keys.authorised.clear()
         both = [asyncio.create_task(writer.append(b"y")) for writer in (staying, leaving)]
         await asyncio.sleep(0)
         leaving.abandon()
