@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, Final
 
 from bkpy.client.replicator import Replicator
 from bkpy.client.turns import SENT, Chunk, Single, Turn, chunks
@@ -28,10 +28,12 @@ from bkpy.errors import (
     LedgerClosedError,
     WouldBlock,
 )
-from bkpy.protocol.acks import Batch
+from bkpy.protocol.acks import AT_REST, Batch
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata
 from bkpy.protocol.messages import Flags
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec
+
+_NOTHING: Final[dict[int, Any]] = {}  # of all writers whose ledger's ids aren't their callers': it stays empty
 
 
 class Appends(Replicator):
@@ -80,16 +82,20 @@ class Appends(Replicator):
         self._window_entries_max = settings.write_window_entries
         self._window_bytes = 0
         self._window_entries = 0
-        self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = AT_REST
         self._admitted = 0  # appends that were given room and have not gone on yet
         self._caller_ids = metadata.caller_ids
-        self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}  # by ids whose predecessors are still to come
-        self._crowd: dict[int, asyncio.Future[None]] = {}  # by ids that found no room
+        self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = (
+            {} if metadata.caller_ids else _NOTHING
+        )  # by ids whose predecessors are still to come
+        self._crowd: dict[int, asyncio.Future[None]] = (
+            {} if metadata.caller_ids else _NOTHING
+        )  # by ids that found no room
         self._gate = self._caller_ids  # whether appends must not go the short way
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._turn: Single | Turn | None = None  # what `append` adds to
         self._unsent = 0  # how many of the last turns
-        self._turns: deque[Single | Turn] = deque()  # all that isn't confirmed
+        self._turns: deque[Single | Turn] = AT_REST  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
         self._length = 0
@@ -290,6 +296,8 @@ class Appends(Replicator):
         if not self._waiters and self._fits(size, count):
             return
         admitted: asyncio.Future[None] = self._loop.create_future()
+        if not self._waiters:
+            self._waiters = deque()
         self._waiters.append((size, count, admitted))
         self._gate = True
         try:
@@ -333,7 +341,10 @@ class Appends(Replicator):
         return future
 
     def _begin(self, turn: Single | Turn) -> None:
-        self._turns.append(turn)
+        try:
+            self._turns.append(turn)
+        except AttributeError:
+            self._turns = deque((turn,))  # the first one, or the first after a rest
         if not self._unsent:
             self._flights.mark(self)
         self._unsent += 1
@@ -416,7 +427,7 @@ class Appends(Replicator):
             return
         self._error = error
         self._unsent, self._turn = 0, None
-        turns, self._turns = self._turns, deque()
+        turns, self._turns = self._turns, AT_REST
         for turn in turns:
             entry_id = turn.first_id
             for pending in (turn.future,) if isinstance(turn, Single) else turn.futures:
@@ -426,7 +437,7 @@ class Appends(Replicator):
                 entry_id += 1
             if isinstance(turn, Turn) and turn.whole is not None and not turn.whole.done():
                 turn.whole.set_exception(self._failure(turn.first_id))
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self._waiters = self._waiters, AT_REST
         for _, _, admitted in waiters:
             if not admitted.done():
                 admitted.set_exception(self._failure(outcome_unknown=False))
@@ -479,7 +490,6 @@ class Appends(Replicator):
             self._wake_flushing()
         if self._reopened:
             self._forget_reopened(confirmed)
-        self._flights.moved(self)
 
     def _release(self, size: int, count: int) -> None:
         self._window_bytes -= size
@@ -527,12 +537,17 @@ class Appends(Replicator):
     def _pending(self) -> bool:
         return bool(self._turns)
 
+    def rest(self) -> None:
+        super().rest()
+        if not self._turns:
+            self._turns = AT_REST
+
     def _idle(self) -> bool:
         return self._shut and not self._turns and not self._waiters and not self._admitted
 
     def _drop_early(self, error: BookKeeperError) -> None:
         """Fail the entries that were waiting for others before them: they were never sent."""
-        early, self._early = self._early, {}
+        early, self._early = self._early, {} if self._early else self._early
         for entry_id, (data, future) in early.items():
             self._window_bytes -= len(data)
             self._window_entries -= 1

@@ -13,6 +13,8 @@ from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
 from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
+from bkpy.client.progress import Progress
+from bkpy.client.publishing import Publisher
 from bkpy.client.reader import LedgerReader
 from bkpy.client.recovery import LedgerRecovery
 from bkpy.client.replicator import Replicator
@@ -61,6 +63,8 @@ class Client:
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{__version__}"
         )
         self._flights = Flights(self._pool, settings)
+        self._publisher = Publisher(settings, runtime)
+        self._progress = Progress()
         self._ensembles = Ensembles(
             directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
         )
@@ -172,6 +176,7 @@ class Client:
             ensembles=self._ensembles,
             pool=self._pool,
             flights=self._flights,
+            publisher=self._publisher,
             settings=self._settings,
             runtime=self._runtime,
             on_closed=self._ended,
@@ -190,9 +195,7 @@ class Client:
     def _watch_progress(self) -> None:
         """Now and then, look for writers whose quorums don't answer. On no append's path."""
         self._watching = None
-        now = self._runtime.clock.monotonic()
-        for replicator in list(self._replicators):
-            replicator.check_progress(now)
+        self._progress.look(self._runtime.clock.monotonic(), self._flights.watched())
         if self._replicators:
             interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
             self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
@@ -287,6 +290,7 @@ class Client:
         for replicator in list(self._replicators):
             replicator.abandon()
         self._flights.close()
+        self._publisher.close()
         await self._pool.close()
         try:
             await self._directory.close()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bkpy.client.appends import Appends
 from bkpy.client.closing import close_ledger
+from bkpy.client.publishing import Publisher
 from bkpy.client.replicator import log
 from bkpy.errors import (
     BookieUnavailableError,
@@ -38,7 +39,16 @@ _STORE_PAUSE_S: Final = 0.05  # between two attempts to write metadata whose out
 class LedgerWriter(Appends):
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
-    __slots__ = ("_abandoned", "_catalog", "_closing", "_epochs", "_forced_length", "_on_closed", "_version")
+    __slots__ = (
+        "_abandoned",
+        "_catalog",
+        "_closing",
+        "_epochs",
+        "_forced_length",
+        "_on_closed",
+        "_publisher",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -46,16 +56,18 @@ class LedgerWriter(Appends):
         version: int,
         *,
         catalog: LedgerCatalog,
+        publisher: Publisher,
         on_closed: Callable[[LedgerWriter], None],
         **parts: Any,
     ) -> None:
         super().__init__(metadata, **parts)
         self._version = version
         self._catalog = catalog
+        self._publisher = publisher
         self._on_closed = on_closed
         self._abandoned = False
         self._forced_length = 0  # up to `_lac`, where syncs are deferred
-        self._epochs = self._connections()
+        self._epochs = self._connections() if self._deferred else {}
         self._closing: asyncio.Future[None] | None = None
 
     @property
@@ -103,7 +115,7 @@ class LedgerWriter(Appends):
                 raise self._failure(self._lac + 1)
         if target > self._lac:
             self._lac, self._forced_length = target, length
-            self._flights.moved(self)
+            self._flights.watch(self)
         return self._lac
 
     async def _force(self, bookie_id: str) -> None:
@@ -123,14 +135,14 @@ class LedgerWriter(Appends):
     def publish_lac(self) -> None:
         if self._error is None and not self._shut and self._lac > self._lac_sent:
             self._lac_sent = self._lac
-            length = self._forced_length if self._deferred else self._length
-            record = self._codec.explicit_lac(self._lac, length)
-            for bookie_id in self.ensemble:
-                self._runtime.spawn(
-                    self._publish(bookie_id, record), name=f"last add confirmed of ledger {self._ledger_id}"
-                )
+            self._publisher.publish(self, self.ensemble)
 
-    async def _publish(self, bookie_id: str, record: bytes) -> None:
+    async def publish_to(self, bookie_id: str) -> None:
+        """Tell one bookie what is confirmed; one that can't be told will hear of it from the next entry."""
+        if self._error is not None or self._shut:
+            return
+        length = self._forced_length if self._deferred else self._length
+        record = self._codec.explicit_lac(self._lac, length)
         try:
             reply = await self._pool.peer(bookie_id).call(
                 Op.WRITE_LAC,
@@ -201,7 +213,7 @@ class LedgerWriter(Appends):
         return True
 
     async def _read_certainly(self) -> tuple[LedgerMetadata, int]:
-        """The metadata, which there must be; waits for a store that is away (`check_progress` ends that)."""
+        """The metadata, which there must be; waits for a store that is away (`stalled` ends that)."""
         while True:
             try:
                 return await self._catalog.read(self._ledger_id, fresh=True)
