@@ -140,7 +140,8 @@ class Appends(Replicator):
         call doesn't withdraw an entry that has been assigned its id.
 
         Raises `FrameTooLargeError`, `LedgerClosedError` or `DuplicateEntryError` with nothing written, and
-        `LedgerFencedError`, `BookieUnavailableError` or `QuorumTimeoutError` with the outcome unknown.
+        `LedgerFencedError`, `BookieUnavailableError`, `QuorumTimeoutError` or `UnauthorizedError`, whose outcome is
+        unknown once the entry was sent to any bookie, as `outcome_unknown` says.
         """
         if type(data) is not bytes:
             data = _as_bytes(data)
@@ -426,17 +427,12 @@ class Appends(Replicator):
         if self._error is not None:
             return
         self._error = error
-        self._unsent, self._turn = 0, None
         turns, self._turns = self._turns, AT_REST
-        for turn in turns:
-            entry_id = turn.first_id
-            for pending in (turn.future,) if isinstance(turn, Single) else turn.futures:
-                if not pending.done():
-                    pending.set_exception(self._failure(entry_id))
-                    pending.exception()  # retrieved: whoever used append_nowait may look later, or never
-                entry_id += 1
-            if isinstance(turn, Turn) and turn.whole is not None and not turn.whole.done():
-                turn.whole.set_exception(self._failure(turn.first_id))
+        sent = len(turns) - self._unsent
+        self._unsent, self._turn = 0, None
+        for index, turn in enumerate(turns):
+            # Whatever the error says, and whoever it came from: another bookie may have what was sent.
+            self._fail_turn(turn, outcome_unknown=index < sent)
         waiters, self._waiters = self._waiters, AT_REST
         for _, _, admitted in waiters:
             if not admitted.done():
@@ -445,11 +441,21 @@ class Appends(Replicator):
         flushing, self._flushing = self._flushing, []
         for target, flushed in flushing:
             if not flushed.done():
-                flushed.set_exception(self._failure(target))
+                flushed.set_exception(self._failure(target, outcome_unknown=sent > 0))
         self._window_bytes = self._window_entries = 0
         self._gate = True
         self._reopened.clear()
         self._wake_crowd()
+
+    def _fail_turn(self, turn: Single | Turn, *, outcome_unknown: bool) -> None:
+        entry_id = turn.first_id
+        for pending in (turn.future,) if isinstance(turn, Single) else turn.futures:
+            if not pending.done():
+                pending.set_exception(self._failure(entry_id, outcome_unknown=outcome_unknown))
+                pending.exception()  # retrieved: whoever used append_nowait may look later, or never
+            entry_id += 1
+        if isinstance(turn, Turn) and turn.whole is not None and not turn.whole.done():
+            turn.whole.set_exception(self._failure(turn.first_id, outcome_unknown=outcome_unknown))
 
     def _failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
         """A fresh copy of the writer's error, so that tracebacks don't pile up on a shared one."""
