@@ -11,6 +11,7 @@ from typing import Any, Final
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
+from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
 from bkpy.client.progress import Progress
@@ -33,14 +34,18 @@ from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.runtime import Runtime, real_runtime
 
+_TOLD_MAX: Final = 10  # ledgers named in one warning
+
 _ONE_ACK: Final = (
     "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
     "ledger has to wait for every single bookie of the write quorum"
 )
 
 
-class Client:
+class Client(OfThisProcess):
     """A client of one cluster. Made by `connect`; bound to the event loop that made it."""
+
+    _closed = True  # nothing to close yet
 
     def __init__(
         self,
@@ -281,7 +286,21 @@ class Client:
             raise ClientClosedError("the client is closed")
 
     async def close(self) -> None:
-        """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery."""
+        """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
+
+        A `ResourceWarning` tells of writers that were neither closed nor abandoned and have not failed.
+        """
+        if self._left_open and not self._closed:
+            ledgers = ", ".join(map(str, self._left_open[:_TOLD_MAX])) + ", ..." * (len(self._left_open) > _TOLD_MAX)
+            warn_unclosed(f"writers of {len(self._left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
+        await self._close()
+
+    @property
+    def _left_open(self) -> list[int]:
+        """The ledgers whose writers could go on."""
+        return [writer.ledger_id for writer in self._replicators if isinstance(writer, LedgerWriter) and writer.usable]
+
+    async def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -301,8 +320,15 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self._close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warn_unclosed(f"{self!r} was not closed", self)
 
 
 class _Connecting:
@@ -339,9 +365,9 @@ class _Connecting:
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         assert self._client is not None
-        await self._client.close()
+        await self._client.__aexit__(*error)
 
 
 def connect(

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bkpy.client.appends import Appends
 from bkpy.client.closing import close_ledger
+from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.publishing import Publisher
 from bkpy.client.replicator import log
 from bkpy.errors import (
@@ -36,7 +37,7 @@ from bkpy.protocol.messages import Op, Status
 _STORE_PAUSE_S: Final = 0.05  # between two attempts to write metadata whose outcome is not known
 
 
-class LedgerWriter(Appends):
+class LedgerWriter(Appends, OfThisProcess):
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
     __slots__ = (
@@ -222,6 +223,11 @@ class LedgerWriter(Appends):
                     raise
                 await asyncio.sleep(_STORE_PAUSE_S)
 
+    @property
+    def usable(self) -> bool:
+        """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
+        return self._error is None and not self._shut
+
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -303,6 +309,10 @@ class LedgerWriter(Appends):
         self._flights.forget(self)
         self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_abandoned", True) and self.usable:  # the former: it was made
+            warn_unclosed(f"{self!r} was not closed", self)
 
     async def __aenter__(self) -> LedgerWriter:
         return self
