@@ -479,6 +479,10 @@ class ClientSettings(MetadataSettings):
         default=2.0,
         description="seconds for which a bookie that owes so much may be silent before it is given up: writers wait",
     )
+    lac_writes_in_flight_max: Size = Field(
+        default=16,
+        description="idle writers of whose progress one bookie is told at once; thousands may pause at the same moment",
+    )
     reply_bytes_max: Size = Field(
         default=64 * MIB,
         description="bytes of the largest reply that is accepted: one entry may be larger than this client's limit",

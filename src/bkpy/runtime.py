@@ -14,6 +14,7 @@ import fcntl
 import os
 import queue
 import random
+import resource
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -501,6 +502,11 @@ class TaskSpawner:
 
         task.add_done_callback(ended)
         return task
+
+
+def descriptors_max() -> int:
+    """How many files, sockets among them, this process may have open at once."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def real_runtime() -> Runtime:

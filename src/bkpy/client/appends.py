@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, Final
 
 from bkpy.client.replicator import Replicator
 from bkpy.client.turns import SENT, Chunk, Single, Turn, chunks
@@ -28,10 +28,12 @@ from bkpy.errors import (
     LedgerClosedError,
     WouldBlock,
 )
-from bkpy.protocol.acks import Batch
+from bkpy.protocol.acks import AT_REST, Batch
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata
 from bkpy.protocol.messages import Flags
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec
+
+_NOTHING: Final[dict[int, Any]] = {}  # of all writers whose ledger's ids aren't their callers': it stays empty
 
 
 class Appends(Replicator):
@@ -80,16 +82,20 @@ class Appends(Replicator):
         self._window_entries_max = settings.write_window_entries
         self._window_bytes = 0
         self._window_entries = 0
-        self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = AT_REST
         self._admitted = 0  # appends that were given room and have not gone on yet
         self._caller_ids = metadata.caller_ids
-        self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = {}  # by ids whose predecessors are still to come
-        self._crowd: dict[int, asyncio.Future[None]] = {}  # by ids that found no room
+        self._early: dict[int, tuple[bytes, asyncio.Future[int]]] = (
+            {} if metadata.caller_ids else _NOTHING
+        )  # by ids whose predecessors are still to come
+        self._crowd: dict[int, asyncio.Future[None]] = (
+            {} if metadata.caller_ids else _NOTHING
+        )  # by ids that found no room
         self._gate = self._caller_ids  # whether appends must not go the short way
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self._turn: Single | Turn | None = None  # what `append` adds to
         self._unsent = 0  # how many of the last turns
-        self._turns: deque[Single | Turn] = deque()  # all that isn't confirmed
+        self._turns: deque[Single | Turn] = AT_REST  # all that isn't confirmed
         self._next_id = 0
         self._sent_length = 0
         self._length = 0
@@ -134,7 +140,8 @@ class Appends(Replicator):
         call doesn't withdraw an entry that has been assigned its id.
 
         Raises `FrameTooLargeError`, `LedgerClosedError` or `DuplicateEntryError` with nothing written, and
-        `LedgerFencedError`, `BookieUnavailableError` or `QuorumTimeoutError` with the outcome unknown.
+        `LedgerFencedError`, `BookieUnavailableError`, `QuorumTimeoutError` or `UnauthorizedError`, whose outcome is
+        unknown once the entry was sent to any bookie, as `outcome_unknown` says.
         """
         if type(data) is not bytes:
             data = _as_bytes(data)
@@ -290,6 +297,8 @@ class Appends(Replicator):
         if not self._waiters and self._fits(size, count):
             return
         admitted: asyncio.Future[None] = self._loop.create_future()
+        if not self._waiters:
+            self._waiters = deque()
         self._waiters.append((size, count, admitted))
         self._gate = True
         try:
@@ -333,7 +342,10 @@ class Appends(Replicator):
         return future
 
     def _begin(self, turn: Single | Turn) -> None:
-        self._turns.append(turn)
+        try:
+            self._turns.append(turn)
+        except AttributeError:
+            self._turns = deque((turn,))  # the first one, or the first after a rest
         if not self._unsent:
             self._flights.mark(self)
         self._unsent += 1
@@ -415,18 +427,13 @@ class Appends(Replicator):
         if self._error is not None:
             return
         self._error = error
+        turns, self._turns = self._turns, AT_REST
+        sent = len(turns) - self._unsent
         self._unsent, self._turn = 0, None
-        turns, self._turns = self._turns, deque()
-        for turn in turns:
-            entry_id = turn.first_id
-            for pending in (turn.future,) if isinstance(turn, Single) else turn.futures:
-                if not pending.done():
-                    pending.set_exception(self._failure(entry_id))
-                    pending.exception()  # retrieved: whoever used append_nowait may look later, or never
-                entry_id += 1
-            if isinstance(turn, Turn) and turn.whole is not None and not turn.whole.done():
-                turn.whole.set_exception(self._failure(turn.first_id))
-        waiters, self._waiters = self._waiters, deque()
+        for index, turn in enumerate(turns):
+            # Whatever the error says, and whoever it came from: another bookie may have what was sent.
+            self._fail_turn(turn, outcome_unknown=index < sent)
+        waiters, self._waiters = self._waiters, AT_REST
         for _, _, admitted in waiters:
             if not admitted.done():
                 admitted.set_exception(self._failure(outcome_unknown=False))
@@ -434,11 +441,21 @@ class Appends(Replicator):
         flushing, self._flushing = self._flushing, []
         for target, flushed in flushing:
             if not flushed.done():
-                flushed.set_exception(self._failure(target))
+                flushed.set_exception(self._failure(target, outcome_unknown=sent > 0))
         self._window_bytes = self._window_entries = 0
         self._gate = True
         self._reopened.clear()
         self._wake_crowd()
+
+    def _fail_turn(self, turn: Single | Turn, *, outcome_unknown: bool) -> None:
+        entry_id = turn.first_id
+        for pending in (turn.future,) if isinstance(turn, Single) else turn.futures:
+            if not pending.done():
+                pending.set_exception(self._failure(entry_id, outcome_unknown=outcome_unknown))
+                pending.exception()  # retrieved: whoever used append_nowait may look later, or never
+            entry_id += 1
+        if isinstance(turn, Turn) and turn.whole is not None and not turn.whole.done():
+            turn.whole.set_exception(self._failure(turn.first_id, outcome_unknown=outcome_unknown))
 
     def _failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
         """A fresh copy of the writer's error, so that tracebacks don't pile up on a shared one."""
@@ -479,7 +496,6 @@ class Appends(Replicator):
             self._wake_flushing()
         if self._reopened:
             self._forget_reopened(confirmed)
-        self._flights.moved(self)
 
     def _release(self, size: int, count: int) -> None:
         self._window_bytes -= size
@@ -527,12 +543,17 @@ class Appends(Replicator):
     def _pending(self) -> bool:
         return bool(self._turns)
 
+    def rest(self) -> None:
+        super().rest()
+        if not self._turns:
+            self._turns = AT_REST
+
     def _idle(self) -> bool:
         return self._shut and not self._turns and not self._waiters and not self._admitted
 
     def _drop_early(self, error: BookKeeperError) -> None:
         """Fail the entries that were waiting for others before them: they were never sent."""
-        early, self._early = self._early, {}
+        early, self._early = self._early, {} if self._early else self._early
         for entry_id, (data, future) in early.items():
             self._window_bytes -= len(data)
             self._window_entries -= 1

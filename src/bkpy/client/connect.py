@@ -11,8 +11,11 @@ from typing import Any, Final, assert_never
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
+from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
+from bkpy.client.progress import Progress
+from bkpy.client.publishing import Publisher
 from bkpy.client.reader import LedgerReader
 from bkpy.client.recovery import LedgerRecovery
 from bkpy.client.replicator import Replicator
@@ -30,14 +33,18 @@ from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.runtime import Runtime, real_runtime
 
+_TOLD_MAX: Final = 10  # ledgers named in one warning
+
 _ONE_ACK: Final = (
     "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
     "ledger has to wait for every single bookie of the write quorum"
 )
 
 
-class Client:
+class Client(OfThisProcess):
     """A client of one cluster. Made by `connect`; bound to the event loop that made it."""
+
+    _closed = True  # nothing to close yet
 
     def __init__(
         self,
@@ -60,6 +67,8 @@ class Client:
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{__version__}"
         )
         self._flights = Flights(self._pool, settings)
+        self._publisher = Publisher(settings, runtime)
+        self._progress = Progress()
         self._ensembles = Ensembles(
             directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
         )
@@ -178,6 +187,7 @@ class Client:
             ensembles=self._ensembles,
             pool=self._pool,
             flights=self._flights,
+            publisher=self._publisher,
             settings=self._settings,
             runtime=self._runtime,
             on_closed=self._ended,
@@ -196,9 +206,7 @@ class Client:
     def _watch_progress(self) -> None:
         """Now and then, look for writers whose quorums don't answer. On no append's path."""
         self._watching = None
-        now = self._runtime.clock.monotonic()
-        for replicator in list(self._replicators):
-            replicator.check_progress(now)
+        self._progress.look(self._runtime.clock.monotonic(), self._flights.watched())
         if self._replicators:
             interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
             self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
@@ -299,7 +307,21 @@ class Client:
             raise ClientClosedError("the client is closed")
 
     async def close(self) -> None:
-        """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery."""
+        """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
+
+        A `ResourceWarning` tells of writers that were neither closed nor abandoned and have not failed.
+        """
+        if self._left_open and not self._closed:
+            ledgers = ", ".join(map(str, self._left_open[:_TOLD_MAX])) + ", ..." * (len(self._left_open) > _TOLD_MAX)
+            warn_unclosed(f"writers of {len(self._left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
+        await self._close()
+
+    @property
+    def _left_open(self) -> list[int]:
+        """The ledgers whose writers could go on."""
+        return [writer.ledger_id for writer in self._replicators if isinstance(writer, LedgerWriter) and writer.usable]
+
+    async def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -308,6 +330,7 @@ class Client:
         for replicator in list(self._replicators):
             replicator.abandon()
         self._flights.close()
+        self._publisher.close()
         await self._pool.close()
         try:
             await self._directory.close()
@@ -318,8 +341,15 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self._close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warn_unclosed(f"{self!r} was not closed", self)
 
 
 class _Connecting:
@@ -359,9 +389,9 @@ class _Connecting:
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         assert self._client is not None
-        await self._client.close()
+        await self._client.__aexit__(*error)
 
 
 def connect(

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
+from bkpy.client.progress import Watched
 from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
@@ -25,7 +26,7 @@ from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
 
 
-class Writer(Protocol):
+class Writer(Watched, Protocol):
     """What a flight needs of a ledger writer."""
 
     def gather(self) -> None:
@@ -48,6 +49,9 @@ class Writer(Protocol):
 
     def publish_lac(self) -> None:
         """Tell the bookies what is confirmed; called when nothing was appended for a while."""
+
+    def rest(self) -> None:
+        """Let go of what only a busy writer needs."""
 
 
 class SentFlight:
@@ -367,7 +371,7 @@ class Flights:
     def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
         self._pool = pool
         self._settings = settings
-        self._lac_interval_s = settings.explicit_lac_interval_s
+        self._tick_s = settings.explicit_lac_interval_s or settings.progress_check_interval_s
         # Weak: a route lives as long as a writer uses it, and ensembles change.
         self._routes: WeakValueDictionary[tuple[tuple[str, ...], int, int], Route] = WeakValueDictionary()
         self._dirty: list[Writer] = []
@@ -375,8 +379,10 @@ class Flights:
         self._loaded: list[Route] = []
         self._scheduled = False
         self.gathered_bytes = 0  # of appends since the last launch: writers count here, see `launch_bytes`
-        self._moved: dict[Writer, None] = {}  # sets that keep their order, so that simulated runs repeat
-        self._idle: dict[Writer, None] = {}
+        # Those that have sent something lately or are busy, by whether that is since the last tick. Of all the others
+        # nothing is known here, and nothing is to be done. Sets that keep their order, so that simulated runs repeat.
+        self._active: dict[Writer, None] = {}
+        self._resting: dict[Writer, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self.next_id = pool.next_id
 
@@ -431,10 +437,16 @@ class Flights:
         """Send what all writers have, now."""
         self.gathered_bytes = 0
         dirty, self._dirty = self._dirty, []
+        if self._ticker is None and dirty:
+            self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+        active = self._active
         if self._pool.congested:
-            self._held += [writer for writer in dirty if writer.blocked()]
+            held = [writer for writer in dirty if writer.blocked()]
             dirty = [writer for writer in dirty if not writer.blocked()]
+            self._held += held
+            active.update(dict.fromkeys(held))
         for writer in dirty:
+            active[writer] = None
             writer.gather()
         loaded, self._loaded = self._loaded, []
         for route in loaded:
@@ -449,27 +461,36 @@ class Flights:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._turn)
 
-    # --- explicit last add confirmed --------------------------------------------------------------------------------
+    # --- writers that pause -----------------------------------------------------------------------------------------
 
-    def moved(self, writer: Writer) -> None:
-        """The writer's last add confirmed has moved; if nothing more is appended soon, it must be published."""
-        self._moved[writer] = None
-        if self._ticker is None and self._lac_interval_s > 0:
-            self._ticker = asyncio.get_running_loop().call_later(self._lac_interval_s, self._tick)
+    def watch(self, writer: Writer) -> None:
+        """The writer is busy, or has something to publish, though it has sent nothing."""
+        self._active[writer] = None
+        if self._ticker is None:
+            self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+
+    def watched(self) -> list[Writer]:
+        """All writers that may be busy."""
+        return list(self._resting | self._active)
 
     def _tick(self) -> None:
         self._ticker = None
-        idle = [writer for writer in self._idle if writer not in self._moved]
-        self._idle, self._moved = self._moved, {}
-        for writer in idle:
-            writer.publish_lac()
-        if self._idle:
-            self._ticker = asyncio.get_running_loop().call_later(self._lac_interval_s, self._tick)
+        paused = [writer for writer in self._resting if writer not in self._active]
+        self._resting, self._active = self._active, {}
+        for writer in paused:
+            if writer.busy():
+                self._active[writer] = None
+                continue
+            if self._settings.explicit_lac_interval_s > 0:
+                writer.publish_lac()
+            writer.rest()
+        if self._resting or self._active:
+            self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
     def forget(self, writer: Writer) -> None:
         """The writer is closed."""
-        self._moved.pop(writer, None)
-        self._idle.pop(writer, None)
+        self._active.pop(writer, None)
+        self._resting.pop(writer, None)
 
     def close(self) -> None:
         if self._ticker is not None:

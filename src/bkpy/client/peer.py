@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
@@ -24,7 +25,7 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
-from bkpy.runtime import Runtime
+from bkpy.runtime import Runtime, descriptors_max
 
 log = logging.getLogger("bkpy.client")
 
@@ -58,6 +59,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.receive = ReceiveBuffer(peer.reply_bytes_max, peer.chunks)
         self.lost = asyncio.get_running_loop().create_future()
+        self._reason: Exception | None = None
 
     def itself(self) -> _Connection:
         return self
@@ -81,9 +83,10 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost.done():
             self.lost.set_result(exc)
-        self.peer.connection_lost(self, exc)
+        self.peer.connection_lost(self, exc or self._reason)
 
-    def abort(self, error: Exception) -> None:
+    def abort(self, error: BookKeeperError) -> None:
+        self._reason = Exception(error.message)
         log.warning("closing the connection to bookie %s: %s", self.peer.bookie_id, error)
         if self.transport is not None:
             self.transport.abort()
@@ -135,7 +138,9 @@ class Peer:
         self._adds: dict[int, tuple[Add, int, float]] = {}
         self._calls: dict[int, asyncio.Future[wire.Frame]] = {}
         self._waiting: list[tuple[Add, int]] = []
-        self._connected: list[asyncio.Future[None]] = []
+        self._attempts = 0  # to connect, the present one included
+        self._attempting = False
+        self._connected: list[tuple[asyncio.Future[None], int]] = []  # and the attempt that counts for each
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()  # somebody waits for the next attempt to connect
         self._watch: asyncio.Handle | None = None
@@ -302,7 +307,8 @@ class Peer:
             raise self._unavailable()
         self._hurry.set()
         connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._connected.append(connected)
+        under_way = self._attempting and not again
+        self._connected.append((connected, self._attempts + (not under_way)))
         self._start()
         await connected
 
@@ -324,6 +330,7 @@ class Peer:
     def _died(self, error: BaseException) -> None:
         log.error("the connection to bookie %s failed", self.bookie_id, exc_info=error)
         self._drop(self._connection)
+        self._attempts += 1  # there will be no other
         self._went_down(BookieUnavailableError(f"the connection failed: {error!r}", bookie=self.bookie_id))
         if self._state is _State.DOWN:
             self._state = _State.IDLE  # nobody tries any more in the background: the next use does
@@ -332,16 +339,22 @@ class Peer:
         shortest, longest = self._settings.reconnect_pause_min_s, self._settings.reconnect_pause_max_s
         delay = shortest
         while self._state is not _State.CLOSED:
+            self._attempts += 1
+            self._attempting = True
+            self._hurry.clear()
             try:
                 connection = await self._connect_once()
             except BookKeeperError as e:
-                self._hurry.clear()
+                self._attempting = False
                 self._went_down(e)
+                if not self._connected:
+                    self._hurry.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay * (1 + self._runtime.rng.random()) / 2):
                         await self._hurry.wait()
                 delay = min(delay * 2, longest)
                 continue
+            self._attempting = False
             delay = shortest
             self._came_up(connection)
             await connection.lost
@@ -361,12 +374,15 @@ class Peer:
                 reply = await self._greeting
         except TimeoutError:
             self._drop(connection)
+            self._attempts += 1  # it has been silent until now: whoever came meanwhile needs no other attempt
             raise BookieUnavailableError(
                 f"no answer within {self._settings.connect_timeout_s:g} s", bookie=self.bookie_id
             ) from None
         except (OSError, ValueError) as e:
             self._drop(connection)
-            raise BookieUnavailableError(f"can't connect: {e}", bookie=self.bookie_id) from None
+            out_of_files = isinstance(e, OSError) and e.errno in (errno.EMFILE, errno.ENFILE)
+            reason = f"this process is out of file descriptors (limit {descriptors_max()})" if out_of_files else e
+            raise BookieUnavailableError(f"can't connect: {reason}", bookie=self.bookie_id) from None
         except BookKeeperError:
             self._drop(connection)
             raise
@@ -389,7 +405,7 @@ class Peer:
         self.epoch += 1
         self._error = None
         self._presented.clear()
-        for connected in self._connected:
+        for connected, _ in self._connected:
             if not connected.done():
                 connected.set_result(None)
         self._connected.clear()
@@ -417,8 +433,10 @@ class Peer:
         adds, self._adds = self._adds, {}
         waiting, self._waiting = self._waiting, []
         calls, self._calls = self._calls, {}
-        connected, self._connected = self._connected, []
-        futures: list[asyncio.Future[Any]] = [*calls.values(), *connected]
+        closed = self._state is _State.CLOSED
+        ended = [connected for connected, attempt in self._connected if closed or attempt <= self._attempts]
+        self._connected = [] if closed else [one for one in self._connected if one[1] > self._attempts]
+        futures: list[asyncio.Future[Any]] = [*calls.values(), *ended]
         for future in futures:
             if not future.done():
                 future.set_exception(BookieUnavailableError(error.message, bookie=self.bookie_id))

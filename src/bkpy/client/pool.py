@@ -33,7 +33,7 @@ class BookiePool:
         self._software = software
         self._peers: dict[str, Peer] = {}
         self._keys: dict[int, bytes] = {}
-        self._key_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
+        self._more_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
         self._closed = False
         self._chunks = ChunkPool(settings.receive_chunks_max)
         self.congested: set[Peer] = set()
@@ -68,16 +68,18 @@ class BookiePool:
 
     def add_key(self, ledger_id: int, key: bytes) -> None:
         """From now on the ledger's key can be presented to bookies."""
+        if ledger_id in self._keys:
+            self._more_users[ledger_id] += 1
         self._keys[ledger_id] = key
-        self._key_users[ledger_id] += 1
 
     def forget_key(self, ledger_id: int) -> None:
         """One of those who gave the ledger's key needs it no longer."""
-        self._key_users[ledger_id] -= 1
-        if self._key_users[ledger_id] > 0:
+        if ledger_id in self._more_users:
+            self._more_users[ledger_id] -= 1
+            if not self._more_users[ledger_id]:
+                del self._more_users[ledger_id]
             return
-        del self._key_users[ledger_id]
-        self._keys.pop(ledger_id, None)
+        del self._keys[ledger_id]
         for peer in self._peers.values():
             peer.forget(ledger_id)
 

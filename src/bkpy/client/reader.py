@@ -13,6 +13,7 @@ from contextlib import aclosing
 from bkpy.client.arguments import check_first, check_last
 from bkpy.client.block import Block, Entry
 from bkpy.client.fetch import Fetcher
+from bkpy.client.lifetime import OfThisProcess
 from bkpy.client.pool import BookiePool
 from bkpy.client.tail import Tail
 from bkpy.client.view import LastAddConfirmed, LedgerView, proven
@@ -27,7 +28,7 @@ from bkpy.protocol.records import RecordCodec
 from bkpy.runtime import Runtime
 
 
-class LedgerReader:
+class LedgerReader(OfThisProcess):
     """Reads one ledger; made by `Client.open_ledger`. Ranges are inclusive; -1 means no entry yet."""
 
     def __init__(

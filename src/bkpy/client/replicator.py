@@ -62,7 +62,6 @@ class Replicator(abc.ABC):
         "_runtime",
         "_settings",
         "_shortfall",
-        "_stalled_since",
         "_striped",
         "_told",
     )
@@ -92,14 +91,13 @@ class Replicator(abc.ABC):
         self._confirmed = confirmed
         self._error: BookKeeperError | None = None
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
-        self._told: set[str] = set()  # bookies of the present ensemble whose failure was logged
+        self._told: tuple[str, ...] = ()  # bookies of the present ensemble whose failure was logged
         self._reopened: dict[Batch, Reopened] = {}
         self._reopened_to = -1  # the highest id of those
         self._pause = (settings.mend_pause_min_s, confirmed)  # before the next attempt, and last add confirmed then
         self._mending: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
-        self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
-        self._changes: deque[float] = deque(maxlen=settings.ensemble_changes_max)
+        self._changes: deque[float] | None = None  # when the ensemble was changed; made by the first time
         self._shortfall: Shortfall | None = None  # made by the first failure
         self._route()
 
@@ -156,6 +154,10 @@ class Replicator(abc.ABC):
     def publish_lac(self) -> None:
         """Tell the bookies what is confirmed, if there is something to tell."""
 
+    def rest(self) -> None:
+        """Nothing is pending, and nothing was sent for a while."""
+        self._acks.rest()
+
     @abc.abstractmethod
     def abandon(self) -> None:
         """End without closing the ledger."""
@@ -201,7 +203,7 @@ class Replicator(abc.ABC):
             return  # it has been replaced: what it says is of no account
         if bookie_id not in self._failed:
             again = bookie_id in self._told
-            self._told.add(bookie_id)
+            self._told += (bookie_id,)
             log.log(
                 logging.DEBUG if again else logging.WARNING,
                 "ledger %d: bookie %s failed: %s",
@@ -220,12 +222,18 @@ class Replicator(abc.ABC):
         log.error("ledger %d: mending its ensemble failed", self._ledger_id, exc_info=error)
         self._broken(error)
 
-    def check_progress(self, now: float) -> None:
-        """Fail if nothing was confirmed for `add_quorum_timeout_s` although something is pending; called often."""
-        since, confirmed = self._stalled_since
-        if self._confirmed != confirmed or not (self._pending() or self._acks.frozen):
-            self._stalled_since = (now, self._confirmed)
-        elif self._error is None and now - since > self._settings.add_quorum_timeout_s:
+    @property
+    def confirmed(self) -> int:
+        """The highest id that is on its ack quorum."""
+        return self._confirmed
+
+    def busy(self) -> bool:
+        """Whether something is pending, or nothing is acknowledged until an ensemble is stored."""
+        return self._error is None and (self._pending() or self._acks.frozen)
+
+    def stalled(self, seconds: float) -> None:
+        """Nothing was confirmed for so long although something is pending: fail after `add_quorum_timeout_s`."""
+        if self._error is None and seconds > self._settings.add_quorum_timeout_s:
             failed = "; ".join(f"{bookie_id}: {error.message}" for bookie_id, error in sorted(self._failed.items()))
             self.failed(
                 QuorumTimeoutError(
@@ -322,6 +330,7 @@ class Replicator(abc.ABC):
             return False
         self._count_change()
         self._acks.freeze()
+        self._flights.watch(self)
         changed = False
         try:
             while ensemble is not None:
@@ -352,6 +361,8 @@ class Replicator(abc.ABC):
 
     def _count_change(self) -> None:
         now, settings = self._runtime.clock.monotonic(), self._settings
+        if self._changes is None:
+            self._changes = deque(maxlen=settings.ensemble_changes_max)
         if (
             len(self._changes) == settings.ensemble_changes_max
             and now - self._changes[0] < settings.ensemble_changes_window_s
@@ -375,7 +386,7 @@ class Replicator(abc.ABC):
     def _adopt(self, before: Sequence[str]) -> None:
         """The metadata name other bookies now: count on those alone, and send them what they have to have."""
         ensemble = self.ensemble
-        self._told.clear()
+        self._told = ()
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
         self._route()
         quorum = self._metadata.write_quorum

@@ -150,5 +150,6 @@ class WriteBack(Replicator):
 
     def abandon(self) -> None:
         self.failed(ClientClosedError("the recovery has ended"))
+        self._flights.forget(self)
         if self._mending is not None:
             self._mending.cancel()

@@ -13,6 +13,8 @@ from typing import Any, assert_never
 
 from bkpy.client.appends import Appends
 from bkpy.client.closing import Closed, close_ledger
+from bkpy.client.lifetime import OfThisProcess, warn_unclosed
+from bkpy.client.publishing import Publisher
 from bkpy.client.replicator import log
 from bkpy.errors import (
     BookieUnavailableError,
@@ -35,7 +37,7 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
 from bkpy.protocol.messages import Op, Status
 
 
-class LedgerWriter(Appends):
+class LedgerWriter(Appends, OfThisProcess):
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
     __slots__ = (
@@ -46,6 +48,7 @@ class LedgerWriter(Appends):
         "_epochs",
         "_forced_length",
         "_on_closed",
+        "_publisher",
         "_version",
     )
 
@@ -55,16 +58,18 @@ class LedgerWriter(Appends):
         version: int,
         *,
         catalog: LedgerCatalog,
+        publisher: Publisher,
         on_closed: Callable[[LedgerWriter], None],
         **parts: Any,
     ) -> None:
         super().__init__(metadata, **parts)
         self._version = version
         self._catalog = catalog
+        self._publisher = publisher
         self._on_closed = on_closed
         self._abandoned = False
         self._forced_length = 0  # up to `_lac`, where syncs are deferred
-        self._epochs = self._connections()
+        self._epochs = self._connections() if self._deferred else {}
         self._closing: asyncio.Future[None] | None = None
         self._end_in_doubt = False  # whether an earlier `close` may have closed the ledger
 
@@ -113,7 +118,7 @@ class LedgerWriter(Appends):
                 raise self._failure(self._lac + 1)
         if target > self._lac:
             self._lac, self._forced_length = target, length
-            self._flights.moved(self)
+            self._flights.watch(self)
         return self._lac
 
     async def _force(self, bookie_id: str) -> None:
@@ -133,14 +138,14 @@ class LedgerWriter(Appends):
     def publish_lac(self) -> None:
         if self._error is None and not self._shut and self._lac > self._lac_sent:
             self._lac_sent = self._lac
-            length = self._forced_length if self._deferred else self._length
-            record = self._codec.explicit_lac(self._lac, length)
-            for bookie_id in self.ensemble:
-                self._runtime.spawn(
-                    self._publish(bookie_id, record), name=f"last add confirmed of ledger {self._ledger_id}"
-                )
+            self._publisher.publish(self, self.ensemble)
 
-    async def _publish(self, bookie_id: str, record: bytes) -> None:
+    async def publish_to(self, bookie_id: str) -> None:
+        """Tell one bookie what is confirmed; one that can't be told will hear of it from the next entry."""
+        if self._error is not None or self._shut:
+            return
+        length = self._forced_length if self._deferred else self._length
+        record = self._codec.explicit_lac(self._lac, length)
         try:
             reply = await self._pool.peer(bookie_id).call(
                 Op.WRITE_LAC,
@@ -216,7 +221,7 @@ class LedgerWriter(Appends):
         return True
 
     async def _read_certainly(self) -> tuple[LedgerMetadata, int]:
-        """The metadata, which there must be; waits for a store that is away (`check_progress` ends that)."""
+        """The metadata, which there must be; waits for a store that is away (`stalled` ends that)."""
         while True:
             try:
                 return await self._catalog.read(self._ledger_id, fresh=True)
@@ -224,6 +229,11 @@ class LedgerWriter(Appends):
                 if self._error is not None:
                     raise
                 await asyncio.sleep(self._settings.metadata_write_pause_s)
+
+    @property
+    def usable(self) -> bool:
+        """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
+        return self._error is None and not self._shut
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
@@ -324,6 +334,10 @@ class LedgerWriter(Appends):
         self._flights.forget(self)
         self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_abandoned", True) and self.usable:  # the former: it was made
+            warn_unclosed(f"{self!r} was not closed", self)
 
     async def __aenter__(self) -> LedgerWriter:
         return self

@@ -18,9 +18,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bkpy.protocol.messages import Status
+
+# In the place of an empty deque, which takes more than all else of a ledger at rest, and most are. It has no `append`.
+AT_REST: Final[Any] = ()
 
 _FATAL = frozenset((Status.FENCED, Status.UNAUTHORIZED))
 _NONE: tuple[Any, ...] = ()
@@ -150,7 +153,7 @@ class LedgerAcks:
     __slots__ = ("_queue", "_straddling", "frozen", "last_add_confirmed", "last_sent")
 
     def __init__(self, last_add_confirmed: int = -1) -> None:
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[Batch] = AT_REST
         self._straddling: list[Batch] = []  # done and out of the queue, but with entries above last add confirmed
         self.frozen = False
         self.last_add_confirmed = last_add_confirmed
@@ -159,7 +162,10 @@ class LedgerAcks:
     def sent(self, batch: Batch) -> None:
         """A batch is on its way. First ids must ascend from call to call: what is acknowledged hangs on it."""
         assert not self._queue or batch.first_id > self._queue[-1].first_id, "batches out of order"
-        self._queue.append(batch)
+        try:
+            self._queue.append(batch)
+        except AttributeError:
+            self._queue = deque((batch,))
         if batch.last_id > self.last_sent:
             self.last_sent = batch.last_id
 
@@ -213,6 +219,11 @@ class LedgerAcks:
         if back:
             self._straddling = [batch for batch in self._straddling if batch.done]
             self._queue = deque(sorted([*back, *self._queue], key=_first_id))
+
+    def rest(self) -> None:
+        """Nothing will be sent for a while."""
+        if not self._queue:
+            self._queue = AT_REST
 
     @property
     def pending(self) -> int:

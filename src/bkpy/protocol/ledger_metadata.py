@@ -62,7 +62,7 @@ TRANSITIONS: Mapping[str, Mapping[LedgerState, LedgerState | None]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fragment:
     """The entries from `first_entry` up to the next fragment's, and the bookies that hold them, in ensemble order."""
 
@@ -79,7 +79,7 @@ class Fragment:
             raise ConfigError("an ensemble has an empty bookie id")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LedgerMetadata:
     """Everything the cluster agrees on about a ledger. `length` is in bytes of payload, `created_ms` since the epoch.
 

@@ -27,6 +27,9 @@ class Writer:
     def gather(self) -> None:
         self.gathered += 1
 
+    def busy(self) -> bool:
+        return False
+
 
 async def test_a_writer_that_a_launch_in_the_middle_of_a_turn_held_goes_on_when_the_last_answer_comes() -> None:
     pool, writer = Pool(), Writer()

@@ -1,0 +1,42 @@
+"""Notices writers whose quorums don't answer. Looks at those that are busy, and at no others.
+
+Invariant: what is kept is for those that were busy at the last look, so a writer that has long been idle begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Watched(Protocol):
+    """What there is to watch of a writer, or of a recovery."""
+
+    @property
+    def confirmed(self) -> int:
+        """The highest id that is on its ack quorum."""
+
+    def busy(self) -> bool:
+        """Whether something is pending, or nothing is acknowledged until an ensemble is stored."""
+
+    def stalled(self, seconds: float) -> None:
+        """Nothing was confirmed for so long although it is busy."""
+
+
+class Progress:
+    """Since when each busy writer has not got on."""
+
+    def __init__(self) -> None:
+        self._since: dict[Watched, tuple[float, int]] = {}  # when it was first seen with that id confirmed
+
+    def look(self, now: float, writers: Iterable[Watched]) -> None:
+        """Tell those that don't get on for how long; called every now and then with all that may be busy."""
+        since = {}
+        for writer in writers:
+            if writer.busy():
+                confirmed = writer.confirmed
+                began, at = self._since.get(writer, (now, confirmed))
+                since[writer] = (began if at == confirmed else now, confirmed)
+        self._since = since
+        for writer, (began, _) in since.items():
+            writer.stalled(now - began)

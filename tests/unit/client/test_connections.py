@@ -1,0 +1,114 @@
+"""A client's connections: what is written to them, what counts as reached, and why there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+from collections.abc import Iterator
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess, eventually
+
+import bkpy
+from bkpy.errors import BookieUnavailableError
+
+
+async def test_nothing_is_written_to_a_connection_that_is_gone(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until the loop has told of the end, every write would be complained about, a line each."""
+    client = await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    await eventually(lambda: not client._pool.peer("a")._adds)
+    client._pool.peer("a")._transport().abort()
+    with caplog.at_level(logging.WARNING, logger="asyncio"):
+        futures = []
+        for i in range(1, 50):
+            futures.append(writer.append_nowait(b"%d" % i))
+            client._flights.launch()
+        async with asyncio.timeout(DEADLINE_S):
+            assert await asyncio.gather(*futures) == list(range(1, 50))
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    await writer.close()
+
+
+async def test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_before(cluster: InProcess) -> None:
+    client = await cluster.client()
+    peer = client._pool.peer("a")
+    address = peer._address
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def unreachable(bookie_id: str) -> str:
+        begun.set()
+        await go_on.wait()
+        peer._address = address
+        raise BookieUnavailableError("not yet", bookie=bookie_id)
+
+    peer._address = unreachable
+    first = asyncio.create_task(peer.connect())
+    await begun.wait()
+    more = asyncio.create_task(peer.connect(again=True))
+    await asyncio.sleep(0)
+    go_on.set()
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(BookieUnavailableError, match="not yet"):
+            await first
+        await more
+    assert peer.up
+
+
+async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProcess) -> None:
+    client = await cluster.client(connect_timeout_s=0.2)
+    cluster.hang("a")
+    peer = client._pool.peer("a")
+    first = asyncio.create_task(peer.connect())
+    await eventually(lambda: peer._greeting is not None)
+    more = asyncio.create_task(peer.connect(again=True))
+    await asyncio.wait([first])
+    done, _ = await asyncio.wait([more], timeout=0)
+    assert done
+    for task in (first, more):
+        with pytest.raises(BookieUnavailableError, match="no answer"):
+            await task
+
+
+async def test_why_a_bookie_hung_up_is_told(cluster: InProcess) -> None:
+    client = await cluster.client()
+    peer = client._pool.peer("a")
+    await peer.connect()
+    for connection in cluster.connections("a"):
+        connection._refuse(bkpy.ProtocolError("it makes no sense"))
+    with pytest.raises(BookieUnavailableError, match="it makes no sense"):
+        await peer.call(bkpy.protocol.messages.Op.READ_LAC, b"", timeout_s=DEADLINE_S)
+
+
+@contextlib.contextmanager
+def no_file_descriptors() -> Iterator[int]:
+    """The process may open no more files; the limit."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    opened = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.open("/dev/null", os.O_RDONLY))
+        yield limit
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_the_end_of_file_descriptors_is_named(cluster: InProcess) -> None:
+    client = await cluster.client()
+    with no_file_descriptors() as limit, pytest.raises(BookieUnavailableError) as failure:
+        await client._pool.peer("a").connect()
+    assert f"this process is out of file descriptors (limit {limit})" in str(failure.value)
+    assert failure.value.bookie == "a"
+    async with asyncio.timeout(DEADLINE_S):
+        await client._pool.peer("a").connect(again=True)

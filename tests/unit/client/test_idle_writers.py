@@ -1,0 +1,189 @@
+"""Writers that are open and do nothing: they cost some memory, and no work at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from typing import Any
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+
+from bkpy.bookie.connection import Connection
+from bkpy.client.connect import Client
+from bkpy.client.progress import Progress
+from bkpy.client.writer import LedgerWriter
+
+WRITERS = 60
+
+
+async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
+    """Writers that have each appended once, and have told bookies so."""
+    writers = [await client.create_ledger() for _ in range(count)]
+    await asyncio.gather(*(writer.append(b"x") for writer in writers))
+    await eventually(lambda: all(writer._lac_sent == 0 for writer in writers))
+    await eventually(lambda: not client._publisher._waiting and not client._flights.watched())
+    return writers
+
+
+def spawned(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tasks that the client starts from now on."""
+    names: list[str] = []
+    spawn = client._runtime.spawn
+
+    def recorded(coro: Any, *, name: str, **rest: Any) -> Any:
+        names.append(name)
+        return spawn(coro, name=name, **rest)
+
+    object.__setattr__(client._runtime, "spawn", recorded)
+    return names
+
+
+async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client(progress_check_interval_s=0.01)
+    writers = await idle(client)
+    calls: list[str] = []
+    for name in ("busy", "stalled", "bookie_failed", "publish_lac", "gather", "rest"):
+        method = getattr(LedgerWriter, name)
+
+        def counted(self: Any, *args: Any, name: str = name, method: Any = method) -> Any:
+            calls.append(name)
+            return method(self, *args)
+
+        monkeypatch.setattr(LedgerWriter, name, counted)
+    tasks = spawned(client, monkeypatch)
+    looks = 0
+    look = Progress.look
+
+    def counted_look(self: Progress, *args: Any) -> None:
+        nonlocal looks
+        looks += 1
+        look(self, *args)
+
+    monkeypatch.setattr(Progress, "look", counted_look)
+    for name in "abc":
+        await cluster.restart(name)
+        await client._pool.peer(name).connect(again=True)
+    await eventually(lambda: looks >= 3)
+    assert calls == []
+    assert len(tasks) <= 3  # of the bookies, not of the writers
+    assert await asyncio.gather(*(writer.append(b"y") for writer in writers)) == [1] * WRITERS
+    for writer in writers:
+        await writer.close()
+
+
+async def test_thousands_that_pause_at_once_leave_room_for_reads(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookies that answer nothing of what they are told of idle writers hold up nothing else."""
+    client = await cluster.client(lac_writes_in_flight_max=2, calls_in_flight_max=4, add_timeout_s=2 * DEADLINE_S)
+    closed = await client.create_ledger()
+    await closed.append(b"x")
+    await closed.close()
+    go_on = asyncio.Event()
+    write_lac = Connection._write_lac
+    at_bookies = 0
+
+    async def held(self: Connection, *args: Any) -> None:
+        nonlocal at_bookies
+        at_bookies += 1
+        await go_on.wait()
+        await write_lac(self, *args)
+
+    monkeypatch.setattr(Connection, "_write_lac", held)
+    tasks = spawned(client, monkeypatch)
+    writers = [await client.create_ledger() for _ in range(WRITERS)]
+    await asyncio.gather(*(writer.append(b"x") for writer in writers))
+    await eventually(lambda: all(writer._lac_sent == 0 for writer in writers) and at_bookies == 6)
+    assert sum("last add confirmed" in name for name in tasks) == 6
+    async with asyncio.timeout(DEADLINE_S):
+        assert await contents(client, closed.ledger_id) == [b"x"]
+    go_on.set()
+    for writer in writers:
+        reader = await client.open_ledger(writer.ledger_id)
+        async with asyncio.timeout(DEADLINE_S):
+            while await reader.read_last_add_confirmed() < 0:
+                await asyncio.sleep(0.01)
+    await eventually(lambda: at_bookies == 3 * WRITERS)
+    await eventually(lambda: not client._publisher._waiting)
+
+
+async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await cluster.client(lac_writes_in_flight_max=1)
+    told: list[tuple[str, int, int]] = []
+    publish_to = LedgerWriter.publish_to
+    go_on = asyncio.Event()
+
+    async def recorded(self: LedgerWriter, bookie_id: str) -> None:
+        await go_on.wait()
+        told.append((bookie_id, self.ledger_id, self.last_add_confirmed))
+        await publish_to(self, bookie_id)
+
+    monkeypatch.setattr(LedgerWriter, "publish_to", recorded)
+    first, second = await client.create_ledger(), await client.create_ledger()
+    for i in range(3):
+        await asyncio.gather(first.append(b"x"), second.append(b"x"))
+        await eventually(lambda i=i: first._lac_sent == second._lac_sent == i)  # type: ignore[misc]
+    go_on.set()
+    await eventually(lambda: not client._publisher._waiting)
+    # The first of each bookie had been taken up before the later appends, and waits again for those.
+    assert {entry_id for _, _, entry_id in told} == {2}
+    assert len(told) <= 9
+    assert {ledger_id for _, ledger_id, _ in told} == {first.ledger_id, second.ledger_id}
+
+
+async def test_an_idle_writer_is_small(cluster: InProcess) -> None:
+    """What the metadata store in memory keeps of its ledger, about 850 bytes, is in the figure."""
+    client = await cluster.client(explicit_lac_interval_s=0.01)
+    warm = await idle(client)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        writers = [await client.create_ledger() for _ in range(300)]
+        gc.collect()
+        fresh = tracemalloc.get_traced_memory()[0] / len(writers)
+    finally:
+        tracemalloc.stop()
+    assert fresh < 4_000
+    used = await idle(client, 3)
+    for writer in (*warm, *used):
+        assert writer._turns == () == writer._acks._queue
+    assert await used[0].append(b"y") == 1
+
+
+class Writer:
+    """Busy until it is told not to be; remembers for how long it was said to be stalled."""
+
+    def __init__(self) -> None:
+        self.confirmed = -1
+        self.waits = True
+        self.seconds: list[float] = []
+
+    def busy(self) -> bool:
+        return self.waits
+
+    def stalled(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def test_time_counts_from_the_first_look_at_which_a_writer_was_busy() -> None:
+    progress, writer = Progress(), Writer()
+    writer.waits = False
+    progress.look(0, [writer])
+    progress.look(100, [])
+    writer.waits = True
+    for now in (200, 205, 215):
+        progress.look(now, [writer])
+    assert writer.seconds == [0, 5, 15]
+    writer.confirmed = 3
+    progress.look(220, [writer])
+    progress.look(230, [writer])
+    assert writer.seconds[3:] == [0, 10]
+    writer.waits = False
+    progress.look(240, [writer])
+    writer.waits = True
+    progress.look(250, [writer])
+    assert writer.seconds[5:] == [0]
