@@ -10,12 +10,12 @@ from tests.in_process import stored
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 import bkpy
-from bkpy.client.closing import Closed, close_ledger
+from bkpy.client.closing import Closed, close_ledger, read_again
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import NotDone, Unknown
+from bkpy.metadata.outcome import Changed, NotDone, Overtaken, Unknown
 from bkpy.metadata.store import Delete, Put
 from bkpy.protocol.closing import Closer, rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -165,3 +165,15 @@ async def test_a_recovery_brings_its_fragments_into_a_value_that_was_changed(led
     closed = await ledger.close(Closer.RECOVERY, rebase=lambda fresh: rebased(fresh, marked, ours))
     assert isinstance(closed, Closed)
     assert closed.metadata.fragments == (Fragment(0, ("e", "b", "c")), Fragment(3, ("a", "b", "d")))
+
+
+@pytest.mark.parametrize("refused", [Changed(), Overtaken()])
+async def test_whoever_marks_a_ledger_is_told_whether_the_mark_may_be_there(
+    ledger: Ledger, refused: Changed | Overtaken
+) -> None:
+    ledger.store.script.extend([AWAY])
+    with pytest.raises(bkpy.MetadataUnavailableError) as failure:
+        await read_again(ledger.catalog, 0, refused)
+    assert failure.value.outcome_unknown == isinstance(refused, Overtaken)
+    assert failure.value.ledger_id == 0
+    assert await read_again(ledger.catalog, 0, refused) == (ledger.metadata, 0)
