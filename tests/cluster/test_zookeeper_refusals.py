@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 import bkpy
+from bkpy.config import client_settings
 from bkpy.errors import MetadataUnavailableError
 from bkpy.local_process import free_port
 from bkpy.local_zookeeper import ZooKeeperServer
+from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.zookeeper.session import _is_refusal
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -88,6 +90,36 @@ async def test_one_server_that_is_silent_is_reason_to_wait(zookeeper: ZooKeeperS
     proxy.silent = False
     async with asyncio.timeout(DEADLINE_S):
         await starting
+    await store.close()
+
+
+async def test_a_call_waits_as_long_as_its_client_says(zookeeper: ZooKeeperServer, proxy: ZooKeeperProxy) -> None:
+    await proxy.start()
+    store, root = await connect_store(f"zk://{zookeeper.connect_string}/waits", real_runtime())
+    await init_cluster(store, root)
+    await store.close()
+    client = await bkpy.connect(
+        f"zk://127.0.0.1:{proxy.port}{root}", session_timeout_s=2 * DEADLINE_S, metadata_timeout_s=3.0
+    )
+    await proxy.cut()
+    with pytest.raises(MetadataUnavailableError, match="did not answer within 3"):
+        async with asyncio.timeout(DEADLINE_S):
+            await client.ledger_metadata(0)
+    await client.close()
+
+
+async def test_one_request_at_a_time_is_enough(zookeeper: ZooKeeperServer) -> None:
+    smallest = client_settings(metadata_requests_in_flight_max=1, metadata_write_attempts_max=1)
+    uri = f"zk://{zookeeper.connect_string}/one-at-a-time"
+    store, root = await connect_store(uri, real_runtime(), settings=smallest)
+    await init_cluster(store, root, settings=smallest)
+    watch = store.watch(f"{root}/available", children=True)
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(watch)
+        await asyncio.gather(*(store.exists(root) for _ in range(50)))
+        await store.create(f"{root}/available/b", b"")
+        await anext(watch)
+    watch.close()
     await store.close()
 
 
