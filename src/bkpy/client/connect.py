@@ -133,7 +133,8 @@ class Client(OfThisProcess):
         it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. With `caller_ids`, every
         append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
         `force` makes them durable. Raises `ConfigError` for sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`,
-        `MetadataUnavailableError`.
+        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
+        been made. If the call is cancelled, what it has made is deleted again.
         """
         self._check_open()
         for name, size in (
@@ -401,7 +402,7 @@ def connect(
 
     `settings` are those of `ClientSettings` by name. `ssl` secures the connection to ZooKeeper. Raises `ConfigError`
     for a bad URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if
-    no server could be reached within `metadata_timeout_s`.
+    no server could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
     """
     return _Connecting(uri, client_settings(**settings), ssl, placement)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from bkpy.config import ClientSettings
-from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout
 from bkpy.metadata.outcome import (
     CreateOutcome,
@@ -28,6 +28,8 @@ from bkpy.metadata.outcome import (
     told,
 )
 from bkpy.metadata.resolve import (
+    Answer,
+    attempt,
     create_certainly,
     delete_certainly,
     ensure_path,
@@ -131,12 +133,11 @@ class LedgerCatalog:
 
     async def _take_back(self, ledger: Create, id_node: str) -> None:
         """Delete a ledger whose creation was cancelled, if it is there, and still as it was made."""
-        try:
-            await self._discard(id_node)
-            if await read_certainly(self._store, ledger.path) == (ledger.data, 0):
-                await delete_certainly(self._store, ledger.path, 0, attempts_max=self._attempts_max)
-        except BookKeeperError:
-            pass  # the session has ended: a ledger that nobody knows of is left, without entries
+        # If the session has ended, a ledger without entries is left that nobody knows of.
+        await self._discard(id_node)
+        found = await attempt(read_certainly(self._store, ledger.path))
+        if isinstance(found, Answer) and found.value == (ledger.data, 0):
+            await delete_certainly(self._store, ledger.path, 0, attempts_max=self._attempts_max)
 
     async def read(self, ledger_id: int, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
         """The metadata and its version, `fresh` if no earlier write may be missed: a server's answer may be old.

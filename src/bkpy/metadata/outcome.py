@@ -43,7 +43,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Refused: the node has another version than expected, which was never ours, or nodes below it."""
+    """Refused: the node has another version than expected, and not ours, or nodes below it."""
 
 
 @dataclass(frozen=True, slots=True)

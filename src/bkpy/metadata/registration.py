@@ -28,8 +28,10 @@ from bkpy.errors import (
 )
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import cookie_fields, read_cookie
-from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.metadata.resolve import (
+    Answer,
+    attempt,
     children_if_there,
     create_certainly,
     delete_certainly,
@@ -167,6 +169,7 @@ class Registration:
 
     async def _claim(self, path: str) -> None:
         deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
+        doubt = False  # whether a node may be there that this call has made
         while True:
             value = self._value()
             made = await create_certainly(self._store, Create(path, value, ephemeral=True), attempts_max=1)
@@ -178,13 +181,14 @@ class Registration:
                 case Missing():
                     raise NoSuchClusterError(f"there is no cluster under {self._root}", bookie=self.info.bookie_id)
                 case Unknown():
+                    doubt = True
                     if self._runtime.clock.monotonic() >= deadline:
                         raise told(made, bookie=self.info.bookie_id)
                 case NotDone():
-                    raise told(made, bookie=self.info.bookie_id)
+                    raise told(doubted(made, doubt), bookie=self.info.bookie_id)
                 case _:
                     assert_never(made)
-            found = await read_if_there(self._store, path)
+            found = await self._look(path, doubt)
             if found is None:
                 continue
             if found[0] == value:
@@ -220,6 +224,15 @@ class Registration:
         found = await read_if_there(self._store, path)
         if found is not None and _fields(found[0]).get("token") == self._token:
             await self._remove(path, found[1])
+
+    async def _look(self, path: str, doubt: bool) -> tuple[bytes, int] | None:
+        """What is there. An error says whether that may be this call's own."""
+        found = await attempt(read_if_there(self._store, path))
+        if isinstance(found, Answer):
+            return found.value
+        if isinstance(found, NotDone | Unknown):
+            raise told(doubted(found, doubt), bookie=self.info.bookie_id)
+        raise found  # a look is refused for no reason that is left
 
     async def _replace(self, path: str, value: bytes, version: int) -> None:
         """Write the node, unless it has changed: then the caller looks again."""

@@ -86,7 +86,8 @@ class Session:
         except TimeoutError:
             await self.close()
             raise MetadataUnavailableError(
-                f"no ZooKeeper server could be reached within {connect_timeout_s} s ({self._last_failure})"
+                f"no ZooKeeper server could be reached within {connect_timeout_s:g} s, of {self._addresses()}; "
+                f"the last failure: {self._last_failure}"
             ) from None
         except BaseException:
             await self.close()
@@ -233,8 +234,10 @@ class Session:
         if self._refused_timeout_s is None:
             return
         if self._runtime.clock.monotonic() - since >= self._refused_timeout_s:
-            hosts = ", ".join(f"{host}:{port}" for host, port in sorted(self._hosts))
-            raise _NoServer(f"no ZooKeeper server is running at {hosts}: the connection is refused")
+            raise _NoServer(f"no ZooKeeper server is running at {self._addresses()}: the connection is refused")
+
+    def _addresses(self) -> str:
+        return ", ".join(f"{host}:{port}" for host, port in sorted(self._hosts))
 
     async def _open(self, host: str, port: int) -> Connection | None:
         """Connect, resume or start the session, authenticate, set the watches. None if the session turned out gone."""
