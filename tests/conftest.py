@@ -7,6 +7,7 @@ cluster is bound to a loop: tests may use them from loops of any scope.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -27,6 +28,36 @@ hypothesis.settings.register_profile(
     "bkpy", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("bkpy")
+
+
+# Where the suite runs in several processes, in this order: what takes longest first, so that they end together.
+_LONGEST_FIRST = ("spark", "cluster", "compat", "faults", "sim", "unit")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share a fixture in one process; others go to whichever is free (`--dist loadgroup`)."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    for item in items:
+        if (scope := _shared_scope(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(scope))
+    items.sort(key=lambda item: (_place(item), item.get_closest_marker("xdist_group") is None))
+
+
+def _shared_scope(item: pytest.Item) -> str | None:
+    """The package or module whose fixtures the test uses. Those of a session are made in each process."""
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest's own, and not typed
+    scopes = {definition.scope for definitions in fixtures.values() for definition in definitions}
+    path = item.path.relative_to(item.config.rootpath)
+    if "package" in scopes:
+        return str(path.parent)
+    return str(path) if "module" in scopes else None
+
+
+def _place(item: pytest.Item) -> int:
+    part = item.path.relative_to(Path(__file__).parent).parts[0]
+    return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 
 def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:

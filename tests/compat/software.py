@@ -16,8 +16,7 @@ import bkpy
 from bkpy.config import ENVIRONMENT_PREFIX
 from bkpy.local_process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.metadata import paths
-from bkpy.metadata.resolve import ensure_path
-from bkpy.metadata.store import MetadataStore, NoNode, parent_of
+from bkpy.metadata.store import MetadataStore, NodeExists, NoNode
 
 STATES = Path(__file__).parent / "states"
 DEADLINE_S = 60.0
@@ -172,9 +171,11 @@ async def dump_tree(store: MetadataStore, root: str) -> dict[str, str]:
 
 async def restore_tree(store: MetadataStore, root: str, nodes: dict[str, str]) -> None:
     """Make the nodes under `root`, and let new ledgers get ids behind those of the old ones."""
-    await ensure_path(store, root)
-    for path in sorted(nodes):
-        await ensure_path(store, parent_of(f"{root}/{path}"))
+    above = root.split("/")
+    for path in ["/".join(above[:n]) for n in range(2, len(above) + 1)]:
+        with contextlib.suppress(NodeExists):
+            await store.create(path, b"")
+    for path in sorted(nodes):  # a parent is before its children
         await store.create(f"{root}/{path}", nodes[path].encode())
     used = sum(path.rpartition("/")[2].startswith("L0") for path in nodes)
     for _ in range(used):  # ZooKeeper keeps the counter with the node, where nobody else can set it

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bkpy.local_process import free_port
 from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
@@ -17,7 +18,8 @@ from bkpy.metadata.store import MetadataStore
 from bkpy.runtime import real_runtime
 from tests.conftest import run_elsewhere
 
-from .software import STATES, BookieProcess, RemoteClient, RemoteError, Software
+from .raw import ADD, READ, FromTheFuture
+from .software import DEADLINE_S, STATES, BookieProcess, RemoteClient, RemoteError, Software
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 ENTRIES = [f"entry {i} " * (i % 9) for i in range(300)]
@@ -160,3 +162,39 @@ async def test_bookies_are_upgraded_and_downgraded_under_a_writer(
         assert await other.do("recover", ledger_id=before) == ENTRIES
         assert await other.do("recover", ledger_id=ledger_id) == written
         assert await writer.do("read", ledger_id=ledger_id) == written
+
+
+@pytest.mark.parametrize("age", ["old", "today"])
+async def test_a_status_that_a_client_does_not_know_costs_that_bookie_and_nothing_else(
+    mixed: Mixed, tmp_path: Path, age: str
+) -> None:
+    """A newer bookie may have more of them. Its writers go on without it, and its readers read elsewhere."""
+    name = f"future-{age}"
+    port = free_port()
+    bookie = BookieProcess(name, tmp_path / name, mixed.uri, advertised_address=f"127.0.0.1:{port}")
+    async with mixed.metadata() as (store, root):
+        await bookie.start(mixed.software["today"], store, root)
+    try:
+        async with FromTheFuture(port, bookie.address) as future, mixed.clients(age, "today") as (client, other):
+            ensemble = [name, "old-1", "today-1"]
+            readable = await client.do("create", ensemble=ensemble, write_quorum=3, ack_quorum=3)
+            await client.do("append", ledger_id=readable, entries=ENTRIES)
+            await client.do("close", ledger_id=readable)
+            written = await client.do("create", ensemble=ensemble, write_quorum=3, ack_quorum=2)
+            await client.do("append", ledger_id=written, entries=ENTRIES)
+
+            future.opcodes = {ADD}
+            await client.do("append", ledger_id=written, entries=ENTRIES)
+            async with asyncio.timeout(DEADLINE_S):
+                while not future.answered[ADD]:  # the others' acknowledgements were enough
+                    await asyncio.sleep(0.01)
+            await client.do("append", ledger_id=written, entries=ENTRIES)
+
+            future.opcodes = {READ}
+            async with asyncio.timeout(DEADLINE_S):
+                while not future.answered[READ]:  # a reader begins with any of the three
+                    assert await client.do("read", ledger_id=readable) == ENTRIES
+            future.opcodes = set()
+            assert await other.do("recover", ledger_id=written) == 3 * ENTRIES
+    finally:
+        await bookie.stop()
