@@ -43,7 +43,7 @@ class Program:
             try:
                 if self._mark in (entry / "environ").read_bytes():
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError):
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended, or not ours
                 continue
         return found
 
