@@ -100,23 +100,31 @@ async def test_a_lost_lock_is_told_and_fails_what_it_was_for(zookeeper: ZooKeepe
     """The holder is cut off until the store has forgotten it, and somebody else has the lock."""
     proxy = ZooKeeperProxy(zookeeper.port)
     await proxy.start()
-    cut_off, told = threading.Event(), threading.Event()
+    held, told, go_on = threading.Event(), threading.Event(), threading.Event()
     mine = lock(uri.replace(zookeeper.address, proxy.connect_string), "/out", 4.0)
 
     def hold() -> None:
         with mine.held(), mine.telling(told.set):
-            cut_off.set()
-            told.wait()
+            held.set()
+            go_on.wait()
 
     holding = asyncio.create_task(asyncio.to_thread(hold))
-    await asyncio.to_thread(cut_off.wait)
+    await asyncio.to_thread(held.wait)
     await proxy.cut()
 
     await poll(lambda: asyncio.to_thread(can_be_taken, lock(uri, "/out")), None)
     assert not told.is_set()
+    tries = len(proxy.handshakes)
     await proxy.start()
+
+    async def has_a_new_session() -> bool:
+        return any(session_id == 0 for _, session_id in proxy.handshakes[tries:])
+
+    await poll(has_a_new_session, None)
+    go_on.set()
     with pytest.raises(BookKeeperError, match=r"session was lost, .* other exports out \[file /out\]"):
         await holding
+    assert told.is_set()
     with pytest.raises(BookKeeperError, match="session was lost"), mine.telling(told.clear):
         pytest.fail("what is begun after the loss fails as well")
     await proxy.stop()

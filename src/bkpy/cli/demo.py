@@ -152,6 +152,7 @@ def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], bas
         def show(done: int, total: int) -> None:
             bar.update(task, description="exporting", completed=done, total=total)
 
+        say(f"What Spark itself prints goes to {base / 'spark.log'}")
         with steps.spark_session(base / "spark.log") as spark:
             exported = export_ledgers(uri, [m.ledger_id for m in months], parquet, spark=spark, progress=show)
             ours, by_ledger = steps.query(spark, parquet)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError
 from bkpy.java import java_home_for_spark
@@ -80,17 +80,13 @@ def own_session(
 
     A session that this process has already is used as it is, and left as it is.
     """
-    from pyspark.sql import SparkSession
-
-    if SparkSession.getActiveSession() is not None:
+    if _has_session():
         yield local_session(app_name, master=master, config=config)
         return
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         session = local_session(app_name, master=master, config=config, output=output, jvm_grace_s=jvm_grace_s)
-        # PySpark has a handler that speaks to the Java process, in the middle of another conversation with it.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupt)
+        _handle_interrupts_with(interrupt)
         try:
             yield session
         except Exception:
@@ -99,6 +95,21 @@ def own_session(
         _stop(session)
     finally:
         end_jvm()
+        _handle_interrupts_with(interrupt)
+
+
+def _has_session() -> bool:
+    try:
+        from pyspark import SparkContext
+    except ImportError:  # which `local_session` tells in words
+        return False
+    return SparkContext._active_spark_context is not None
+
+
+def _handle_interrupts_with(handler: Any) -> None:
+    """PySpark sets a handler that speaks to the Java process, in the middle of another conversation with it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 def _stop(session: SparkSession) -> None:
