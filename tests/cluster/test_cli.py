@@ -1,61 +1,26 @@
-"""The `bkpy` command as its users meet it: another process, its output, its exit status."""
+"""The commands on a running cluster: ledgers, bookies, the cluster itself."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import alive
+from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
 from bkpy.local import LocalBookie, LocalCluster
 from bkpy.local_process import free_port
 from bkpy.local_zookeeper import ZooKeeperServer
 
-PATIENCE_S = 100.0
-COMMAND = [sys.executable, "-m", "bkpy"]
-
-
-def environment(uri: str | None) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
-    return clean if uri is None else {**clean, "BKPY_CONNECT": uri}
-
-
-def bkpy(
-    *arguments: object, uri: str | None = None, stdin: bytes = b"", status: int = 0
-) -> subprocess.CompletedProcess[bytes]:
-    """Run the command to its end; its status must be the expected one, and errors are one line without a traceback."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=PATIENCE_S, env=environment(uri)
-    )
-    assert done.returncode == status, done.stderr.decode()
-    if status:
-        assert done.stderr.count(b"\n") == 1, done.stderr.decode()
-        assert done.stderr.startswith(b"bkpy: ")
-        assert b"Traceback" not in done.stderr
-    return done
-
 
 @pytest.fixture(scope="module")
 def uri(cluster: LocalCluster) -> str:
     return cluster.connect_string
-
-
-def write(uri: str, lines: bytes, *options: str) -> int:
-    return int(bkpy("ledger", "write", *options, uri=uri, stdin=lines).stdout)
-
-
-def as_json(*arguments: object, uri: str) -> Any:
-    return json.loads(bkpy(*arguments, "--json", uri=uri).stdout)
 
 
 # --- without a cluster ----------------------------------------------------------------------------------------------
@@ -322,22 +287,6 @@ def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
     assert "No such file" in bkpy("ledger", "write", "/nonexistent", uri=uri, status=1).stderr.decode()
 
 
-def start(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(uri),
-        # As a terminal starts it: whoever runs the tests in the background may have them ignore the signal.
-        preexec_fn=_heed_interrupts,
-        **pipes,
-    )
-
-
-def _heed_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_a_tail_follows_a_writer_to_the_end(uri: str) -> None:
     with start("ledger", "write", uri=uri, stdin=subprocess.PIPE) as writer:
         assert writer.stdin is not None
@@ -411,58 +360,3 @@ def test_cluster_init(zookeeper: ZooKeeperServer) -> None:
     assert "already" in bkpy("cluster", "init", uri=uri, status=1).stderr.decode()
     assert as_json("bookies", "list", uri=uri) == []
     assert bkpy("ledger", "list", uri=uri).stdout == b""
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "local"
-
-
-def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path) -> None:
-    ledger_id = -1
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with start("local", "--dir", directory, uri=None) as local:
-            try:
-                assert local.stdout is not None
-                uri = local.stdout.readline().decode().strip()
-                assert uri.startswith("zk://127.0.0.1:"), local.stderr.read() if local.stderr else ""
-                if ledger_id < 0:
-                    ledger_id = write(uri, b"kept\n")
-                assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
-                pids = running_below(local.pid)
-                assert len(pids) == 4
-            finally:
-                local.send_signal(number)
-            assert local.wait(PATIENCE_S) == 0
-            assert local.stderr is not None
-            assert b"Traceback" not in local.stderr.read()
-        assert not any(alive(pid) for pid in pids)
-
-
-def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Path) -> None:
-    with start("local", "--dir", directory, uri=None) as local:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (pids := running_below(local.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        local.send_signal(signal.SIGINT)
-        assert local.wait(PATIENCE_S) in (0, 130)  # 0 if it was quicker than we are
-    assert not any(alive(pid) for pid in pids)
-
-
-def test_local_says_what_is_in_the_way(directory: Path) -> None:
-    async def occupied() -> None:
-        async with LocalCluster(directory, bookies=0):
-            done = await asyncio.to_thread(bkpy, "local", "--dir", directory, status=1)
-            assert f"another process runs a cluster in {directory}" in done.stderr.decode()
-
-    asyncio.run(occupied())
-
-
-def running_below(pid: int) -> list[int]:
-    """The children of a process, whichever of its threads started them."""
-    children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            children += map(int, (task / "children").read_text().split())
-    return children
