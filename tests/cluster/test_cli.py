@@ -258,6 +258,9 @@ def test_passwords_come_from_a_file(uri: str, tmp_path: Path) -> None:
         assert f"ledger {ledger_id}" in message
     message = bkpy("ledger", "read", ledger_id, "--password-file", tmp_path / "none", uri=uri, status=1).stderr.decode()
     assert "No such file" in message
+    secret.write_text("\n")
+    message = bkpy("ledger", "write", "--password-file", secret, uri=uri, stdin=b"x\n", status=1).stderr.decode()
+    assert message == f"bkpy: the password file holds no password [file {secret}]\n"
 
 
 def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:

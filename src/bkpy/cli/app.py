@@ -6,10 +6,13 @@ import difflib
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 
 import click
+
+from bkpy.cli import INTERRUPTED, OUTPUT_CLOSED
 
 # name -> (module:attribute, what `--help` of the group says of it)
 _TOP: Mapping[str, tuple[str, str]] = {
@@ -71,9 +74,6 @@ class RootGroup(LazyGroup):
         return result
 
 
-INTERRUPTED = 128 + 2  # SIGINT
-OUTPUT_CLOSED = 128 + 13  # SIGPIPE
-
 _debug = False
 
 
@@ -104,5 +104,7 @@ def bkpy(debug: bool) -> None:
     """A replicated log store: append-only ledgers, durable on several machines."""
     global _debug
     _debug = debug
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on, there may be something to tidy up
     # An error is told once, in one line. The event loop would tell it again for every append that it failed.
     logging.basicConfig(level=logging.DEBUG if debug else logging.CRITICAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,12 +40,35 @@ connect_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
+class Terminated(BaseException):
+    """SIGTERM has ended a command, as Ctrl-C does by `KeyboardInterrupt`."""
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended."""
+    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
+        return runner.run(_terminable(coroutine))
+
+
+async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    told = False
+
+    def terminate() -> None:
+        nonlocal told
+        told = True
+        task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await coroutine
+    except asyncio.CancelledError:
+        if told:
+            raise Terminated from None
+        raise
 
 
 @contextlib.asynccontextmanager

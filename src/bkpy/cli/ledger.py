@@ -21,6 +21,7 @@ from bkpy.cli.common import (
     run,
     say,
 )
+from bkpy.password_file import read_password
 
 if TYPE_CHECKING:
     import bkpy
@@ -35,10 +36,7 @@ _ENTRY = click.IntRange(min=0)
 
 
 def _password(ctx: click.Context, _: click.Parameter, path: str | None) -> bytes:
-    if path is None:
-        return b""
-    with open(path, "rb") as file:
-        return file.read().removesuffix(b"\n").removesuffix(b"\r")
+    return b"" if path is None else read_password(path)
 
 
 password_option = click.option(
@@ -46,7 +44,7 @@ password_option = click.option(
     "password",
     metavar="FILE",
     callback=_password,
-    help="A file with the ledger's password; one line break at its end doesn't count.  [default: no password]",
+    help="A file with the ledger's password, which is all of it but one line break at its end.  [default: no password]",
 )
 
 
