@@ -251,6 +251,100 @@ class ClientSettings(_Settings):
         description="seconds after which an idle writer tells bookies how far readers may read; 0 for never",
     )
 
+    # What keeps one bookie, one reader or one writer from taking all of a client.
+    calls_in_flight_max: Size = Field(
+        default=128, description="requests in flight at one bookie; the others wait here, and are not refused there"
+    )
+    owed_bytes_max: Size = Field(
+        default=32 * MIB,
+        description="bytes of appends that one bookie may owe before writers wait for it; far above what a healthy one "
+        "ever owes",
+    )
+    owed_stall_timeout_s: Seconds = Field(
+        default=2.0,
+        description="seconds for which a bookie that owes so much may be silent before it is given up: writers wait",
+    )
+    reply_bytes_max: Size = Field(
+        default=64 * MIB,
+        description="bytes of the largest reply that is accepted: one entry may be larger than this client's limit",
+    )
+    receive_chunks_max: Size = Field(
+        default=16, description="chunks of a megabyte that replies are received into and that are kept to be used again"
+    )
+    launch_bytes: Size = Field(
+        default=256 * KIB,
+        description="bytes appended in one turn of the event loop after which they leave, so that bookies are at work "
+        "on them while the rest is still being appended",
+    )
+    launch_append_bytes: Size = Field(
+        default=256, description="bytes that each append counts for there besides its own: it takes time at any size"
+    )
+    part_bytes_min: Size = Field(
+        default=4 * KIB,
+        description="bytes of the average part of a request below which all are joined: copying costs less than many",
+    )
+
+    # How often something is tried again, or looked at.
+    reconnect_pause_min_s: Seconds = Field(
+        default=0.05, description="seconds before a bookie that was lost is connected to again, the first time"
+    )
+    reconnect_pause_max_s: Seconds = Field(
+        default=1.0, description="seconds that this pause grows to, doubling, while the bookie can't be reached"
+    )
+    mend_pause_min_s: Seconds = Field(
+        default=0.05,
+        description="seconds before a writer tries again to replace or to reach bookies that failed, the first time",
+    )
+    mend_pause_max_s: Seconds = Field(
+        default=1.0, description="seconds that this pause grows to, doubling, while nothing is acknowledged"
+    )
+    progress_check_interval_s: Seconds = Field(
+        default=0.5, description="seconds between two looks for writers whose quorums don't answer"
+    )
+    tail_round_min_s: Seconds = Field(
+        default=0.01,
+        description="seconds between two rounds of asking bookies for news: of a ledger that is written all the time, "
+        "each would be answered at once, and cost bookies more than the appends do",
+    )
+    read_retry_pause_s: Seconds = Field(
+        default=0.05, description="seconds between two rounds over an entry's replicas while some can't be reached"
+    )
+
+    # How reads are cut, and how they are judged.
+    read_entries_first: Size = Field(
+        default=64, description="entries of the first read of a ledger, while nothing is known of their sizes"
+    )
+    read_entries_max: Size = Field(
+        default=65_536, description="entries asked of a bookie in one read, however small they are"
+    )
+    slow_bookie_s: Seconds = Field(
+        default=10.0, description="seconds for which a bookie that didn't answer in time is asked after all others"
+    )
+    read_late_in_a_row: Size = Field(
+        default=3, description="late reads in a row after which a bookie is slow, and not only unlucky"
+    )
+    read_samples_max: Size = Field(
+        default=256,
+        description="recent reads among which a late one is told: within so many, a change of the bookies is noticed",
+    )
+    read_samples_min: Size = Field(
+        default=20, description="reads before there are enough to tell a late one by a percentile"
+    )
+    read_samples_per_look: Size = Field(
+        default=16, description="reads after which the percentile is computed again: each time would cost too much"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ClientSettings:
+        if self.reply_bytes_max < max(self.entry_bytes_max, self.read_bytes) + 64 * KIB:
+            raise ValueError(
+                "reply_bytes_max must exceed entry_bytes_max and read_bytes by 64 KiB or more, for replies to fit"
+            )
+        for name in ("reconnect_pause", "mend_pause"):
+            if getattr(self, f"{name}_max_s") < getattr(self, f"{name}_min_s"):
+                raise ValueError(f"{name}_max_s must not be below {name}_min_s")
+        return self
+
 
 def load_bookie_settings(
     path: str | None, environ: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Any
 
-from bkpy.client.flights import APPEND_BYTES, LAUNCH_BYTES
 from bkpy.client.replicator import Replicator
 from bkpy.client.turns import SENT, Chunk, Single, Turn, chunks
 from bkpy.config import ClientSettings
@@ -40,6 +39,7 @@ class Appends(Replicator):
 
     __slots__ = (
         "_admitted",
+        "_append_bytes",
         "_batch_bytes_max",
         "_caller_ids",
         "_codec",
@@ -50,6 +50,7 @@ class Appends(Replicator):
         "_gate",
         "_lac",
         "_lac_sent",
+        "_launch_bytes",
         "_length",
         "_loop",
         "_new_future",
@@ -74,6 +75,8 @@ class Appends(Replicator):
         self._loop = asyncio.get_running_loop()
         self._new_future = self._loop.create_future
         self._batch_bytes_max = settings.batch_bytes_max
+        self._launch_bytes = settings.launch_bytes
+        self._append_bytes = settings.launch_append_bytes
         self._overhead = HEADER_BYTES + codec.mac_bytes
         self._window_bytes_max = settings.write_window_bytes
         self._window_entries_max = settings.write_window_entries
@@ -256,8 +259,8 @@ class Appends(Replicator):
         self._next_id = first + count
         self._window_bytes += size
         self._window_entries += count
-        self._flights.gathered_bytes += size + APPEND_BYTES
-        if self._flights.gathered_bytes >= LAUNCH_BYTES:
+        self._flights.gathered_bytes += size + self._append_bytes
+        if self._flights.gathered_bytes >= self._launch_bytes:
             self._flights.launch()
         return await turn.whole
 
@@ -326,8 +329,8 @@ class Appends(Replicator):
         self._window_bytes += size
         self._window_entries += 1
         flights = self._flights
-        flights.gathered_bytes += size + APPEND_BYTES
-        if flights.gathered_bytes >= LAUNCH_BYTES:
+        flights.gathered_bytes += size + self._append_bytes
+        if flights.gathered_bytes >= self._launch_bytes:
             flights.launch()
         return future
 

@@ -30,8 +30,6 @@ from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.runtime import Runtime, real_runtime
 
-_WATCH_S: Final = 0.5  # between two looks at the progress of all writers
-
 _ONE_ACK: Final = (
     "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
     "ledger has to wait for every single bookie of the write quorum"
@@ -61,9 +59,7 @@ class Client:
         self._pool = BookiePool(
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{__version__}"
         )
-        self._flights = Flights(
-            self._pool, batch_bytes_max=settings.batch_bytes_max, lac_interval_s=settings.explicit_lac_interval_s
-        )
+        self._flights = Flights(self._pool, settings)
         self._ensembles = Ensembles(
             directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
         )
@@ -190,7 +186,7 @@ class Client:
         for replicator in list(self._replicators):
             replicator.check_progress(now)
         if self._replicators:
-            interval = min(_WATCH_S, self._settings.add_quorum_timeout_s / 4)
+            interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
             self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
 
     async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:

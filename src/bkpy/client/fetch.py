@@ -15,7 +15,6 @@ from array import array
 from collections import deque
 from collections.abc import AsyncGenerator
 from itertools import pairwise
-from typing import Final
 
 from bkpy.client.block import Block
 from bkpy.client.pool import BookiePool
@@ -32,10 +31,6 @@ from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import covered, write_set
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
 from bkpy.runtime import Runtime
-
-_FIRST_RANGE_ENTRIES: Final = 64  # asked for while nothing is known of the entries' sizes
-_RANGE_ENTRIES_MAX: Final = 65_536
-_ROUNDS_PAUSE_S: Final = 0.05  # between two rounds over the replicas of an entry, while some can't be reached
 
 
 class Fetcher:
@@ -98,8 +93,8 @@ class Fetcher:
 
     def _range_entries(self) -> int:
         if not self._size_known():
-            return _FIRST_RANGE_ENTRIES
-        return max(1, min(_RANGE_ENTRIES_MAX, int(self._settings.read_bytes / self._record_bytes)))
+            return self._settings.read_entries_first
+        return max(1, min(self._settings.read_entries_max, int(self._settings.read_bytes / self._record_bytes)))
 
     async def _range(self, first: int, last: int) -> Block:
         """What one reply holds of first..last, at least `first`, from whoever has it."""
@@ -166,7 +161,7 @@ class Fetcher:
                     continue
                 if final:
                     raise verdict(self._view.ledger_id, first, answers, failure)
-                await asyncio.sleep(_ROUNDS_PAUSE_S)
+                await asyncio.sleep(self._settings.read_retry_pause_s)
                 order = unreached
         finally:
             if refresh is not None:

@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from bkpy.client.peer import Peer
 from bkpy.client.pool import BookiePool
+from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
-
-# What is appended in one turn of the loop leaves in pieces of this size, so that bookies are at work on the first while
-# the rest is still being appended. Each append counts for some bytes more, because it takes time whatever its size.
-LAUNCH_BYTES: Final = 256 << 10
-APPEND_BYTES: Final = 256
-PART_BYTES_MIN: Final = 4096  # what is smaller, on average, is joined before it is sent
 
 
 class Writer(Protocol):
@@ -44,8 +39,8 @@ class Writer(Protocol):
     def accepted(self, batch: Batch, bookie_id: str) -> None:
         """A bookie has a batch that is no longer counted by its flight (see `SentFlight.release`)."""
 
-    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
-        """A bookie does not take a batch."""
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
+        """A bookie does not take batches, the first of which begins with that entry."""
 
     def failed(self, error: BookKeeperError) -> None:
         """A bookie has refused a batch for good."""
@@ -128,14 +123,16 @@ class SentFlight:
         for batch, status in verdict.refused:
             batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))
         if isinstance(answer, BookKeeperError):
-            for owner in dict.fromkeys(batch.owner for batch in verdict.failed):
-                owner.bookie_failed(name, answer)
+            # The last one to be taken over is the first batch of its owner.
+            for owner, entry_id in {batch.owner: batch.first_id for batch in reversed(verdict.failed)}.items():
+                owner.bookie_failed(name, answer, entry_id)
             return
         statuses = answer if isinstance(answer, list) else [answer] * len(self.flight.batches)
         failed = set(verdict.failed)
         for batch, code in zip(self.flight.batches, statuses, strict=True):
             if batch in failed:
-                batch.owner.bookie_failed(name, m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name))
+                error = m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name)
+                batch.owner.bookie_failed(name, error, batch.first_id)
 
     # --- batches whose bookies have changed -------------------------------------------------------------------------
 
@@ -232,10 +229,10 @@ class Resent:
             if status in (Status.FENCED, Status.UNAUTHORIZED):
                 self._owner.failed(error)
             else:
-                self._owner.bookie_failed(name, error)
+                self._owner.bookie_failed(name, error, batch.first_id)
 
     def failed(self, index: int, error: BookKeeperError) -> None:
-        self._owner.bookie_failed(self._peer.bookie_id, error)
+        self._owner.bookie_failed(self._peer.bookie_id, error, self._batches[0].first_id)
         self._flights.settle()
 
 
@@ -252,6 +249,7 @@ class Route:
         "_counts",
         "_flags",
         "_flights",
+        "_part_bytes_min",
         "_parts",
         "_size",
         "_sizes",
@@ -261,12 +259,15 @@ class Route:
         "peers",
     )
 
-    def __init__(self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, bytes_max: int) -> None:
+    def __init__(
+        self, flights: Flights, peers: list[Peer], ack_quorum: int, flags: int, settings: ClientSettings
+    ) -> None:
         self.peers = peers
         self.ack_quorum = ack_quorum
         self._flags = flags
         self._flights = flights
-        self._bytes_max = bytes_max
+        self._bytes_max = settings.batch_bytes_max
+        self._part_bytes_min = settings.part_bytes_min
         self._clear()
 
     def _clear(self) -> None:
@@ -304,7 +305,7 @@ class Route:
         stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
         head = m.pack([self._flags, ledger_ids, first_ids, self._counts, stride, self._sizes])
         parts = self._parts
-        body: list[wire.Bytes] = parts if size >= PART_BYTES_MIN * len(parts) else [b"".join(parts)]
+        body: list[wire.Bytes] = parts if size >= self._part_bytes_min * len(parts) else [b"".join(parts)]
         self._clear()
         correlation_id = self._flights.next_id()
         sent = SentFlight(
@@ -325,17 +326,18 @@ class Route:
 class Flights:
     """All routes of one client, and the turn that feeds them."""
 
-    def __init__(self, pool: BookiePool, *, batch_bytes_max: int, lac_interval_s: float) -> None:
+    def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
         self._pool = pool
-        self._batch_bytes_max = batch_bytes_max
-        self._lac_interval_s = lac_interval_s
+        self._settings = settings
+        self._batch_bytes_max = settings.batch_bytes_max
+        self._lac_interval_s = settings.explicit_lac_interval_s
         # Weak: a route lives as long as a writer uses it, and ensembles change.
         self._routes: WeakValueDictionary[tuple[tuple[str, ...], int, int], Route] = WeakValueDictionary()
         self._dirty: list[Writer] = []
         self._held: list[Writer] = []
         self._loaded: list[Route] = []
         self._scheduled = False
-        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see LAUNCH_BYTES
+        self.gathered_bytes = 0  # of appends since the last launch: writers count here, see `launch_bytes`
         self._moved: dict[Writer, None] = {}  # sets that keep their order, so that simulated runs repeat
         self._idle: dict[Writer, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
@@ -347,7 +349,7 @@ class Flights:
         route = self._routes.get(key) if shared else None
         if route is None:
             peers = [self._pool.peer(bookie_id) for bookie_id in key[0]]
-            route = Route(self, peers, ack_quorum, flags, self._batch_bytes_max)
+            route = Route(self, peers, ack_quorum, flags, self._settings)
             if shared:
                 self._routes[key] = route
         return route

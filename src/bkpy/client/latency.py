@@ -7,12 +7,8 @@ answered count as samples, because what is given up would raise the percentile b
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
-_SAMPLES_MAX: Final = 256  # recent ones: a bookie that becomes slower or faster is noticed within that many reads
-_SAMPLES_MIN: Final = 20  # with fewer there is no percentile to speak of
-_SAMPLES_PER_LOOK: Final = 16  # sorting them for each read would cost more than it tells
-_LATE_IN_A_ROW: Final = 3  # reads, after which a bookie is slow and not only unlucky
+from bkpy.config import ClientSettings
 
 
 class ReadLatency:
@@ -21,14 +17,16 @@ class ReadLatency:
     `speculative` counts replicas that were asked because an earlier one was late, `won` those that answered first.
     """
 
-    def __init__(self, *, percentile: float, late_min_s: float, late_default_s: float) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self.speculative = 0
         self.won = 0
-        self.late_s = max(late_min_s, late_default_s)
-        self._share = percentile / 100
-        self._late_min_s = late_min_s
-        self._samples: deque[float] = deque(maxlen=_SAMPLES_MAX)
-        self._until_look = _SAMPLES_MIN
+        self.late_s = max(settings.read_late_min_s, settings.read_late_default_s)
+        self._share = settings.read_late_percentile / 100
+        self._late_min_s = settings.read_late_min_s
+        self._samples: deque[float] = deque(maxlen=settings.read_samples_max)
+        self._until_look = settings.read_samples_min
+        self._samples_per_look = settings.read_samples_per_look
+        self._late_in_a_row_max = settings.read_late_in_a_row
         self._late_in_a_row: dict[str, int] = {}
 
     def answered(self, bookie_id: str, seconds: float) -> None:
@@ -37,7 +35,7 @@ class ReadLatency:
         self._samples.append(seconds)
         self._until_look -= 1
         if self._until_look <= 0:
-            self._until_look = _SAMPLES_PER_LOOK
+            self._until_look = self._samples_per_look
             ordered = sorted(self._samples)
             place = min(len(ordered) - 1, int(self._share * len(ordered)))
             self.late_s = max(self._late_min_s, ordered[place])
@@ -45,7 +43,7 @@ class ReadLatency:
     def overtaken(self, bookie_id: str) -> bool:
         """Another replica was asked later and answered first; whether this bookie is to be avoided for a while."""
         late = self._late_in_a_row[bookie_id] = self._late_in_a_row.get(bookie_id, 0) + 1
-        if late < _LATE_IN_A_ROW:
+        if late < self._late_in_a_row_max:
             return False
         del self._late_in_a_row[bookie_id]
         return True

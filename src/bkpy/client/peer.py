@@ -16,7 +16,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 from bkpy.config import ClientSettings, split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ProtocolError
@@ -25,16 +25,6 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
 from bkpy.runtime import Runtime
-
-_STALL_S: Final = 2.0  # a bookie that owes so much that writers wait, and is silent for so long, is given up
-_SLOW_S: Final = 10.0  # how long a bookie that let a call time out, or reads be late, is asked last
-_RETRY_MIN_S: Final = 0.05
-_RETRY_MAX_S: Final = 1.0
-CALLS_MAX: Final = 128  # in flight at one bookie; the others wait here, and are not refused there
-OWED_BYTES_MAX: Final = 32 << 20  # of one bookie; far above what a healthy one ever owes
-_FRAME_BYTES_MAX: Final = (
-    64 << 20
-)  # of a reply: a read of many entries, or of one that is larger than the client's limit
 
 log = logging.getLogger("bkpy.client")
 
@@ -66,7 +56,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.transport: asyncio.Transport | None = None
-        self.receive = ReceiveBuffer(_FRAME_BYTES_MAX, peer.chunks)
+        self.receive = ReceiveBuffer(peer.reply_bytes_max, peer.chunks)
         self.lost = asyncio.get_running_loop().create_future()
 
     def itself(self) -> _Connection:
@@ -119,13 +109,15 @@ class Peer:
         self.bookie_id = bookie_id
         self.entry_bytes_max = settings.entry_bytes_max  # what the bookie takes, once it has said so
         self.slow_until = 0.0  # a read has timed out: others are to be asked first
-        self.slots = asyncio.Semaphore(CALLS_MAX)  # of `request`; long polls take none
+        self.slots = asyncio.Semaphore(settings.calls_in_flight_max)  # of `request`; long polls take none
         self._answered_at = 0.0  # when it last answered an append
         self.epoch = 0  # how many connections there have been
         self.congested = False  # owes so much that writers should wait
         self._owed_bytes = 0  # of ADD frames that haven't been answered
+        self._owed_bytes_max = settings.owed_bytes_max
         self._on_congestion = on_congestion
         self.chunks = chunks
+        self.reply_bytes_max = settings.reply_bytes_max
         self._address = address
         self._settings = settings
         self._runtime = runtime
@@ -166,7 +158,7 @@ class Peer:
 
     def _owe(self, size: int) -> None:
         self._owed_bytes += size
-        if (self._owed_bytes > OWED_BYTES_MAX) is not self.congested:
+        if (self._owed_bytes > self._owed_bytes_max) is not self.congested:
             self.congested = not self.congested
             self._on_congestion(self, self.congested)
             if self.congested and self._watch is not None:
@@ -224,7 +216,7 @@ class Peer:
         `again`: as for `connect`.
 
         The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
-        `CALLS_MAX` that are in flight. A `long_poll` isn't counted among those.
+        `calls_in_flight_max` that are in flight. A `long_poll` isn't counted among those.
         """
         try:
             async with contextlib.nullcontext() if long_poll else self.slots, asyncio.timeout(timeout_s):
@@ -264,7 +256,7 @@ class Peer:
 
     def mark_slow(self) -> None:
         """Others are to be asked first for a while."""
-        self.slow_until = self._runtime.clock.monotonic() + _SLOW_S
+        self.slow_until = self._runtime.clock.monotonic() + self._settings.slow_bookie_s
 
     async def _connect_and_send(
         self, op: Op, head: bytes, body: tuple[wire.Bytes, ...], present: int | None, *, again: bool = False
@@ -322,7 +314,8 @@ class Peer:
             self._state = _State.IDLE  # nobody tries any more in the background: the next use does
 
     async def _keep_connected(self) -> None:
-        delay = _RETRY_MIN_S
+        shortest, longest = self._settings.reconnect_pause_min_s, self._settings.reconnect_pause_max_s
+        delay = shortest
         while self._state is not _State.CLOSED:
             try:
                 connection = await self._connect_once()
@@ -332,12 +325,12 @@ class Peer:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay * (1 + self._runtime.rng.random()) / 2):
                         await self._hurry.wait()
-                delay = min(delay * 2, _RETRY_MAX_S)
+                delay = min(delay * 2, longest)
                 continue
-            delay = _RETRY_MIN_S
+            delay = shortest
             self._came_up(connection)
             await connection.lost
-            await asyncio.sleep(_RETRY_MIN_S)  # a bookie that greets and hangs up at once is not asked in a tight loop
+            await asyncio.sleep(shortest)  # a bookie that greets and hangs up at once is not asked in a tight loop
 
     async def _connect_once(self) -> _Connection:
         connection: _Connection | None = None
@@ -434,8 +427,9 @@ class Peer:
         now, timeout = self._runtime.clock.monotonic(), self._settings.add_timeout_s
         sent_at = next(iter(self._adds.values()))[2]
         left = timeout - (now - sent_at)
-        if self.congested and timeout > _STALL_S:
-            left = min(left, _STALL_S - (now - max(sent_at, self._answered_at)))
+        stall = self._settings.owed_stall_timeout_s
+        if self.congested and timeout > stall:
+            left = min(left, stall - (now - max(sent_at, self._answered_at)))
         if left > 0:
             self._watch = loop.call_later(left + 0.001, self._watch_oldest)
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import Final
 
 from bkpy.client.latency import ReadLatency
 from bkpy.client.peer import Peer
@@ -13,8 +12,6 @@ from bkpy.errors import ClientClosedError
 from bkpy.metadata.registration import BookieDirectory
 from bkpy.protocol.receive_buffer import ChunkPool
 from bkpy.runtime import Runtime
-
-_CHUNKS_MAX: Final = 16  # of a megabyte each, for replies to reads
 
 
 class BookiePool:
@@ -38,13 +35,9 @@ class BookiePool:
         self._keys: dict[int, bytes] = {}
         self._key_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
         self._closed = False
-        self._chunks = ChunkPool(_CHUNKS_MAX)
+        self._chunks = ChunkPool(settings.receive_chunks_max)
         self.congested: set[Peer] = set()
-        self.latency = ReadLatency(
-            percentile=settings.read_late_percentile,
-            late_min_s=settings.read_late_min_s,
-            late_default_s=settings.read_late_default_s,
-        )
+        self.latency = ReadLatency(settings)
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
 

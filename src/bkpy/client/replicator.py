@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights, Route
@@ -28,10 +27,8 @@ from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.quorum import write_set
+from bkpy.protocol.shortfall import Shortfall
 from bkpy.runtime import Runtime
-
-_PAUSE_MIN_S: Final = 0.05  # between two attempts to replace or to reach bookies that failed
-_PAUSE_MAX_S: Final = 1.0
 
 log = logging.getLogger("bkpy.client")
 
@@ -62,6 +59,7 @@ class Replicator(abc.ABC):
         "_routes",
         "_runtime",
         "_settings",
+        "_shortfall",
         "_stalled_since",
         "_striped",
         "_told",
@@ -95,12 +93,13 @@ class Replicator(abc.ABC):
         self._told: set[str] = set()  # bookies of the present ensemble whose failure was logged
         self._reopened: dict[Batch, Reopened] = {}
         self._reopened_to = -1  # the highest id of those
-        self._pause = (_PAUSE_MIN_S, confirmed)  # before the next attempt, and last add confirmed then
+        self._pause = (settings.mend_pause_min_s, confirmed)  # before the next attempt, and last add confirmed then
         self._mending: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._stalled_since: tuple[float, int] = (runtime.clock.monotonic(), confirmed)
         self._changes: deque[float] = deque(maxlen=settings.ensemble_changes_max)
         self._entry_bytes_max = settings.entry_bytes_max
+        self._shortfall: Shortfall | None = None  # made by the first failure
         self._route()
 
     @property
@@ -179,6 +178,8 @@ class Replicator(abc.ABC):
                 self._confirm(confirmed)
 
     def accepted(self, batch: Batch, bookie_id: str) -> None:
+        if self._shortfall is not None:
+            self._shortfall.accepted(bookie_id, batch)
         reopened = self._reopened.get(batch)
         if reopened is None or self._error is not None:
             return
@@ -186,7 +187,10 @@ class Replicator(abc.ABC):
         if not batch.done and reopened.complete:
             self.completed(batch)
 
-    def bookie_failed(self, bookie_id: str, error: BookKeeperError) -> None:
+    def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
+        if self._shortfall is None:
+            self._shortfall = Shortfall()
+        self._shortfall.failed(bookie_id, entry_id, self._metadata)
         if self._error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says is of no account
         if bookie_id not in self._failed:
@@ -279,8 +283,8 @@ class Replicator(abc.ABC):
         """Longer and longer while nothing is confirmed: bookies that can be reached may go on refusing."""
         pause, confirmed = self._pause
         if confirmed != self._confirmed:
-            pause = _PAUSE_MIN_S
-        self._pause = (min(pause * 2, _PAUSE_MAX_S), self._confirmed)
+            pause = self._settings.mend_pause_min_s
+        self._pause = (min(pause * 2, self._settings.mend_pause_max_s), self._confirmed)
         return pause
 
     def _give_up(self) -> bool:
@@ -386,6 +390,8 @@ class Replicator(abc.ABC):
                 if bookie_id not in old and bookie_id not in reopened.accepted:
                     missing.setdefault(bookie_id, []).append(batch)
         self._acks.reopen(undone)
+        if self._shortfall is not None:
+            self._shortfall.moved(self._metadata)
         for bookie_id, batches in missing.items():
             self._flights.resend(self, bookie_id, batches, self._flags)
         log.info("ledger %d: entries from %d on go to %s", self._ledger_id, self._confirmed + 1, ", ".join(ensemble))
@@ -407,6 +413,8 @@ class Replicator(abc.ABC):
                 members = members_of(batch.first_id, self.ensemble, self._metadata.write_quorum)
                 if bookie_id in members and bookie_id not in self._reopen(batch, members).accepted:
                     batches.append(batch)
+            if self._shortfall is not None:
+                self._shortfall.sent_again(bookie_id, batches, self._confirmed)
             self._flights.resend(self, bookie_id, batches, self._flags)
 
     def _forget_reopened(self, confirmed: int) -> None:

@@ -11,7 +11,6 @@ the ledger has taken in what was told; nothing is left behind by `close`.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from bkpy.client.pool import BookiePool
 from bkpy.client.view import LedgerView, proven
@@ -22,10 +21,6 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 from bkpy.protocol.records import RecordCodec
 from bkpy.runtime import Runtime
-
-# Between two rounds of polls. While a ledger is written to all the time, every poll would be answered at once, and cost
-# bookies more than the appends do; after a pause in the writing, the first news comes without any delay.
-_ROUND_MIN_S: Final = 0.01
 
 
 class Tail:
@@ -66,7 +61,8 @@ class Tail:
             if self._error is not None:
                 raise self._error
             self._look_again.clear()
-            if (pause_s := self._round_at + _ROUND_MIN_S - now()) > 0:
+            # After a pause in the writing, the first news comes without any delay.
+            if (pause_s := self._round_at + self._settings.tail_round_min_s - now()) > 0:
                 await asyncio.sleep(pause_s)
                 continue
             self._round_at = now()

@@ -7,7 +7,7 @@ anything is acknowledged on it; a writer never closes a ledger that somebody is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -57,6 +57,18 @@ class LedgerWriter(Appends):
         self._forced_length = 0  # up to `_lac`, where syncs are deferred
         self._epochs = self._connections()
         self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def under_replicated(self) -> Mapping[str, int]:
+        """The bookies that may lack acknowledged entries which they are to hold, each with the first of those.
+
+        An entry is acknowledged once `ack_quorum` bookies have it. One that could not take it (its disk is full, it
+        died) and that nobody could replace in time lacks it, until somebody copies it there. Empty if every
+        acknowledged entry is on its whole write set, or still on its way to the rest of it, as far as this writer
+        knows: a bookie that has not answered yet counts as one that will. Nothing is lost with it while the others
+        are there; the property keeps its value after `close`, which logs a warning that says the same.
+        """
+        return {} if self._shortfall is None else self._shortfall.up_to(self._confirmed)
 
     # --- syncing and publishing -------------------------------------------------------------------------------------
 
@@ -260,6 +272,12 @@ class LedgerWriter(Appends):
         """The last entry and the length to close the ledger with."""
         if self._deferred and self._error is None and self._lac < self._confirmed:
             await self.force()
+        if lacking := self.under_replicated:
+            log.warning(
+                "ledger %d: closed with acknowledged entries on fewer bookies than its write quorum: %s",
+                self._ledger_id,
+                ", ".join(f"bookie {bookie_id} may lack those from {first} on" for bookie_id, first in lacking.items()),
+            )
         return self._lac, self._forced_length if self._deferred else self._length
 
     def abandon(self) -> None:

@@ -21,7 +21,6 @@ from tests.stepping import naming, run_to
 
 import bkpy
 from bkpy.client.connect import Client
-from bkpy.client.peer import CALLS_MAX
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import client_settings
 from bkpy.metadata.memory import MemorySession
@@ -64,7 +63,7 @@ async def settled(client: Client) -> None:
     await eventually(lambda: all(name.startswith(LASTING) for name in running(client)))
     for peer in client._pool._peers.values():
         await eventually(lambda peer=peer: not peer._calls and not peer._adds)  # type: ignore[misc]
-        assert peer.slots._value == CALLS_MAX
+        assert peer.slots._value == client._settings.calls_in_flight_max
 
 
 async def written(client: Client, **ledger: Any) -> LedgerWriter:

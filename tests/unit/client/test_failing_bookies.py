@@ -539,7 +539,7 @@ async def test_a_writer_closes_though_a_bookie_fails_in_the_same_turn(five: InPr
     client = await five.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    writer.bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"))
+    writer.bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0)
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     await check_copies(client, writer.ledger_id, [b"0"])

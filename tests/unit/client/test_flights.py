@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from bkpy.client.flights import Flights
+from bkpy.config import client_settings
 
 
 class Pool:
@@ -29,7 +30,7 @@ class Writer:
 
 async def test_a_writer_that_a_launch_in_the_middle_of_a_turn_held_goes_on_when_the_last_answer_comes() -> None:
     pool, writer = Pool(), Writer()
-    flights = Flights(cast(Any, pool), batch_bytes_max=1 << 18, lac_interval_s=0)
+    flights = Flights(cast(Any, pool), client_settings(explicit_lac_interval_s=0))
     flights.mark(cast(Any, writer))
     flights.launch()
     assert writer.gathered == 0

@@ -87,14 +87,10 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
 
 
 @pytest.mark.scenario(43)
-async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(
-    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up(cluster: InProcess) -> None:
     """Memory stays bounded although the ack quorum answers, and appends go on once the bookie is given up."""
-    monkeypatch.setattr(client_peer, "OWED_BYTES_MAX", 100_000)
-    monkeypatch.setattr(client_peer, "_STALL_S", 0.5)
     # Only a bookie that writers wait for is given up so soon, however long it takes them to fill what it may owe.
-    client = await cluster.client(add_timeout_s=2 * DEADLINE_S)
+    client = await cluster.client(owed_bytes_max=100_000, owed_stall_timeout_s=0.5, add_timeout_s=2 * DEADLINE_S)
     writer = await client.create_ledger()
     await writer.append(b"x")
     slow = client._pool.peer("b")

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkpy.client.latency import ReadLatency
+from bkpy.config import client_settings
 
 
 def latency(**changes: float) -> ReadLatency:
-    return ReadLatency(**{"percentile": 90.0, "late_min_s": 0.01, "late_default_s": 0.5} | changes)
+    usual = {"percentile": 90.0, "min_s": 0.01, "default_s": 0.5}
+    return ReadLatency(client_settings(**{f"read_late_{name}": value for name, value in (usual | changes).items()}))
 
 
 @pytest.mark.scenario(38)
@@ -38,7 +40,7 @@ def test_late_is_never_less_than_the_floor() -> None:
     for _ in range(100):
         reads.answered("a", 0.0001)
     assert reads.late_s == 0.01
-    assert latency(late_min_s=2.0).late_s == 2.0
+    assert latency(min_s=2.0).late_s == 2.0
 
 
 @pytest.mark.scenario(38)

@@ -13,7 +13,6 @@ from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
 import bkpy
-from bkpy.client import peer as client_peer
 from bkpy.client.connect import Client
 from bkpy.client.replicator import Replicator
 from bkpy.client.write_back import Run, WriteBack
@@ -78,8 +77,7 @@ async def test_a_writer_that_was_held_goes_on_when_resent_batches_are_answered(
     four: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new bookie owes too much by what was resent to it alone: its answer lets the writer go on."""
-    monkeypatch.setattr(client_peer, "OWED_BYTES_MAX", 20_000)
-    client = await four.client(explicit_lac_interval_s=0, add_timeout_s=2 * DEADLINE_S)
+    client = await four.client(owed_bytes_max=20_000, explicit_lac_interval_s=0, add_timeout_s=2 * DEADLINE_S)
     writer, futures = await pending_on_two(four, client, [[bytes(15_000)], [bytes(15_000)]])
     (spare,) = set("abcd") - set(writer.ensemble)
     storage = four.storage(spare)

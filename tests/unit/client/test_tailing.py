@@ -11,7 +11,6 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, add, rewrite
 
 import bkpy
-from bkpy.client import peer as client_peer
 from bkpy.client.connect import Client
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
@@ -299,9 +298,8 @@ async def test_a_tail_polls_where_bookies_refuse_to_wait(tmp_path: Path) -> None
     await cluster.stop()
 
 
-async def test_long_polls_leave_room_for_requests(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_peer, "CALLS_MAX", 2)
-    client = await cluster.client(**PATIENT)
+async def test_long_polls_leave_room_for_requests(cluster: InProcess) -> None:
+    client = await cluster.client(**PATIENT, calls_in_flight_max=2)
     writers = [await client.create_ledger() for _ in range(5)]
     followers = [await follow(cluster, client, writer.ledger_id) for writer in writers]
     for writer, follower in zip(writers, followers, strict=True):
