@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from typing import Any
 
 PATIENCE_S = 100.0
@@ -46,12 +51,28 @@ def write(uri: str, lines: bytes, *options: str) -> int:
     return int(bkpy("ledger", "write", *options, uri=uri, stdin=lines).stdout)
 
 
+def on_terminal(columns: int, *arguments: object, uri: str | None) -> list[str]:
+    """The lines that the command shows on a terminal with so many columns, without the blank ones."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    clean = {name: value for name, value in environment(uri).items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with start(*arguments, uri=uri, stdin=slave, stdout=slave, stderr=slave, env={**clean, "TERM": "xterm"}) as running:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # what Linux says when the other side is closed
+            while chunk := os.read(master, 65536):
+                shown += chunk
+        os.close(master)
+        assert running.wait(PATIENCE_S) == 0, shown.decode()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
 def start(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
     """The command, running."""
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes},
-        env=environment(uri),
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(uri), **pipes},
         # As a terminal starts it: whoever runs the tests in the background may have them ignore the signal.
         preexec_fn=_heed_interrupts,
     )

@@ -125,14 +125,40 @@ def test_show_list_and_delete(uri: str) -> None:
     other = write(uri, b"x\n")
     assert {ledger_id, other} <= set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
     assert {"ledger_id": other} in as_json("ledger", "list", uri=uri)
+    for hold in shown["fragments"][0]["holds"]:
+        assert [hold.pop(name) for name in ("state", "has_up_to", "missing_from", "error")] == [
+            "complete",
+            -1,
+            None,
+            None,
+        ]
     assert shown in as_json("ledger", "list", "--long", uri=uri)
     long = bkpy("ledger", "list", "-l", uri=uri).stdout.decode().splitlines()
     assert "2,2,1" in next(line for line in long if line.split()[0] == str(ledger_id))
 
-    assert bkpy("ledger", "delete", ledger_id, other, uri=uri).stdout == b""
+    assert bkpy("ledger", "delete", "--yes", ledger_id, other, uri=uri).stdout == b""
     assert not {ledger_id, other} & set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
-    for command in ("show", "read", "tail", "delete"):
-        assert str(ledger_id) in bkpy("ledger", command, ledger_id, uri=uri, status=1).stderr.decode()
+    for command in (["show"], ["read"], ["tail"], ["delete", "--yes"]):
+        assert str(ledger_id) in bkpy("ledger", *command, ledger_id, uri=uri, status=1).stderr.decode()
+
+
+def test_nothing_is_deleted_without_a_yes(uri: str) -> None:
+    ledger_id = write(uri, b"x\n")
+    message = bkpy("ledger", "delete", ledger_id, uri=uri, status=2).stderr.decode()
+    assert "nothing was deleted: there is nobody to ask; give --yes" in message
+    for answer in (b"n\n", b"\n", b"yes, no\n"):
+        message = bkpy("ledger", "delete", ledger_id, uri=uri, stdin=answer, status=1).stderr.decode()
+        assert message == "bkpy: nothing was deleted\n"
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"x\n"
+    assert bkpy("ledger", "delete", ledger_id, uri=uri, stdin=b"y\n").stderr == b""
+    bkpy("ledger", "read", ledger_id, uri=uri, status=1)
+
+
+def test_deleting_goes_on_past_a_ledger_that_is_missing_and_says_what_became_of_each(uri: str) -> None:
+    one, two = write(uri, b"x\n"), write(uri, b"x\n")
+    message = bkpy("ledger", "delete", "-y", one, 123456, two, one, uri=uri, status=1).stderr.decode()
+    assert message == f"bkpy: deleted: {one}, {two}; not deleted: 123456 (there is no such ledger)\n"
+    assert not {one, two} & set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
 
 
 async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
@@ -142,6 +168,13 @@ async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
         await writer.append_batch(entries)
         writer.abandon()
         return writer.ledger_id
+
+
+def shares(uri: str, ledger_id: int) -> list[list[str]]:
+    """What `ledger show` says of the three bookies of a ledger with one fragment, behind their names."""
+    lines = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode().splitlines()
+    (head,) = [i for i, line in enumerate(lines) if "has to hold" in line]
+    return [line.split("bookie-")[1].split()[1:] for line in lines[head + 1 : head + 4]]
 
 
 def test_show_says_which_entries_each_bookie_has_to_hold(uri: str) -> None:
@@ -160,11 +193,8 @@ def test_show_says_which_entries_each_bookie_has_to_hold(uri: str) -> None:
     assert "no end yet" not in shown
 
     whole = write(uri, b"x\n" * 10)
-    assert [line.split()[-2:] for line in bkpy("ledger", "show", whole, uri=uri).stdout.decode().splitlines()[-3:]] == [
-        ["all", "10"]
-    ] * 3
-    empty = bkpy("ledger", "show", write(uri, b""), uri=uri).stdout.decode()
-    assert [line.split()[-2:] for line in empty.splitlines()[-3:]] == [["none", "0"]] * 3
+    assert shares(uri, whole) == [["all", "10", "complete"]] * 3
+    assert shares(uri, write(uri, b"")) == [["none", "0", "complete"]] * 3
 
 
 def test_the_ledger_of_a_writer_that_is_gone_is_recovered(uri: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,21 +89,44 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A table on standard output; numbers to the right. A column's name is its heading."""
+    """A table on standard output; numbers to the right. A column's name is its heading.
+
+    On a terminal that is too narrow for it, each row becomes a paragraph: nothing is cut off.
+    """
     from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH_MAX
-    console.print(table)
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=any(columns), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    wide = Measurement.get(console, console.options.update(max_width=_TABLE_WIDTH_MAX), table).maximum
+    if wide <= console.width or not any(columns):
+        console.print(table)
+        return
+    if title is not None:
+        click.echo(title)
+    for row in rows:
+        click.echo(_paragraph(columns, row, console.width))
+
+
+def _paragraph(columns: Sequence[str], row: Sequence[object], width: int) -> str:
+    """The row's cells with their headings, in as many lines as it takes. A cell is broken only if it is wider."""
+    cells = [f"{name} {_cell(value)}" for name, value in zip(columns, row, strict=True) if _cell(value)]
+    lines = [cells[0]]
+    for cell in cells[1:]:
+        if len(lines[-1]) + 3 + len(cell) <= width:
+            lines[-1] += f",  {cell}"
+        else:
+            lines.append(f"    {cell}")
+    return "\n".join(lines)
 
 
 def _cell(value: object) -> str:
@@ -130,6 +152,34 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
         disable=not console.is_terminal,
     ) as bar:
         yield bar
+
+
+@contextlib.contextmanager
+def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A display like `progress` of `size` bytes (None: unknown) with their rate.
+
+    It is told of by calls with the bytes that have gone since the last one, and the entries acknowledged until now.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{human_bytes(round(task.finished_speed or task.speed or 0))}/s")
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        DownloadColumn(binary_units=True),
+        Rate(),
+        TextColumn("{task.fields[entries]:,} entries"),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=size, entries=0)
+        yield lambda count, entries: bar.update(task, advance=count, entries=entries)
 
 
 def say(message: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
+from bkpy.client.inspection import last_entries
 from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
 from bkpy.client.reader import LedgerReader
@@ -18,6 +19,7 @@ from bkpy.client.replicator import Replicator
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import ClientSettings, client_settings
 from bkpy.errors import (
+    BookKeeperError,
     ClientClosedError,
     ConfigError,
 )
@@ -245,6 +247,15 @@ class Client:
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         return metadata
+
+    async def last_entries(self, metadata: LedgerMetadata) -> Mapping[str, int | BookKeeperError]:
+        """By bookie of any of the ledger's fragments, the last entry of the ledger that it says it has (-1: none).
+
+        In place of that, the error for a bookie that can't be asked within `read_timeout_s` or can't tell. A bookie
+        may lack entries below its last one; this is for looking after a cluster, and proves nothing.
+        """
+        self._check_open()
+        return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
