@@ -239,7 +239,9 @@ class _EnsembleMember(ZooKeeperServer):
 def _classpath() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigError("ZooKeeper's jars come with PySpark, which is not installed: pip install 'bkpy[local]'")
+        raise ConfigError(
+            "ZooKeeper's jars come with PySpark, which is not installed: pip install '.[local]' in bkpy's source tree"
+        )
     directory = Path(spec.origin).parent / "jars"
     found = [_jar(directory, prefix) for prefix in _JARS]
     return os.pathsep.join(found)
@@ -249,7 +251,7 @@ def _jar(directory: Path, prefix: str) -> str:
     matches: Sequence[str] = sorted(glob.glob(f"{glob.escape(str(directory))}/{prefix}*.jar"))
     if not matches:
         name = prefix.removesuffix("-[0-9]")
-        raise ConfigError(f"no {name} jar in {directory}; get it with: pip install --force-reinstall 'bkpy[local]'")
+        raise ConfigError(f"no {name} jar in {directory}; get it with pip install --force-reinstall 'pyspark>=4.1'")
     return matches[-1]
 
 

@@ -182,7 +182,8 @@ def test_what_dies_stays_down_on_request(directory: Path) -> None:
 def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> None:
     port = free_port()
     for options in (["--port", port], []):  # it is remembered
-        with running(directory, "--bookies", 1, *options) as (_, uri):
+        with running(directory, "--bookies", 1, "--set", "journal_max_size_mb=3", *options) as (_, uri):
+            assert "journal_max_size_mb = 3\n" in (directory / "bookie-1" / "bookie.toml").read_text()
             assert uri == f"zk://127.0.0.1:{port}/ledgers"
     with socket.create_server(("127.0.0.1", port)):
         message = bkpy("local", "--dir", directory, "--port", port, status=1).stderr.decode()

@@ -77,3 +77,29 @@ def test_text_that_the_terminal_can_not_show_is_escaped(cluster: LocalCluster) -
     shown = bkpy("ledger", "show", ledger_id, uri=uri, PYTHONIOENCODING="ascii").stdout
     assert rb"Z\xfcrich" in shown
     assert "Zürich" in bkpy("ledger", "show", ledger_id, uri=uri, PYTHONIOENCODING="utf-8").stdout.decode()
+
+
+def test_clients_take_settings_from_the_command_line(cluster: LocalCluster) -> None:
+    uri = cluster.connect_string
+    ledger_id = int(bkpy("--set", "entry_bytes_max=10", "ledger", "write", uri=uri, stdin=b"ten bytes.\n").stdout)
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"ten bytes.\n"
+    done = bkpy("--set", "entry_bytes_max=9", "ledger", "write", "--json", uri=uri, stdin=b"ten bytes.\n", status=1)
+    assert b"line 1 is longer than 9 bytes" in done.stderr
+    for wrong, words in [
+        ("read_timeout=1", ["unknown setting read_timeout;", "read_timeout_s"]),
+        ("read_timeout_s=soon", ["read_timeout_s", "'soon'"]),
+    ]:
+        message = bkpy("--set", wrong, "ledger", "list", uri=uri, status=1).stderr.decode()
+        assert all(word in message for word in words), message
+    assert b"NAME=VALUE, not 'x'" in bkpy("--set", "x", "ledger", "list", uri=uri, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [(["l"], {"local", "ledger"}), (["ledger", "re"], {"read", "recover"}), (["ledger", "list", "--l"], {"--long"})],
+)
+def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[str]) -> None:
+    line = " ".join(["bkpy", *words])
+    completion = {"_BKPY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    shown = bkpy(**completion).stdout.decode().split()
+    assert {entry.partition(",")[2] for entry in shown} == wanted

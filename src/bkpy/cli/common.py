@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from rich.progress import Progress
 
+    from bkpy.client.connect import Client
+    from bkpy.config import ClientSettings
     from bkpy.metadata.store import MetadataStore
 
 T = TypeVar("T")
@@ -36,6 +40,49 @@ connect_option = click.option(
     callback=_required_uri,
     help="The cluster, as zk://HOST:PORT[,HOST:PORT...]/ROOT.  [env: BKPY_CONNECT]",
 )
+
+
+def given_settings(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Settings from `NAME=VALUE`. A value is a number, true, false or a list as JSON has them; any other is text."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+_client_settings: dict[str, Any] = {}
+
+
+def set_client_settings(values: dict[str, Any]) -> None:
+    """Clients are made with these. `ConfigError` if one is unknown or out of its range."""
+    from bkpy.config import client_settings
+
+    if values:
+        client_settings(**values)
+    _client_settings.clear()
+    _client_settings.update(values)
+
+
+def settings() -> ClientSettings:
+    """What clients are made with."""
+    from bkpy.config import client_settings
+
+    return client_settings(**_client_settings)
+
+
+def connect(uri: str) -> AbstractAsyncContextManager[Client]:
+    """A client of the cluster, with the settings from the command line."""
+    import bkpy
+
+    return bkpy.connect(uri, **_client_settings)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
@@ -76,7 +123,12 @@ async def metadata(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
     from bkpy.metadata.connect import connect_store
     from bkpy.runtime import real_runtime
 
-    store, root = await connect_store(uri, real_runtime(), session_timeout_s=10.0)
+    store, root = await connect_store(
+        uri,
+        real_runtime(),
+        session_timeout_s=settings().session_timeout_s,
+        connect_timeout_s=settings().metadata_timeout_s,
+    )
     try:
         yield store, root
     finally:

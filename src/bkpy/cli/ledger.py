@@ -11,6 +11,7 @@ import click
 
 from bkpy.cli import describe
 from bkpy.cli.common import (
+    connect,
     connect_option,
     json_option,
     print_json,
@@ -285,9 +286,8 @@ def _reason(error: BookKeeperError) -> str:
 
 
 async def _create(uri: str, creation: dict[str, Any]) -> int:
-    import bkpy
 
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         writer = await client.create_ledger(**_creation_arguments(creation))
         await writer.close()
         return writer.ledger_id
@@ -325,10 +325,9 @@ def _json_line(ledger_id: int, entry_id: int, data: bytes) -> bytes:
 async def _read(
     uri: str, ledger_id: int, first: int, last: int | None, unconfirmed: bool, form: _Formatter, password: bytes
 ) -> None:
-    import bkpy
 
     out = sys.stdout.buffer
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         end = reader.last_add_confirmed if last is None else last
         if unconfirmed:
@@ -385,10 +384,9 @@ def _past_the_end(reader: LedgerReader, entry_id: int) -> bkpy.NoSuchEntryError:
 
 
 async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password: bytes) -> None:
-    import bkpy
 
     out = sys.stdout.buffer
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         async for entry in reader.tail(first):
             out.write(form(ledger_id, entry.entry_id, entry.data))
@@ -398,9 +396,8 @@ async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password
 
 async def _metadata(uri: str, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
     """The ledger's metadata, and by bookie the last entry that it has."""
-    import bkpy
 
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         metadata = await client.ledger_metadata(ledger_id)
         return metadata, await client.last_entries(metadata)
 
@@ -408,9 +405,7 @@ async def _metadata(uri: str, ledger_id: int) -> tuple[LedgerMetadata, Mapping[s
 async def _recover(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
     import time
 
-    import bkpy
-
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         before = await client.ledger_metadata(ledger_id)
         started = time.monotonic()
         with progress(unit="") as bar:
@@ -434,7 +429,7 @@ async def _recover(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
 async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]]:
     import bkpy
 
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         found: list[tuple[int, LedgerMetadata | None]] = []
         async for ledger_id in client.list_ledgers():
             if not long_:
@@ -449,7 +444,7 @@ async def _delete(uri: str, wanted: list[int], deleted: list[int], failed: dict[
     """Delete one after the other, noting what became of each. Only a missing one is a reason to go on."""
     import bkpy
 
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         for ledger_id in wanted:
             try:
                 await client.delete_ledger(ledger_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import json_option, print_json, run, say
+from bkpy.cli.common import given_settings, json_option, print_json, run, say
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -29,8 +29,16 @@ if TYPE_CHECKING:
 @click.option(
     "--restart/--no-restart", default=True, show_default=True, help="Start what has ended by itself again, or leave it."
 )
+@click.option(
+    "--set",
+    "config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=given_settings,
+    help="A setting of the bookies (bkpy bookie run --help lists them); may be given several times.",
+)
 @json_option
-def local(directory: str, bookies: int, port: int | None, restart: bool, as_json: bool) -> int:
+def local(directory: str, bookies: int, port: int | None, restart: bool, config: dict[str, Any], as_json: bool) -> int:
     """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print what to connect to.
 
     Run it again on the same directory and it finds its data. A process that dies is started again, after a pause that
@@ -38,7 +46,7 @@ def local(directory: str, bookies: int, port: int | None, restart: bool, as_json
     """
     from bkpy.local import LocalCluster
 
-    return run(_serve(LocalCluster(directory, bookies, port=port), restart, as_json))
+    return run(_serve(LocalCluster(directory, bookies, config, port=port), restart, as_json))
 
 
 async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import bkpy
-from bkpy.cli.common import human_bytes, say, transfer
+from bkpy.cli.common import connect, human_bytes, say, settings, transfer
 from bkpy.cli.lines import lines_of, source
-from bkpy.config import ClientSettings
 
 if TYPE_CHECKING:
     from bkpy.client.writer import LedgerWriter
@@ -30,8 +29,7 @@ class Writing:
 
         Also after Ctrl-C or an error what was appended is kept, and readers learn that no more will come.
         """
-        entry_bytes_max = ClientSettings().entry_bytes_max
-        async with source(path) as (chunks, size), bkpy.connect(uri) as client:
+        async with source(path) as (chunks, size), connect(uri) as client:
             self._started = time.monotonic()
             self._writer = writer = await client.create_ledger(**creation)
             try:
@@ -39,7 +37,7 @@ class Writing:
                     click.echo(writer.ledger_id)
                     sys.stdout.flush()
                 with transfer(f"ledger {writer.ledger_id}", size) as advance:
-                    async for lines in lines_of(chunks, entry_bytes_max):
+                    async for lines in lines_of(chunks, settings().entry_bytes_max):
                         await _append(writer, lines)
                         advance(sum(map(len, lines)) + len(lines), self._acknowledged)
                     await writer.flush()

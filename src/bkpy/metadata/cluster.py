@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bkpy.errors import ConfigError, CorruptDataError, NoSuchClusterError
@@ -30,9 +31,16 @@ class Cluster:
 async def init_cluster(store: MetadataStore, root: str, layout: str = LONG_HIERARCHICAL.name) -> Cluster:
     """Make a new cluster under `root`, all at once.
 
-    Raises `ConfigError`, with nothing changed, when there is a cluster already or no layout of that name.
+    Raises `ConfigError`, with nothing changed, when there is a cluster already, under `root` or a node above it, or no
+    layout of that name.
     """
     chosen = layout_named(layout)
+    for above in _above(root):
+        if await store.exists(f"{above}/{paths.INSTANCE_ID}"):
+            raise ConfigError(
+                f"{root} lies inside the tree of the cluster under {above or '/'}, whose nodes are its own to name: "
+                "choose another root"
+            )
     instance_id = _uuid(store.runtime.rng.randbytes(16))
     await ensure_path(store, root)
     # The instance id comes first: it is unique, so after a lost connection it tells whose cluster this is.
@@ -49,6 +57,13 @@ async def init_cluster(store: MetadataStore, root: str, layout: str = LONG_HIERA
     except NodeExists as refusal:
         raise ConfigError(f"there is a cluster already under {root} (it has {refusal.node})") from None
     return _cluster(store, root, instance_id, chosen)
+
+
+def _above(root: str) -> Iterator[str]:
+    """The nodes above `root`, the nearest first; the last one is the tree's own root, ""."""
+    while root:
+        root = root.rpartition("/")[0]
+        yield root
 
 
 async def open_cluster(store: MetadataStore, root: str) -> Cluster:

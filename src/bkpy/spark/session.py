@@ -38,7 +38,7 @@ def local_session(app_name: str, *, master: str = "local[*]", config: Mapping[st
         import pyarrow  # noqa: F401 - the data source needs it, and it is told here rather than by a failed task
         from pyspark.sql import SparkSession
     except ImportError as e:
-        raise ConfigError(f"{e.name} is missing; get it with: pip install 'bkpy[spark]'") from None
+        raise ConfigError(f"{e.name} is missing; get it with pip install '.[spark]' in bkpy's source tree") from None
     local = master.startswith("local")
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**_QUIET, **(_PRIVATE if local else {}), **(config or {})}.items():

@@ -75,5 +75,5 @@ def test_the_next_entry_of_a_share_is_the_lowest_behind_the_given_one(size: int,
         for share in fragment.shares:
             held = entries(share, 100)
             for given in range(-1, 40):
-                assert share.following(given) == next(entry_id for entry_id in held if entry_id > given)
+                assert share.following(given) == next((entry_id for entry_id in held if entry_id > given), None)
     assert all(share.following(-1) is None for f in holdings(ledger(3, 2, (0,), -1)) for share in f.shares)
