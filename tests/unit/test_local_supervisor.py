@@ -57,7 +57,7 @@ async def watched(parts: list[Shell], lines: int, **settings: float | bool) -> l
 
     watching = asyncio.ensure_future(Supervisor(parts, say, **settings).watch())  # type: ignore[arg-type]
     try:
-        await enough.wait()
+        await asyncio.wait([watching, asyncio.ensure_future(enough.wait())], return_when=asyncio.FIRST_COMPLETED)
     finally:
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):

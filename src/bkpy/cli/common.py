@@ -92,10 +92,13 @@ class Terminated(BaseException):
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise."""
-    import uvloop
+    try:
+        import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_terminable(coroutine))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_terminable(coroutine))
+    finally:
+        coroutine.close()  # Ctrl-C may have come before it was begun
 
 
 async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:
