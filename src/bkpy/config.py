@@ -330,6 +330,13 @@ class BookieSettings(MetadataSettings):
         host, port = split_address(self.listen)
         if self.advertised_address is None and _is_wildcard(host):
             raise ValueError(f"advertised_address is needed, because clients can't connect to {host}")
+        if self.advertised_address is not None:
+            host, advertised = split_address(self.advertised_address)
+            if _is_wildcard(host) or advertised == 0:
+                raise ValueError(
+                    f"advertised_address = {self.advertised_address!r}: clients can't connect to that; give the host "
+                    "and port at which they reach this bookie"
+                )
         if port == 0 and self.bookie_id == _id_of(self.listen):
             raise ValueError("bookie_id is needed when the port to listen at is 0, because the address will change")
         if self.entry_bytes_max + 64 * KIB > self.frame_bytes_max:

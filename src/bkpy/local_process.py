@@ -170,6 +170,16 @@ class ManagedProcess:
             self._popen.send_signal(number)
 
 
+def how_it_ended(exit_status: int | None) -> str:
+    """What an exit status (minus the signal's number if one ended the process) says, as the end of a sentence."""
+    if exit_status is None or exit_status >= 0:
+        return f"has ended with status {exit_status}"
+    try:
+        return f"was ended by {signal.Signals(-exit_status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was ended by signal {-exit_status}"
+
+
 async def poll(condition: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
     """Wait until `condition()` is true; False if it is not within `timeout_s` seconds (None: wait for ever)."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s

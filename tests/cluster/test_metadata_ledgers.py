@@ -83,6 +83,18 @@ async def test_a_cluster_is_made_once_and_found_again(harness: Harness, store: M
     assert (await open_cluster(store, root)).instance_id == made.instance_id
 
 
+async def test_a_cluster_inside_anothers_tree_is_refused(harness: Harness, store: MetadataStore) -> None:
+    outer = await init_cluster(store, f"{harness.root}/outer")
+    for inside in ("inner", "a/b/c", "00"):
+        with pytest.raises(
+            ConfigError, match=f"{inside} lies inside the tree of the cluster under {harness.root}/outer"
+        ):
+            await init_cluster(store, f"{harness.root}/outer/{inside}")
+    assert not {"inner", "a", "00"} & set(await store.children(f"{harness.root}/outer"))
+    beside = await init_cluster(store, f"{harness.root}/outer2")
+    assert beside.instance_id != outer.instance_id
+
+
 @pytest.mark.scenario(62)
 async def test_of_many_who_make_the_cluster_at_once_one_succeeds(harness: Harness, store: MetadataStore) -> None:
     others = [store, await harness.open()]

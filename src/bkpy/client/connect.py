@@ -11,6 +11,7 @@ from typing import Any, Final, assert_never
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
+from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
@@ -21,7 +22,7 @@ from bkpy.client.recovery import LedgerRecovery
 from bkpy.client.replicator import Replicator
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import ClientSettings, client_settings
-from bkpy.errors import ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.ledgers import Created
@@ -273,6 +274,15 @@ class Client(OfThisProcess):
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         return metadata
+
+    async def last_entries(self, metadata: LedgerMetadata) -> Mapping[str, int | BookKeeperError]:
+        """By bookie of any of the ledger's fragments, the last entry of the ledger that it says it has (-1: none).
+
+        In place of that, the error for a bookie that can't be asked within `read_timeout_s` or can't tell. A bookie
+        may lack entries below its last one; this is for looking after a cluster, and proves nothing.
+        """
+        self._check_open()
+        return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""

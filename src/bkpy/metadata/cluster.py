@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -36,11 +37,17 @@ async def init_cluster(
 ) -> Cluster:
     """Make a new cluster under `root`, all at once.
 
-    Raises `ConfigError`, with nothing changed, when there is a cluster already or no layout of that name, and
-    `MetadataUnavailableError`.
+    Raises `ConfigError`, with nothing changed, when there is a cluster already, under `root` or a node above it, or no
+    layout of that name, and `MetadataUnavailableError`.
     """
     attempts_max = settings.metadata_write_attempts_max
     chosen = layout_named(layout)
+    for node in _above(root):
+        if await store.exists(f"{node}/{paths.INSTANCE_ID}"):
+            raise ConfigError(
+                f"{root} lies inside the tree of the cluster under {node or '/'}, whose nodes are its own to name: "
+                "choose another root"
+            )
     instance_id = _uuid(store.runtime.rng.randbytes(16))
     above = await ensure_path(store, root, attempts_max=attempts_max)
     if isinstance(above, NotDone):
@@ -68,6 +75,13 @@ async def init_cluster(
             raise told(outcome)
         case _:
             assert_never(outcome)
+
+
+def _above(root: str) -> Iterator[str]:
+    """The nodes above `root`, the nearest first; the last one is the tree's own root, ""."""
+    while root:
+        root = root.rpartition("/")[0]
+        yield root
 
 
 async def open_cluster(store: MetadataStore, root: str, *, settings: ClientSettings = _DEFAULTS) -> Cluster:

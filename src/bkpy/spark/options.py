@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
+from bkpy import password_file
 from bkpy.config import GIB, MIB
 from bkpy.errors import ConfigError
 from bkpy.metadata.uri import parse_uri
@@ -72,13 +72,8 @@ class SourceOptions:
 
 
 def read_password(path: str | None) -> bytes:
-    """What the file says, without one line break at its end; empty for no file. `ConfigError` if it can't be read."""
-    if path is None:
-        return b""
-    try:
-        return Path(path).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as e:
-        raise ConfigError(f"the password file can't be read: {e.strerror}", path=path) from e
+    """The password in the file, as `password_file.read_password` reads it; empty for no file."""
+    return b"" if path is None else password_file.read_password(path)
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
