@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 
 # Two processes of tests, each with a ZooKeeper, bookies and ports of its own; 1 runs them in one, in the usual order.
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadgroup --no-loadscope-reorder)
+PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo test test-full test-privileged mutants check golden scenarios sim bench bench-memory bench-peers clean
 

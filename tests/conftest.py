@@ -30,33 +30,38 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("bkpy")
 
 
-# Where the suite runs in several processes, in this order: what takes longest first, so that they end together.
+# Where the suite runs in several processes (`-n 2`), in this order: the longest first, so that they end together.
 _LONGEST_FIRST = ("spark", "cluster", "compat", "faults", "sim", "unit")
+_PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
+_MODULES_SHARING = ("cluster", "compat", "faults")  # one cluster for the tests of a module
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture in one process; others go to whichever is free (`--dist loadgroup`)."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    for item in items:
-        if (scope := _shared_scope(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(scope))
-    items.sort(key=lambda item: (_place(item), item.get_closest_marker("xdist_group") is None))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: _place(_part(item.nodeid)))
 
 
-def _shared_scope(item: pytest.Item) -> str | None:
-    """The package or module whose fixtures the test uses. Those of a session are made in each process."""
-    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest's own, and not typed
-    scopes = {definition.scope for definitions in fixtures.values() for definition in definitions}
-    path = item.path.relative_to(item.config.rootpath)
-    if "package" in scopes:
-        return str(path.parent)
-    return str(path) if "module" in scopes else None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests that share a fixture in one process; others go to whichever is free."""
+    from xdist.scheduler import LoadScopeScheduling  # only where it is used
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            part = _part(nodeid)
+            if part in _PACKAGES_SHARING:
+                return part
+            return nodeid.partition("::")[0] if part in _MODULES_SHARING else nodeid
+
+    config.option.loadscopereorder = False  # the order of the items is the one that is wanted
+    return Scheduling(config, log)
 
 
-def _place(item: pytest.Item) -> int:
-    part = item.path.relative_to(Path(__file__).parent).parts[0]
+def _part(nodeid: str) -> str:
+    return Path(nodeid.partition("::")[0]).parts[1]
+
+
+def _place(part: str) -> int:
     return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 

@@ -36,6 +36,7 @@ class Ledger(NamedTuple):
     confirmed: int
     fenced_on: list[str]
     write_quorum: int
+    ack_quorum: int
 
 
 class Inherited(NamedTuple):
@@ -73,6 +74,7 @@ async def inherit(version: str, directory: Path, zookeeper: ZooKeeperServer) -> 
             ledger["confirmed"],
             ledger["fenced_on"],
             ledger["write_quorum"],
+            ledger["ack_quorum"],
         )
         for name, ledger in contents["ledgers"].items()
     }
@@ -200,5 +202,9 @@ async def test_what_was_left_open_is_recovered_whole(inherited: Inherited) -> No
             ledger = inherited.ledgers[name]
             async with await client.recover_ledger(ledger.id) as reader:
                 assert [e.data async for e in reader.read()] == ledger.entries, name
-            for bookie in inherited.bookies.values():
-                assert await raw.add(bookie.address, ledger.id, len(ledger.entries), b"too late") == raw.FENCED
+            statuses = [
+                await raw.add(bookie.address, ledger.id, len(ledger.entries), b"too late")
+                for bookie in inherited.bookies.values()
+            ]
+            # No ack quorum is left without a fence. The others may be without, if they were slow to answer.
+            assert statuses.count(raw.FENCED) > ledger.write_quorum - ledger.ack_quorum, name

@@ -128,7 +128,7 @@ def check_without(project: Project, mutants: Sequence[Mutant], jobs: int) -> str
     """Run all their tests with the sources as they are; what pytest wrote if they don't pass, else nothing."""
     ids = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     with project.copy() as source:
-        parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
+        parallel = ["-n", str(jobs)] if jobs > 1 else []
         status, output = project.run_tests(ids, source, *parallel, timeout_s=3600.0)
     return "" if status == 0 else output
 
