@@ -89,6 +89,13 @@ MUTANTS: list[Mutant] = [
         (f"{WRITE}test_copies_that_are_missing_are_told_of",),
     ),
     Mutant(
+        "copies that are on their way count as missing",
+        "one write of six on a healthy cluster warns of copies that are there",
+        "for bookie_id, first in self._lacking.items():",
+        "for bookie_id, first in self._lacking.items() or [('a bookie', 0)]:",
+        (f"{WRITE}test_success_is_told_of_with_its_rate",),
+    ),
+    Mutant(
         "what a bookie lacks begins behind the first entry that it lacks",
         "somebody who copies what is missing leaves a hole",
         "start if start > entry_id else start + ((entry_id - start) // self.step + 1) * self.step",

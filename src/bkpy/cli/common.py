@@ -217,6 +217,7 @@ def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -225,12 +226,13 @@ def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]
 
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        DownloadColumn(binary_units=True),
-        Rate(),
-        TextColumn("{task.fields[entries]:,} entries"),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None),  # what the others leave
+        DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
+        Rate(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[entries]:,} entries", table_column=Column(no_wrap=True)),
         console=console,
+        expand=True,
         disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task(what, total=size, entries=0)

@@ -23,6 +23,7 @@ class Writing:
         self._writer: LedgerWriter | None = None
         self._started = self._ended = 0.0
         self._closed = False
+        self._lacking: dict[str, int] = {}
 
     async def run(self, uri: str, path: str, creation: dict[str, Any], announce: bool) -> None:
         """Append the lines of the file, or of standard input for `-`, and close the ledger.
@@ -43,9 +44,13 @@ class Writing:
                     await writer.flush()
                     advance(0, self._acknowledged)
             finally:
-                await writer.close()
-                self._closed = True
-                self._ended = time.monotonic()
+                try:
+                    await writer.close()
+                    self._closed = True
+                finally:
+                    # Not later: the end of the client fails what is still on its way to the last bookie of each entry.
+                    self._lacking = dict(writer.under_replicated)
+                    self._ended = time.monotonic()
 
     @property
     def _acknowledged(self) -> int:
@@ -59,7 +64,7 @@ class Writing:
             "entries": self._acknowledged,
             "bytes": self._writer.length,
             "seconds": self._ended - self._started,
-            "under_replicated": dict(self._writer.under_replicated),
+            "under_replicated": self._lacking,
         }
 
     def summary(self) -> str:
@@ -93,7 +98,7 @@ class Writing:
         """Name the bookies that may lack acknowledged entries. Nothing is lost while the others are there."""
         if self._writer is None:
             return
-        for bookie_id, first in self._writer.under_replicated.items():
+        for bookie_id, first in self._lacking.items():
             say(
                 f"bkpy: warning: ledger {self._writer.ledger_id} has fewer copies than its write quorum: bookie "
                 f"{bookie_id} may lack acknowledged entries from {first} on"
