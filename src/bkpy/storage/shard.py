@@ -8,6 +8,7 @@ start; at most one checkpoint runs at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -168,6 +169,10 @@ class Shard:
             while await self._flush_worker.run(flush.step):
                 pass
             flushed = await self._flush_worker.run(flush.commit, marks, close_log)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error says why
+                await self._flush_worker.run(flush.abandon)
+            raise
         finally:
             self._log = flush.log
         self.row = flushed.shard

@@ -265,6 +265,8 @@ class _Starter:
                 f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
             )
             cut(self._files, path, offset, read_bytes=read_bytes)
+        for path in replay.unfinished:  # a start that found no space left them behind, and this one needs it
+            self._files.unlink(path)
         self._observer.replayed(frames, size)
 
     def _judge(self, storage: LedgerStorage, replay: JournalReplay, seen: int) -> int:
