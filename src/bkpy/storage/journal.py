@@ -108,7 +108,7 @@ class JournalWriter:
     def retain(self, lowest: int) -> None:
         """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
         below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
-        old = below[: len(below) - self._backups] if self._backups else below
+        old = below[: max(0, len(below) - self._backups)]
         spare = max(0, len(old) - self._recycled_max)
         for file_id in old[:spare]:
             self._files.unlink(f"{self._directory}/{file_name(file_id)}")
