@@ -22,7 +22,8 @@ from bkpy.storage.entry_log import LogWriter, Place
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.journal_format import Mark
-from bkpy.storage.memtable import Batch, Generation, index_frames
+from bkpy.storage.memtable import Generation, index_frames
+from bkpy.storage.overlaps import Batch
 from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import verifies
 

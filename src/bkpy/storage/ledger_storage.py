@@ -280,7 +280,7 @@ class LedgerStorage:
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
         """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
-        state = (await self.states((ledger_id,)))[ledger_id]
+        state = await self._looked_up(ledger_id)
         if state is None:
             return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
         found = await self.shards[state.shard].read(state, first, last, bytes_max)
@@ -288,7 +288,7 @@ class LedgerStorage:
 
     async def last_entry(self, ledger_id: int) -> LastEntry:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
-        state = (await self.states((ledger_id,)))[ledger_id]
+        state = await self._looked_up(ledger_id)
         if state is None:
             return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
         shard = self.shards[state.shard]
@@ -298,6 +298,13 @@ class LedgerStorage:
         found = await shard.read(state, highest, highest, 1)
         entry = b"".join(found.segments)
         return LastEntry(entry, state.explicit_lac, state.fenced, True, state.limbo or not entry)
+
+    async def _looked_up(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger that is to be read, when the memtable's index is ready for that."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        if state is not None and await self.shards[state.shard].catch_up(ledger_id):
+            state = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
+        return state
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

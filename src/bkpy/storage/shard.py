@@ -108,7 +108,8 @@ class Shard:
     def _generation(self) -> Generation:
         # The bookies of a ledger fill up alike. If they all flush at once, nobody is quick to acknowledge.
         least = self._settings.memtable_fill_min
-        return Generation(least + (1 - least) * self._runtime.rng.random())
+        share = least + (1 - least) * self._runtime.rng.random()
+        return Generation(share, self._settings.memtable_step_batches)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -192,6 +193,16 @@ class Shard:
         )
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def catch_up(self, ledger_id: int) -> bool:
+        """Let the memtable's index take in what has arrived, in steps; whether others were let in between."""
+        step = self._settings.memtable_step_batches
+        waited = False
+        while not all(g.catch_up(ledger_id, step) for g in (self.sealed, self.active) if g is not None):
+            waited = True
+            step *= 2  # so that it ends although more arrives all the time
+            await asyncio.sleep(0)
+        return waited
 
     async def read(self, state: LedgerState, first: int, last: int, bytes_max: int) -> RangeRead:
         """Entries first..last of the ledger, as many as fit `bytes_max`, at least one."""

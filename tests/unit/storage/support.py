@@ -70,6 +70,7 @@ SMALLEST: dict[str, Any] = {
     "journal_read_bytes": 4096,
     "memtable_bytes_max": 1,
     "memtable_fill_min": 0.001,
+    "memtable_step_batches": 1,
     "block_bytes": 1,
     "block_run_bytes": 1,
     "entry_log_max_size_mb": 1,
