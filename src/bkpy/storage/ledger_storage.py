@@ -8,7 +8,7 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from bkpy.config import BookieSettings
@@ -100,15 +100,17 @@ class LedgerStorage:
         instance_id: str,
         expected_cookie: bytes | None,
         observer: StorageObserver = NO_OBSERVER,
+        on_moved: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> LedgerStorage:
         """Check identity, replay the journals, and be ready.
 
         `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is
-        new to the cluster, whose directories must be new too. `IdentityError` and `CorruptDataError` say what to do.
+        new to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in
+        directories, when these are at other paths now. `IdentityError` and `CorruptDataError` say what to do.
         """
         from bkpy.storage.startup import open_storage  # it builds this class
 
-        return await open_storage(settings, runtime, instance_id, expected_cookie, observer)
+        return await open_storage(settings, runtime, instance_id, expected_cookie, observer, on_moved)
 
     # --- states -------------------------------------------------------------------------------------------------------
 

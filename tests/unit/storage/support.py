@@ -207,10 +207,14 @@ class Host:
             instance_id=INSTANCE,
             expected_cookie=self.cookie,
             observer=self.reports,
+            on_moved=self._moved,
         )
         self.cookie = storage.cookie
         storage.check_invariants()
         return storage
+
+    async def _moved(self, cookie: bytes) -> None:
+        self.cookie = cookie
 
     def journal_files(self, number: int = 0) -> list[str]:
         directory = self.settings.journal_directories[number]
