@@ -139,6 +139,11 @@ class BookieSettings(MetadataSettings):
         description="share of a memtable from which on it is flushed, at random between this and all of it, so that "
         "the bookies of a ledger, which fill up alike, don't all flush at once",
     )
+    memtable_step_batches: Size = Field(
+        default=4000,
+        description="batches that a read takes into the memtable's index, a few milliseconds at most, before it lets "
+        "others go on",
+    )
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
     )

@@ -26,6 +26,7 @@ from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.runtime import Runtime
+from bkpy.storage.cookie import decode_cookie
 from bkpy.storage.ledger_storage import LedgerStorage
 
 _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
@@ -77,7 +78,9 @@ class BookieNode:
             instance_id=cluster.instance_id,
             expected_cookie=None if known is None else _identity(known[0]),
             observer=self._metrics,
+            on_moved=self._directories_moved,
         )
+        known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
         self._server = BookieServer(
             settings, storage, self._runtime, instance_id=cluster.instance_id, metrics=self._metrics
@@ -128,6 +131,15 @@ class BookieNode:
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
+
+    async def _directories_moved(self, identity: bytes) -> None:
+        """Store where they are now: from then on a copy that is left where they were is refused."""
+        known = await read_cookie(self._store, self._root, self.settings.bookie_id)
+        assert known is not None, "it had directories to move"
+        cookie = {**json.loads(known[0]), "storage": json.loads(identity)}
+        value = json.dumps(cookie, indent=1, sort_keys=True).encode()
+        await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
+        self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""

@@ -7,7 +7,7 @@ uuid inside each index agree; data is never created anew where a cookie says tha
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
@@ -48,6 +48,17 @@ class Cookie(NamedTuple):
         """Whether this is `older`, perhaps with ledger directories added."""
         n = len(older.ledger_directories)
         return self._replace(ledger_directories=self.ledger_directories[:n]) == older
+
+    @property
+    def paths(self) -> list[str]:
+        return [*self.journal_directories, *(directory.path for directory in self.ledger_directories)]
+
+    def moved(self, moves: Mapping[str, str]) -> Cookie:
+        """This, with directories at new paths."""
+        return self._replace(
+            journal_directories=tuple(moves.get(path, path) for path in self.journal_directories),
+            ledger_directories=tuple(d._replace(path=moves.get(d.path, d.path)) for d in self.ledger_directories),
+        )
 
 
 def _checksum(content: dict[str, Any]) -> int:
@@ -127,7 +138,8 @@ def check(
     if cookie.journal_directories != tuple(journal_directories):
         raise IdentityError(
             f"the bookie was created with journal_directories {', '.join(cookie.journal_directories)}, and they are "
-            f"now {', '.join(journal_directories)}; restore the setting",
+            f"now {', '.join(journal_directories)}; restore the setting, or move the directories there with all that "
+            "is in them",
             path=where,
         )
     known = [d.path for d in cookie.ledger_directories]
@@ -135,7 +147,7 @@ def check(
     if missing:
         raise IdentityError(
             f"the bookie has data in {', '.join(missing)}, which ledger_directories no longer names; add it again, "
-            "and mount its disk",
+            "and mount its disk, or move it with all that is in it to the path that stands in its place",
             path=where,
         )
     if list(ledger_directories[: len(known)]) != known:

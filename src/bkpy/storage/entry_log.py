@@ -150,7 +150,11 @@ class LogWriter:
         self._files = files
         self._directory = directory
         self._file: File = files.open(f"{directory}/{log_name(log_id)}", create=True)
-        self._file.write_durably([encode_log_header(log_id, uuid)], 0)
+        try:
+            self._file.write_durably([encode_log_header(log_id, uuid)], 0)
+        except OSError:
+            self.remove()
+            raise
         self._directory_synced = False
         self._blocks: list[FooterBlock] = []
         self._parts: list[Bytes] = []  # of what isn't written yet
@@ -195,6 +199,11 @@ class LogWriter:
         self.sync()
         self.close()
         return len(self._blocks)
+
+    def remove(self) -> None:
+        """Give up a log that nothing refers to."""
+        self.close()
+        self._files.unlink(self._file.path)
 
     def close(self) -> None:
         self._file.close()

@@ -22,7 +22,8 @@ from bkpy.storage.entry_log import LogWriter, Place
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.journal_format import Mark
-from bkpy.storage.memtable import Batch, Generation, index_frames
+from bkpy.storage.memtable import Generation, index_frames
+from bkpy.storage.overlaps import Batch
 from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import verifies
 
@@ -240,6 +241,8 @@ class Flush:
         self._changes = Changes(shard)
         self._rows: dict[int, LedgerRow] = {}
         self._wrote = False
+        self._new_logs: list[LogWriter] = []
+        self._committing = False
         self._steps = self._run()
         for log_id, row in unlisted_logs.items():
             self._changes.log(log_id, row)
@@ -296,6 +299,7 @@ class Flush:
             log_id = self._changes.shard.next_log_id
             self._changes.shard = self._changes.shard._replace(next_log_id=log_id + 1)
             self.log = self._open_log(log_id)
+            self._new_logs.append(self.log)
         self._wrote = True
         return self.log.append(ledger_id, piece.ids, piece.runs, piece.data)
 
@@ -306,6 +310,13 @@ class Flush:
             self._changes.log(self.log.log_id, LogRow(self.log.size, blocks, True))
             self.log = None
 
+    def abandon(self) -> None:
+        """After an error: remove the logs that nothing refers to, so that trying again doesn't eat up the disk."""
+        if not self._committing:  # else it may have happened
+            for log in self._new_logs:
+                log.remove()
+            self.log = None if self.log in self._new_logs else self.log
+
     def commit(self, marks: tuple[Mark, ...], close_log: bool) -> Flushed:
         """Sync the log, then commit the rows and the marks."""
         if close_log:
@@ -313,5 +324,6 @@ class Flush:
         elif self.log is not None and self._wrote:
             self.log.sync()
         self._changes.shard = self._changes.shard._replace(marks=marks)
+        self._committing = True
         self._changes.commit(self._store)
         return Flushed(self._changes.shard, self._rows)

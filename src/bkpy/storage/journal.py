@@ -8,6 +8,7 @@ is acknowledged any more, and no sync is tried again (S2); a file's directory is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -56,20 +57,31 @@ class JournalWriter:
         self.position = end
 
     def begin_file(self) -> Mark:
-        """Begin a new file at the end of the chain; the mark of its first frame."""
+        """Begin a new file at the end of the chain; the mark of its first frame.
+
+        If that fails, the file goes: what was reserved of it is space that others, and the next try, may need.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None
         existing = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None]
         now = int(self._runtime.clock.time() * 1000)
         file_id = max(now, self.position.file_id + 1, *(i + 1 for i in existing), 1)
-        self._file = self._take_file(f"{self._directory}/{file_name(file_id)}")
+        path = f"{self._directory}/{file_name(file_id)}"
+        file = self._take_file(path)
         self._nonce = self._runtime.rng.randbytes(NONCE_BYTES)
-        self._file.allocate(self._file_bytes_max)
         header = FileHeader(self._number, file_id, self._nonce, self.position.sequence, self.position.chain)
-        self._file.pwritev([encode_file_header(header)], 0)
-        self._file.fdatasync()
-        self._files.sync_dir(self._directory)
+        try:
+            file.allocate(self._file_bytes_max)
+            file.pwritev([encode_file_header(header)], 0)
+            file.fdatasync()
+            self._files.sync_dir(self._directory)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):  # the first error says why
+                self._files.unlink(path)
+            raise
+        self._file = file
         self.position = Mark(file_id, PAGE_BYTES, self.position.sequence, self.position.chain)
         return self.position
 
@@ -96,7 +108,7 @@ class JournalWriter:
     def retain(self, lowest: int) -> None:
         """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
         below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
-        old = below[: len(below) - self._backups] if self._backups else below
+        old = below[: max(0, len(below) - self._backups)]
         spare = max(0, len(old) - self._recycled_max)
         for file_id in old[:spare]:
             self._files.unlink(f"{self._directory}/{file_name(file_id)}")

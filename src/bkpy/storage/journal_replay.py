@@ -87,7 +87,11 @@ class _NextSource(NamedTuple):
 
 
 class JournalReplay:
-    """Iterates over the frames from `mark` on. `end`, `damages` and `torn` are final when the iteration has ended."""
+    """Iterates over the frames from `mark` on.
+
+    `end`, `damages`, `torn` and `unfinished` (files that were never begun: nothing is in them) are final when the
+    iteration has ended.
+    """
 
     def __init__(self, files: Files, directory: str, number: int, mark: Mark, *, read_bytes: int = 1 << 20) -> None:
         self._files = files
@@ -101,6 +105,7 @@ class JournalReplay:
         self.end = mark
         self.damages: list[Damage] = []
         self.torn: tuple[str, int] | None = None  # (file, offset) of a frame to cut
+        self.unfinished: list[str] = []
 
     def __iter__(self) -> Iterator[Frame]:
         source: _Source | None = None
@@ -168,6 +173,7 @@ class JournalReplay:
                 return _NextSource(NextFile.AHEAD, source, later)
             source.file.close()
             self._ids.pop(0)
+            self.unfinished.append(source.path)
         return _NextSource(NextFile.NONE, None, None)
 
     def _later(self, source: _Source, offset: int, nonce: bytes | None) -> int | None:

@@ -8,7 +8,7 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from bkpy.config import BookieSettings
@@ -100,15 +100,17 @@ class LedgerStorage:
         instance_id: str,
         expected_cookie: bytes | None,
         observer: StorageObserver = NO_OBSERVER,
+        on_moved: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> LedgerStorage:
         """Check identity, replay the journals, and be ready.
 
         `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is
-        new to the cluster, whose directories must be new too. `IdentityError` and `CorruptDataError` say what to do.
+        new to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in
+        directories, when these are at other paths now. `IdentityError` and `CorruptDataError` say what to do.
         """
         from bkpy.storage.startup import open_storage  # it builds this class
 
-        return await open_storage(settings, runtime, instance_id, expected_cookie, observer)
+        return await open_storage(settings, runtime, instance_id, expected_cookie, observer, on_moved)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class LedgerStorage:
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
         """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
-        state = (await self.states((ledger_id,)))[ledger_id]
+        state = await self._looked_up(ledger_id)
         if state is None:
             return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
         found = await self.shards[state.shard].read(state, first, last, bytes_max)
@@ -288,7 +290,7 @@ class LedgerStorage:
 
     async def last_entry(self, ledger_id: int) -> LastEntry:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
-        state = (await self.states((ledger_id,)))[ledger_id]
+        state = await self._looked_up(ledger_id)
         if state is None:
             return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
         shard = self.shards[state.shard]
@@ -298,6 +300,13 @@ class LedgerStorage:
         found = await shard.read(state, highest, highest, 1)
         entry = b"".join(found.segments)
         return LastEntry(entry, state.explicit_lac, state.fenced, True, state.limbo or not entry)
+
+    async def _looked_up(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger that is to be read, when the memtable's index is ready for that."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        if state is not None and await self.shards[state.shard].catch_up(ledger_id):
+            state = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
+        return state
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

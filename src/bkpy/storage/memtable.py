@@ -6,29 +6,21 @@ generation never changes again.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, count, islice, repeat
+from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Final
 
 from bkpy.protocol.messages import AddColumns
 from bkpy.runtime import Bytes
-
-# (first id, count, stride, buffer, start, end): the entries first + k * stride, k < count, in buffer[start:end].
-# A bare tuple, because hundreds of thousands of them are made for a flush.
-Batch = tuple[int, int, int, Bytes, int, int]
+from bkpy.storage.overlaps import Batch, Item, Overlaps, ascending, last_of
 
 BATCH_OVERHEAD_BYTES: Final = 200  # what a batch's column values cost in memory, besides its bytes
 STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in memory until it is written
 
 _first = itemgetter(0)
-
-
-def last_of(batch: Batch) -> int:
-    """The highest id of a batch."""
-    return batch[0] + (batch[1] - 1) * batch[2]
 
 
 def index_frames(frames: Sequence[tuple[AddColumns, Bytes]], by_ledger: defaultdict[int, list[Batch]]) -> int:
@@ -46,28 +38,44 @@ def index_frames(frames: Sequence[tuple[AddColumns, Bytes]], by_ledger: defaultd
 
 
 class LedgerView:
-    """A ledger's batches in one generation, kept in a form that range reads find their way in."""
+    """A ledger's batches in one generation, kept in a form that range reads find their way in.
 
-    __slots__ = ("_arrived", "_checked", "_ordered", "_plain", "last")
+    Those that arrived in the order of their ids are found in the order of arrival; from the first on that didn't, all
+    are sorted as they are taken in.
+    """
 
-    def __init__(self, arrived: list[Batch]) -> None:
+    __slots__ = ("_arrived", "_checked", "_in_order", "_others", "_step_batches", "last")
+
+    def __init__(self, arrived: list[Batch], step_batches: int) -> None:
         self._arrived = arrived
+        self._step_batches = step_batches
         self._checked = 0
-        self._plain = True  # ascending, without gaps in a batch, none overlaps another: arrival order is id order
-        self._ordered: list[tuple[int, int, Batch]] = []  # otherwise (first id, arrival, batch), sorted
+        self._in_order = 0  # how many of the first are ascending, none reaching into another
+        self._others: Overlaps | None = None
         self.last = -1  # the highest id
 
-    def refresh(self) -> None:
-        """Take in the batches that arrived since the last time."""
-        for i in range(self._checked, len(self._arrived)):
-            batch = self._arrived[i]
-            if self._plain and (batch[0] <= self.last or (batch[2] != 1 and batch[1] > 1)):
-                self._plain = False
-                self._ordered = sorted((b[0], n, b) for n, b in enumerate(self._arrived[:i]))
-            if not self._plain:
-                insort(self._ordered, (batch[0], i, batch))
-            self.last = max(self.last, last_of(batch))
-        self._checked = len(self._arrived)
+    def refresh(self, batches_max: int) -> bool:
+        """Take in up to that many batches that arrived since the last time; whether there are no more."""
+        end = min(len(self._arrived), self._checked + batches_max)
+        if self._others is None:
+            self._take_in_order(end)
+        while self._checked < end:
+            start, stop = self._checked, min(end, self._checked + self._step_batches)
+            batches = self._arrived[start:stop]
+            assert self._others is not None
+            self._others.add([(batch[0], i, batch) for i, batch in enumerate(batches, start)])
+            self.last = max(self.last, max(map(last_of, batches)))
+            self._checked = stop
+        return self._checked == len(self._arrived)
+
+    def _take_in_order(self, end: int) -> None:
+        for batch in self._arrived[self._checked : end]:
+            if batch[0] <= self.last:
+                self._others = Overlaps(self._step_batches)
+                return
+            self.last = last_of(batch)
+            self._in_order += 1
+            self._checked += 1
 
     @property
     def newest(self) -> Batch:
@@ -79,34 +87,39 @@ class LedgerView:
 
         Stops after about `bytes_max` bytes, but never before all that may hold `first`.
         """
+        items = self._ordered(first, last)
+        if self._others is not None:
+            items = ascending([items, *self._others.touching(first, last)])
         found: list[tuple[int, Batch]] = []
         total = 0
-        for arrival, batch in self._from(first):
-            if batch[0] > last:
-                break
-            if last_of(batch) < first:
-                continue
-            if total >= bytes_max and batch[0] > first:
-                return found, batch[0] - 1
+        for lowest, arrival, batch in items:
+            if total >= bytes_max and lowest > first:
+                return found, lowest - 1
             found.append((arrival, batch))
             total += batch[5] - batch[4]
         return found, last
 
-    def _from(self, first: int) -> Iterator[tuple[int, Batch]]:
-        if not self._plain:
-            return ((arrival, batch) for _, arrival, batch in self._ordered)
-        start = max(0, bisect_left(self._arrived, first + 1, 0, self._checked, key=_first) - 1)
-        return zip(count(start), islice(self._arrived, start, self._checked), strict=False)
+    def _ordered(self, first: int, last: int) -> Iterator[Item]:
+        """Of the batches that arrived in order, those that touch the range."""
+        arrived = self._arrived
+        start = max(0, bisect_left(arrived, first + 1, 0, self._in_order, key=_first) - 1)
+        for arrival in range(start, self._in_order):
+            batch = arrived[arrival]
+            if batch[0] > last:
+                return
+            if last_of(batch) >= first:
+                yield batch[0], arrival, batch
 
 
 class Generation:
     """Frames, and which ledgers' states changed, since the last seal.
 
-    `share`: how much of what it may hold it is to hold before it is flushed.
+    `share`: how much of what it may hold it is to hold before it is flushed. `step_batches`: what is indexed in one go.
     """
 
-    def __init__(self, share: float = 1.0) -> None:
+    def __init__(self, share: float = 1.0, step_batches: int = 4000) -> None:
         self.share = share
+        self._step_batches = step_batches
         self.frames: list[tuple[AddColumns, Bytes]] = []
         self.bytes = 0
         self.dirty: set[int] = set()  # ledgers whose state must be written with this generation
@@ -127,17 +140,25 @@ class Generation:
         return True
 
     def view(self, ledger_id: int) -> LedgerView | None:
-        """The ledger's batches, None if it has none. Only on the event loop."""
-        if self._indexed < len(self.frames):
-            index_frames(self.frames[self._indexed :], self._by_ledger)
-            self._indexed = len(self.frames)
+        """The ledger's batches, None if it has none. Only on the event loop, when `catch_up` has little to do."""
+        return self._index(ledger_id, 1 << 62)[0]
+
+    def catch_up(self, ledger_id: int, batches_max: int) -> bool:
+        """Do about that much of what `view` needs; whether there is no more."""
+        return self._index(ledger_id, batches_max)[1]
+
+    def _index(self, ledger_id: int, batches_max: int) -> tuple[LedgerView | None, bool]:
+        while self._indexed < len(self.frames):
+            if batches_max <= 0:
+                return None, False
+            batches_max -= index_frames((self.frames[self._indexed],), self._by_ledger)
+            self._indexed += 1
         view = self._views.get(ledger_id)
         if view is None:
             if ledger_id not in self._by_ledger:
-                return None
-            view = self._views[ledger_id] = LedgerView(self._by_ledger[ledger_id])
-        view.refresh()
-        return view
+                return None, True
+            view = self._views[ledger_id] = LedgerView(self._by_ledger[ledger_id], self._step_batches)
+        return view, view.refresh(max(0, batches_max))
 
     def clear(self) -> None:
         """Let go of everything, bit by bit: hundreds of thousands of objects at once would stop all threads."""

@@ -8,6 +8,7 @@ start; at most one checkpoint runs at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -107,7 +108,8 @@ class Shard:
     def _generation(self) -> Generation:
         # The bookies of a ledger fill up alike. If they all flush at once, nobody is quick to acknowledge.
         least = self._settings.memtable_fill_min
-        return Generation(least + (1 - least) * self._runtime.rng.random())
+        share = least + (1 - least) * self._runtime.rng.random()
+        return Generation(share, self._settings.memtable_step_batches)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -168,6 +170,10 @@ class Shard:
             while await self._flush_worker.run(flush.step):
                 pass
             flushed = await self._flush_worker.run(flush.commit, marks, close_log)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error says why
+                await self._flush_worker.run(flush.abandon)
+            raise
         finally:
             self._log = flush.log
         self.row = flushed.shard
@@ -187,6 +193,16 @@ class Shard:
         )
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def catch_up(self, ledger_id: int) -> bool:
+        """Let the memtable's index take in what has arrived, in steps; whether others were let in between."""
+        step = self._settings.memtable_step_batches
+        waited = False
+        while not all(g.catch_up(ledger_id, step) for g in (self.sealed, self.active) if g is not None):
+            waited = True
+            step *= 2  # so that it ends although more arrives all the time
+            await asyncio.sleep(0)
+        return waited
 
     async def read(self, state: LedgerState, first: int, last: int, bytes_max: int) -> RangeRead:
         """Entries first..last of the ledger, as many as fit `bytes_max`, at least one."""

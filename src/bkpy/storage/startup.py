@@ -7,6 +7,7 @@ anything new is journaled; limbo is durable before a mark moves past the damage 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from bkpy.config import MIB, BookieSettings
@@ -36,10 +37,11 @@ async def open_storage(
     instance_id: str,
     expected_cookie: bytes | None,
     observer: StorageObserver,
+    on_moved: Callable[[bytes], Awaitable[None]] | None,
 ) -> LedgerStorage:
     """See `LedgerStorage.open`."""
     with contextlib.ExitStack() as cleanup:
-        starter = _Starter(settings, runtime, instance_id, expected_cookie, observer, cleanup)
+        starter = _Starter(settings, runtime, instance_id, expected_cookie, observer, on_moved, cleanup)
         try:
             storage = await starter.start()
         except OSError as e:
@@ -53,6 +55,7 @@ class _Identity(NamedTuple):
 
     known: tuple[LedgerDirectory, ...]
     new: tuple[str, ...]
+    moved: bool  # some are at other paths than at the earlier start
     must_be_empty: bool  # the cluster does not know this bookie: there may be leftovers of a first start, but no data
 
 
@@ -64,6 +67,7 @@ class _Starter:
         instance_id: str,
         expected_cookie: bytes | None,
         observer: StorageObserver,
+        on_moved: Callable[[bytes], Awaitable[None]] | None,
         cleanup: contextlib.ExitStack,
     ) -> None:
         self._settings = settings
@@ -72,6 +76,7 @@ class _Starter:
         self._instance_id = instance_id
         self._expected = expected_cookie
         self._observer = observer
+        self._on_moved = on_moved
         self._cleanup = cleanup
         self._journal_directories = [_trim(path) for path in settings.journal_directories]
         self._ledger_directories = [_trim(path) for path in settings.ledger_directories]
@@ -105,6 +110,8 @@ class _Starter:
         for path in identity.new:
             uuids.append(self._add_shard(storage, path))
         cookie = self._cookie(uuids)
+        if identity.moved and self._on_moved is not None:
+            await self._on_moved(cookie.encode())
         for directory in (*self._journal_directories, *self._ledger_directories):
             if read_cookie(self._files, directory) != cookie:
                 write_cookie(self._files, directory, cookie)
@@ -123,8 +130,19 @@ class _Starter:
         if newest is None:
             for path in directories:
                 self._check_no_data(path)
-            return _Identity((), tuple(self._ledger_directories), True)
-        where = next((path for path, cookie in found.items() if cookie is newest), "the metadata store")
+            return _Identity((), tuple(self._ledger_directories), False, True)
+        if expected is not None and not found and set(directories).isdisjoint(expected.paths):
+            raise IdentityError(
+                f"bookie_id {self._settings.bookie_id} is in use with other directories ({', '.join(expected.paths)}): "
+                "give this bookie another --bookie_id, or, if it is that one, name its directories",
+                path=directories[0],
+            )
+        moves = self._moves(found)
+        if moves:
+            found = {path: cookie.moved(moves) for path, cookie in found.items()}
+            expected = expected and expected.moved(moves)
+            newest = newest.moved(moves)
+        where = next((path for path, cookie in found.items() if cookie == newest), "the metadata store")
         for path, cookie in (*found.items(), *([("the metadata store", expected)] if expected else [])):
             self._check_cookie(cookie, path)
             if not newest.extends(cookie):
@@ -132,18 +150,49 @@ class _Starter:
                     f"the cookies of {path} and {where} disagree; restore the one that is wrong", path=path
                 )
         self._check_cookie(newest, where)
-        needed = set() if expected is None else set(_directories(expected))
+        needed = set() if expected is None else set(expected.paths)
         for path in directories:
             if path in needed and path not in found:
                 raise IdentityError(
-                    "this directory has no cookie, but the bookie has data in it: mount its disk, or, if the disk "
-                    "is lost, start a new bookie under a new bookie_id",
+                    f"this directory has no cookie, but bookie {self._settings.bookie_id} has data in it: mount its "
+                    "disk; if the disk is lost, or this is to be another bookie, give it another --bookie_id",
                     path=path,
                 )
             if path not in found:
                 self._check_no_data(path)
         known = newest.ledger_directories
-        return _Identity(known, tuple(self._ledger_directories[len(known) :]), expected is None)
+        new = tuple(self._ledger_directories[len(known) :])
+        if moves and new:
+            raise IdentityError(
+                "directories were moved and others added; start the bookie once with the former alone", path=new[0]
+            )
+        return _Identity(known, new, bool(moves), expected is None)
+
+    def _moves(self, found: Mapping[str, Cookie]) -> dict[str, str]:
+        """Old and new paths of directories that were moved since they were used last, with the cookies in them.
+
+        What the metadata store has is told first of a move, so only the cookies in directories can be those from
+        before: directories that say otherwise than it are an old copy, and are refused later.
+        """
+        moves: dict[str, str] = {}
+        for cookie in found.values():
+            ledgers = [directory.path for directory in cookie.ledger_directories]
+            if len(cookie.journal_directories) != len(self._journal_directories):
+                continue
+            for old, new in (
+                *zip(cookie.journal_directories, self._journal_directories, strict=True),
+                *zip(ledgers, self._ledger_directories, strict=False),
+            ):
+                if new != old and new in found and new not in cookie.paths:
+                    moves[old] = new
+        for old, new in moves.items():
+            if self._files.exists(f"{old}/{COOKIE_NAME}"):
+                raise IdentityError(
+                    f"this seems to be a copy of {old}, which is still there and may be newer; name that one, or "
+                    f"remove it if {new} is its latest state",
+                    path=new,
+                )
+        return moves
 
     def _check_cookie(self, cookie: Cookie, where: str) -> None:
         check(
@@ -177,7 +226,7 @@ class _Starter:
         cookie = self._cookie([directory.uuid for directory in known])
         for path in (*self._journal_directories, *self._ledger_directories):
             write_cookie(self._files, path, cookie)
-        return _Identity(tuple(known), (), True)
+        return _Identity(tuple(known), (), False, True)
 
     # --- shards -------------------------------------------------------------------------------------------------------
 
@@ -265,6 +314,8 @@ class _Starter:
                 f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
             )
             cut(self._files, path, offset, read_bytes=read_bytes)
+        for path in replay.unfinished:  # a start that found no space left them behind, and this one needs it
+            self._files.unlink(path)
         self._observer.replayed(frames, size)
 
     def _judge(self, storage: LedgerStorage, replay: JournalReplay, seen: int) -> int:
@@ -357,10 +408,6 @@ class _Starter:
             )
         await storage.checkpoint()
         storage.periodic = self._runtime.spawn(storage.checkpoint_forever(), name="checkpoints", on_death=storage.fail)
-
-
-def _directories(cookie: Cookie) -> list[str]:
-    return [*cookie.journal_directories, *(directory.path for directory in cookie.ledger_directories)]
 
 
 def _trim(path: str) -> str:

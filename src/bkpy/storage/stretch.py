@@ -16,7 +16,7 @@ from bkpy.errors import CorruptDataError, DigestMismatchError
 from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, walk
 from bkpy.storage.entry_log import Block
 from bkpy.storage.ids import SPAN_MAX, Ids
-from bkpy.storage.memtable import Batch
+from bkpy.storage.overlaps import Batch
 
 _RECORD_ID: Final = Struct("<8xq")
 _WHOLE: Final = [(0, 0)]

@@ -70,6 +70,7 @@ SMALLEST: dict[str, Any] = {
     "journal_read_bytes": 4096,
     "memtable_bytes_max": 1,
     "memtable_fill_min": 0.001,
+    "memtable_step_batches": 1,
     "block_bytes": 1,
     "block_run_bytes": 1,
     "entry_log_max_size_mb": 1,
@@ -206,10 +207,14 @@ class Host:
             instance_id=INSTANCE,
             expected_cookie=self.cookie,
             observer=self.reports,
+            on_moved=self._moved,
         )
         self.cookie = storage.cookie
         storage.check_invariants()
         return storage
+
+    async def _moved(self, cookie: bytes) -> None:
+        self.cookie = cookie
 
     def journal_files(self, number: int = 0) -> list[str]:
         directory = self.settings.journal_directories[number]

@@ -296,6 +296,19 @@ def test_recycling_keeps_backups_and_at_most_two_files_to_take() -> None:
     assert set(before[-2:]) <= set(journal.files), "the backup was not taken"
 
 
+@pytest.mark.parametrize("backups", range(9))
+def test_the_newest_files_are_kept_as_backups_however_many_there_are(backups: int) -> None:
+    journal = Journal(backups=backups)
+    begun: list[str] = []
+    for _ in range(20):
+        journal.write(bytes(FILE_BYTES // 2))  # a file each
+        begun += [path for path in journal.files if path not in begun]
+        journal.writer.retain(journal.writer.position.file_id)
+        old = begun[:-1]  # without the one being written
+        assert set(old[max(0, len(old) - backups) :]) <= set(journal.files)
+        assert len(journal.files) <= 1 + backups + 2, "and two to be taken"
+
+
 def test_a_payload_that_imitates_frames_is_a_payload() -> None:
     journal = Journal(file_bytes=ONE_FILE_BYTES)
     foreign = Journal(file_bytes=ONE_FILE_BYTES)
