@@ -75,12 +75,37 @@ class BookieSettings(_Settings):
     journal_group_bytes_max: Size = Field(
         default=8 * MIB, description="bytes that one sync covers at most, so that no request waits for a huge write"
     )
+    journal_recycled_files_max: int = Field(
+        default=2,
+        ge=0,
+        description="journal files that nothing needs any more kept to be overwritten, which is faster than new ones; "
+        "enough that one is there even when a checkpoint is late",
+    )
+    # The smallest is a page: a search looks for frames page by page.
+    journal_read_bytes: int = Field(
+        default=MIB,
+        ge=4 * KIB,
+        description="bytes of a journal read at a time when it is replayed; whole pages of 4 KiB",
+    )
+    journal_queue_bytes_max: Size = Field(
+        default=32 * MIB,
+        description="bytes that may wait for the sync of one journal before no more is read from clients",
+    )
     journal_damage: Literal["refuse", "limbo"] = Field(
         default="refuse",
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
     )
     memtable_bytes_max: Size = Field(
-        default=96 * MIB, description="bytes of entries held in memory before they are flushed to the entry log"
+        default=96 * MIB,
+        description="bytes of entries held in memory before they are flushed to the entry log; twice that may be held "
+        "while a flush runs, before no more is read from clients",
+    )
+    memtable_fill_min: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="share of a memtable from which on it is flushed, at random between this and all of it, so that "
+        "the bookies of a ledger, which fill up alike, don't all flush at once",
     )
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
@@ -89,6 +114,37 @@ class BookieSettings(_Settings):
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
     )
     block_bytes: Size = Field(default=256 * KIB, description="bytes of one ledger that are stored and indexed together")
+    block_run_bytes: Size = Field(
+        default=4 * KIB,
+        description="bytes of a block between two places where a reader may begin; each such place takes 8 bytes",
+    )
+    entry_log_write_bytes: Size = Field(
+        default=MIB,
+        description="bytes of an entry log written and synced at a time: with more, the journal waits longer in the "
+        "disk's queue, with less, a flush takes longer",
+    )
+    flush_step_batches: Size = Field(
+        default=1000, description="batches that a flush handles, about a millisecond, before it lets requests go on"
+    )
+    flush_part_batches: Size = Field(
+        default=5000, description="batches of one ledger that a flush looks at in one go, which nothing interrupts"
+    )
+    open_entry_logs_max: Size = Field(
+        default=128, description="entry logs of one ledger directory held open for reading, so that files are left"
+    )
+    block_cache_bytes_max: Size = Field(
+        default=16 * MIB,
+        description="bytes of blocks of one ledger directory kept in memory after they were read; one is kept always",
+    )
+    ledger_states_max: Size = Field(
+        default=100_000,
+        description="ledgers whose state (about 500 bytes each) is kept in memory; more only while changes of theirs "
+        "are not written yet, or a request needs them",
+    )
+    # A flush, a read, and what LMDB keeps for the next; one to spare.
+    index_readers_max: int = Field(
+        default=512, ge=4, description="readers that the index of one ledger directory may have at the same time"
+    )
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
     )
@@ -205,6 +261,10 @@ class BookieSettings(_Settings):
     )
     frame_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
+    )
+    crowded_stall_timeout_s: Seconds = Field(
+        default=1.0,
+        description="the same while others wait for the memory that the frame takes, see receive_bytes_max",
     )
     reply_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a client may read nothing of what it is sent before it is closed"

@@ -10,7 +10,6 @@ from typing import Final
 
 from bkpy.config import BookieSettings
 from bkpy.errors import ConfigError
-from bkpy.storage.entry_log import OPEN_LOGS_MAX
 
 _OF_PROCESS: Final = 32  # the loop, standard streams, ZooKeeper, sockets that listen, locks
 _OF_JOURNAL_DIRECTORY: Final = (
@@ -26,7 +25,7 @@ def storage_files(settings: BookieSettings) -> int:
         _OF_PROCESS
         + settings.files_spare
         + len(settings.journal_directories) * _OF_JOURNAL_DIRECTORY
-        + len(settings.ledger_directories) * (_OF_LEDGER_DIRECTORY + OPEN_LOGS_MAX)
+        + len(settings.ledger_directories) * (_OF_LEDGER_DIRECTORY + settings.open_entry_logs_max)
     )
 
 
