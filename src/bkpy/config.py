@@ -299,6 +299,10 @@ class BookieSettings(MetadataSettings):
     frame_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
     )
+    crowded_stall_timeout_s: Seconds = Field(
+        default=1.0,
+        description="the same while others wait for the memory that the frame takes, see receive_bytes_max",
+    )
     reply_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a client may read nothing of what it is sent before it is closed"
     )

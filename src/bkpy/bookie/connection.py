@@ -140,7 +140,8 @@ class Connection(asyncio.BufferedProtocol):
             partial = self._receive.partial
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
         elif self._receive.partial:
-            allowed_s = settings.frame_stall_timeout_s
+            crowded = self._receive.charged and self.server.receiving.wanted
+            allowed_s = settings.crowded_stall_timeout_s if crowded else settings.frame_stall_timeout_s
         elif silent:
             self._receive.rest()
         self.idle_ticks = self.idle_ticks + 1 if silent and allowed_s is not None else 0

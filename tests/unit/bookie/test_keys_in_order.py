@@ -61,11 +61,15 @@ async def stopped(storage: LedgerStorage, monkeypatch: pytest.MonkeyPatch, turn:
 async def test_a_key_presented_later_does_not_change_what_came_before(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cluster.settings["backlog_frames_max"] = 64  # or nothing would be read while the append is decided
+    await cluster.restart("a")
     raw = await Raw.connect(cluster)
     storage = cluster.storage("a")
-    async with stopped(storage, monkeypatch, 2):
-        raw.send(present(RIGHT, 1), add(1, correlation_id=10), present(WRONG, 1), add(1, 1, correlation_id=11))
-        await eventually(lambda: raw.near.backlog.busy)
+    async with stopped(storage, monkeypatch, 2) as deciding, asyncio.timeout(DEADLINE_S):
+        raw.send(present(RIGHT, 1), add(1, correlation_id=10))
+        await deciding.wait()
+        raw.send(present(WRONG, 1), add(1, 1, correlation_id=11))
+        await eventually(lambda: len(raw.near.backlog) >= 1)
     assert (await raw.reply(10))[1] == Status.OK
     assert (await raw.reply(11))[1] == [Status.UNAUTHORIZED]
     state = (await storage.states((1,)))[1]

@@ -23,7 +23,7 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
     cluster = InProcess(tmp_path)
     bytes_max = 3 * FRAME_BYTES
     await cluster.start(
-        "a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES, tick_s=0.02, frame_stall_timeout_s=1.0
+        "a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES, tick_s=0.02, crowded_stall_timeout_s=0.2
     )
     server = cluster.server("a")
     hung = [await Raw.connect(cluster) for _ in range(20)]
@@ -37,8 +37,9 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
     assert (await living.reply(10))[1] == Status.OK  # what is small goes on meanwhile
     living.send(add(1, 1, payload=bytes(FRAME_BYTES), correlation_id=11))
     assert (await living.reply(11))[1] == Status.OK
-    await eventually(lambda: cluster.connections("a") == [living.near])
-    await eventually(lambda: server.receiving.used == 0)
+    # Who hung where nobody was kept waiting is still there, and has what frame_stall_timeout_s gives.
+    await eventually(lambda: not server.receiving.wanted and len(cluster.connections("a")) <= 3)
+    assert living.near in cluster.connections("a")
     for raw in (living, *hung):
         raw.close()
     await cluster.stop()
@@ -89,7 +90,9 @@ async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, mo
     await cluster.stop()
 
 
-async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(tmp_path: Path) -> None:
+async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("a")
     storage = cluster.storage("a")
@@ -99,7 +102,8 @@ async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(tmp_p
     other = await Raw.connect(cluster)
     other.send(present(1), add(1, correlation_id=10))
     assert (await other.reply(10))[1] == Status.OK
-    storage.full = True
+    full = True
+    monkeypatch.setattr(type(storage.journals[0]), "full", property(lambda journal: full))
     writer.send(add(1, 1, correlation_id=11))
     assert (await writer.reply(11))[1] == Status.OK  # it had come before anybody knew
     assert "memory" in writer.near._pauses
@@ -111,9 +115,8 @@ async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(tmp_p
     reader.send(frame(Op.READ, [0, 1, 0, 0, 100], correlation_id=12))
     assert (await reader.reply(12))[1][0] == Status.OK  # who only reads does so
     assert [raw.near.received_bytes for raw in newcomers] == received
-    storage.full = False
-    for callback in storage.on_space:
-        callback()
+    full = False
+    storage.look_for_space()
     async with asyncio.timeout(DEADLINE_S):
         for raw in newcomers:
             assert (await raw.reply(12))[1] == Status.OK

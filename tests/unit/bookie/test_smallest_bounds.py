@@ -18,6 +18,10 @@ SMALLEST = {
     "receive_room_bytes_min": 1,
     "receive_spare_chunks": 0,
     "listen_backlog": 1,
+    "receive_bytes_max": 1,
+    "answers_at_once": 1,
+    "newcomers_max": 1,
+    "keepalive_interval_s": 1,
 }
 
 

@@ -1,0 +1,121 @@
+"""Defects of a bookie's connections: what they hold, how they are refused, and what their requests are decided by."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_BAD = "tests/unit/bookie/test_bad_requests.py"
+_CROWDS = "tests/unit/bookie/test_crowds.py"
+_KEYS = "tests/unit/bookie/test_keys_in_order.py"
+_MEMORY = "tests/unit/bookie/test_memory_bounds.py"
+_WAITING = "tests/unit/bookie/test_waiting_requests.py"
+_BUDGET = "tests/unit/protocol/test_receive_budget.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a bad request hangs up",
+        "one bad argument of a reader takes the bookie from all writers of its client",
+        "            self.bad_request(frame, e)",
+        "            self.refuse(e)",
+        (f"{_BAD}::test_no_head_ends_a_connection_or_goes_unanswered",),
+    ),
+    Mutant(
+        "a bad append is answered like other requests",
+        "a client takes [status, message] for the statuses of two batches",
+        "head = m.pack(status if frame.opcode == Op.ADD else [status, str(error)])",
+        "head = m.pack([status, str(error)])",
+        (_BAD,),
+    ),
+    Mutant(
+        "flags of an append that nobody knows are ignored",
+        "a newer client is told that what it asked for was done",
+        "        and not flags & _ADD_FLAGS_UNKNOWN",
+        "        and flags is not None",
+        (_BAD,),
+    ),
+    Mutant(
+        "requests keep what their connection receives into",
+        "every long poll holds a megabyte",
+        "                self.requests.start(frame)",
+        "                self._receive.retain()\n                self.requests.start(frame)",
+        (_WAITING,),
+    ),
+    Mutant(
+        "whoever is there longest is closed when strangers are too many",
+        "a port scan takes the places of clients",
+        "            oldest = next(iter(self._newcomers))",
+        "            oldest = next(iter(self._connections))",
+        (f"{_CROWDS}::test_those_who_never_introduced_themselves_go_first_the_oldest_of_all",),
+    ),
+    Mutant(
+        "a client that is refused isn't told",
+        "an error that doesn't say that the bookie is full",
+        "            return Status.TOO_MANY_REQUESTS, reason",
+        '            connection.abort()\n            return Status.TOO_MANY_REQUESTS, ""',
+        (f"{_CROWDS}::test_who_comes_when_all_places_are_taken_is_told_why",),
+    ),
+    Mutant(
+        "the kernel isn't asked to watch",
+        "clients that vanish take up connections for ever",
+        "    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)",
+        "    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)",
+        (f"{_CROWDS}::test_the_kernel_watches_over_accepted_connections",),
+    ),
+    Mutant(
+        "a fence is set before its ledger is made",
+        "a stranger fences a ledger whose key it doesn't have",
+        "            state = self._storage.create(ledger_id, claim.key)\n"
+        "        await self._storage.fence(ledger_id, state.key)",
+        "            pass\n        await self._storage.fence(ledger_id, claim.key if state is None else state.key)",
+        (f"{_KEYS}::test_a_ledger_is_fenced_by_its_own_key_only",),
+    ),
+    Mutant(
+        "keys count from their arrival",
+        "a wrong key presented later refuses the appends before it",
+        "        self._arrived.update(zip(present.ledger_ids, present.keys, strict=True))",
+        "        self._taken.update(zip(present.ledger_ids, present.keys, strict=True))",
+        (f"{_KEYS}::test_a_key_presented_later_does_not_change_what_came_before",),
+    ),
+    Mutant(
+        "nobody goes on when all wait for each other",
+        "a few clients with half a frame each stop a bookie for good",
+        "            if self.used - had + size > self.bytes_max and self.used > self._held:",
+        "            if self.used - had + size > self.bytes_max:",
+        (f"{_BUDGET}::test_the_budget_holds_and_everybody_goes_on",),
+    ),
+    Mutant(
+        "who is closed stays in line",
+        "memory that nobody uses is never given back",
+        "            self._budget.leave(self, self.charged)",
+        "            pass",
+        (f"{_BUDGET}::test_who_waits_and_is_closed_leaves_the_line",),
+    ),
+    Mutant(
+        "stalled holders of memory are waited for as long as others",
+        "hung clients keep everybody else from sending large frames",
+        "            crowded = self._receive.charged and self.server.receiving.wanted",
+        "            crowded = False",
+        (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
+    ),
+    Mutant(
+        "newcomers are read from while memory is full",
+        "memory grows with every client that comes back",
+        '        if self._storage.full:\n            self.pause("memory")',
+        "        if self._storage.full:\n            pass",
+        (f"{_MEMORY}::test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting",),
+    ),
+    Mutant(
+        "answers count as read when they were sent",
+        "clients that read nothing fill the memory",
+        "                if self._writable.is_set():",
+        "                if True:",
+        (f"{_WAITING}::test_answers_that_are_not_read_are_bounded_over_all_connections_and_end",),
+    ),
+    Mutant(
+        "connections get the files that the storage needs",
+        "a bookie with many clients ends at the next file of its journal",
+        "    left = files_max - storage_files(settings)",
+        "    left = files_max",
+        ("tests/unit/bookie/test_files.py",),
+    ),
+]
