@@ -7,12 +7,18 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-full check golden scenarios sim bench bench-memory bench-peers clean
+# Two processes of tests, each with a ZooKeeper, bookies and ports of its own; 1 runs them in one, in the usual order.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
+
+.PHONY: help demo test test-full test-privileged mutants check golden scenarios sim bench bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
-	@echo "make test       all tests that need no privileges (under ten minutes)"
-	@echo "make test-full  these, the exhaustive and the privileged ones"
+	@echo "make test       all tests that need no privileges (some minutes; WORKERS=4: in four processes instead of two)"
+	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (hours)"
+	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
+	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
@@ -26,10 +32,17 @@ demo: $(VENV)/.demo
 	$(BIN)/bkpy demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not exhaustive and not privileged"
+	$(PYTEST) -m "not exhaustive and not privileged"
 
 test-full: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
+	$(BIN)/python -m tests.mutants
+
+test-privileged: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "privileged and not exhaustive"
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check

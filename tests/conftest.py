@@ -7,6 +7,7 @@ cluster is bound to a loop: tests may use them from loops of any scope.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -27,6 +28,41 @@ hypothesis.settings.register_profile(
     "bkpy", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("bkpy")
+
+
+# Where the suite runs in several processes (`-n 2`), in this order: the longest first, so that they end together.
+_LONGEST_FIRST = ("spark", "cluster", "compat", "faults", "sim", "unit")
+_PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
+_MODULES_SHARING = ("cluster", "compat", "faults")  # one cluster for the tests of a module
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: _place(_part(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests that share a fixture in one process; others go to whichever is free."""
+    from xdist.scheduler import LoadScopeScheduling  # only where it is used
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            part = _part(nodeid)
+            if part in _PACKAGES_SHARING:
+                return part
+            return nodeid.partition("::")[0] if part in _MODULES_SHARING else nodeid
+
+    config.option.loadscopereorder = False  # the order of the items is the one that is wanted
+    return Scheduling(config, log)
+
+
+def _part(nodeid: str) -> str:
+    return Path(nodeid.partition("::")[0]).parts[1]
+
+
+def _place(part: str) -> int:
+    return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 
 def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -18,6 +18,7 @@ from bkpy.errors import BookKeeperError
 from bkpy.local_process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.outcome import Done, PutOutcome
 from bkpy.metadata.store import MetadataStore
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -156,8 +157,14 @@ async def rewrite(client: Client, ledger_id: int, **changes: Any) -> LedgerMetad
     catalog = client._cluster.catalog
     metadata, version = await catalog.read(ledger_id)
     metadata = dataclasses.replace(metadata, **changes)
-    await catalog.write(metadata, version)
+    stored(await catalog.write(metadata, version))
     return metadata
+
+
+def stored(outcome: PutOutcome) -> int:
+    """The version that the write has made."""
+    assert isinstance(outcome, Done), outcome
+    return outcome.version
 
 
 async def lag_behind(store: MetadataStore, path: str, monkeypatch: Any) -> None:

@@ -1,44 +1,47 @@
-"""bkpy: a replicated log store. `connect` is where to begin."""
+"""bkpy: a replicated log store. `connect` is where to begin.
 
-import importlib
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+Names and modules are loaded when they are used. The command line relies on that: Ctrl-C has to end it quietly from its
+first moment on, and whatever is imported before its own code runs would answer with a traceback.
+"""
 
-try:
-    __version__ = version("bkpy")
-except PackageNotFoundError:  # run from a source tree that isn't installed
-    __version__ = "0"
+from __future__ import annotations
 
-from bkpy.client.block import Block, Entry
-from bkpy.client.connect import Client, connect
-from bkpy.client.reader import LedgerReader
-from bkpy.client.writer import LedgerWriter
-from bkpy.errors import (
-    BookieUnavailableError,
-    BookKeeperError,
-    ClientClosedError,
-    ConfigError,
-    CorruptDataError,
-    DigestMismatchError,
-    DuplicateEntryError,
-    FrameTooLargeError,
-    LedgerClosedError,
-    LedgerFencedError,
-    LedgerRecoveryError,
-    MetadataConflictError,
-    MetadataUnavailableError,
-    NoSuchClusterError,
-    NoSuchEntryError,
-    NoSuchLedgerError,
-    NotEnoughBookiesError,
-    ProtocolError,
-    QuorumTimeoutError,
-    ReadOnlyBookieError,
-    TooManyRequestsError,
-    UnauthorizedError,
-    WouldBlock,
-)
-from bkpy.protocol.ledger_metadata import LedgerMetadata
+TYPE_CHECKING = False  # for which type checkers know the name, and `typing` needn't be loaded
+if TYPE_CHECKING:
+    from typing import Any
+
+    from bkpy.client.block import Block, Entry
+    from bkpy.client.connect import Client, connect
+    from bkpy.client.reader import LedgerReader
+    from bkpy.client.writer import LedgerWriter
+    from bkpy.errors import (
+        BookieUnavailableError,
+        BookKeeperError,
+        ClientClosedError,
+        ConfigError,
+        CorruptDataError,
+        DigestMismatchError,
+        DuplicateEntryError,
+        FrameTooLargeError,
+        LedgerClosedError,
+        LedgerFencedError,
+        LedgerRecoveryError,
+        MetadataConflictError,
+        MetadataUnavailableError,
+        NoSuchClusterError,
+        NoSuchEntryError,
+        NoSuchLedgerError,
+        NotEnoughBookiesError,
+        ProtocolError,
+        QuorumTimeoutError,
+        ReadOnlyBookieError,
+        TooManyRequestsError,
+        UnauthorizedError,
+        WouldBlock,
+    )
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+    __version__: str
 
 __all__ = [
     "Block",
@@ -75,8 +78,48 @@ __all__ = [
 ]
 
 
+# Where the names come from that aren't errors.
+_MODULES = {
+    "Block": "bkpy.client.block",
+    "Client": "bkpy.client.connect",
+    "Entry": "bkpy.client.block",
+    "LedgerMetadata": "bkpy.protocol.ledger_metadata",
+    "LedgerReader": "bkpy.client.reader",
+    "LedgerWriter": "bkpy.client.writer",
+    "connect": "bkpy.client.connect",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """`bkpy.local` without an import of its own; it isn't needed to use a cluster, so it isn't loaded for that."""
-    if name == "local":
-        return importlib.import_module("bkpy.local")
-    raise AttributeError(f"module 'bkpy' has no attribute {name!r}")
+    import importlib
+
+    if name == "__version__":
+        value: Any = _version()
+    elif name in __all__:
+        value = getattr(importlib.import_module(_MODULES.get(name, "bkpy.errors")), name)
+    else:
+        value = None if name.startswith("_") else _submodule(name)
+        if value is None:
+            raise AttributeError(f"module 'bkpy' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def _submodule(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(f"bkpy.{name}")
+    except ModuleNotFoundError as e:
+        if e.name != f"bkpy.{name}":
+            raise
+        return None
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("bkpy")
+    except PackageNotFoundError:  # run from a source tree that isn't installed
+        return "0"

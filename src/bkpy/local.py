@@ -20,7 +20,7 @@ from typing import Any
 
 from bkpy.config import ENVIRONMENT_PREFIX, check_bookie_names
 from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
-from bkpy.local_process import ManagedProcess, accepts_connections, free_port, poll, port_is_free
+from bkpy.local_process import ManagedProcess, accepts_connections, free_port, how_it_ended, poll, port_is_free
 from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster, open_cluster
@@ -48,6 +48,11 @@ class LocalBookie:
         self.directory = cluster.directory / bookie_id
         self._cluster = cluster
         self._process = ManagedProcess(self.directory / "bookie.log")
+
+    @property
+    def name(self) -> str:
+        """What people are told that this is: its id."""
+        return self.id
 
     @property
     def address(self) -> str:
@@ -97,7 +102,7 @@ class LocalBookie:
             in_time = await poll(ready_or_dead, _START_TIMEOUT_S)
         if in_time and self._process.running:
             return
-        what = f"ended with status {self.exit_status}" if in_time else f"was not ready in {_START_TIMEOUT_S:g} s"
+        what = how_it_ended(self.exit_status) if in_time else f"was not ready in {_START_TIMEOUT_S:g} s"
         tail = self._process.log_tail()
         await self.kill()
         raise BookieUnavailableError(f"bookie {self.id} at {self.address} {what}; last lines of its log:\n{tail}")
@@ -132,23 +137,33 @@ class LocalBookie:
 class LocalCluster:
     """A ZooKeeper and `bookies` bookies in `directory`, which is created if it does not exist.
 
-    A directory that was used before keeps its bookies, and gets more of them if there are fewer than `bookies`.
-    `config` are settings of all the bookies by name (relative directories are the bookie's own); an unknown one or one
-    that the cluster itself decides is a `ConfigError`. Use it as `async with LocalCluster(...) as cluster`, or call
-    `start` and `stop`; no part of it is bound to an event loop.
+    A directory that was used before keeps its bookies, and gets more of them if there are fewer than `bookies`. Its
+    ZooKeeper listens at `port`; without one, where it did before, or at any free port. `config` are settings of all the
+    bookies by name (relative directories are the bookie's own); an unknown one or one that the cluster itself decides
+    is a `ConfigError`. Use it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`; no part of it
+    is bound to an event loop, and its bookies are the same objects when it is stopped and started again.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], bookies: int = 3, config: Mapping[str, Any] | None = None
+        self,
+        directory: str | os.PathLike[str],
+        bookies: int = 3,
+        config: Mapping[str, Any] | None = None,
+        *,
+        port: int | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=0)
         self.bookies: list[LocalBookie] = []
         self.lock_fds: tuple[int, ...] = ()
+        self.moved: dict[str, int] = {}  # by name, the port of the last use, for what had to take another one
+        self._port = port
         self._bookies_wanted = bookies
         self._config = dict(config or {})
         if bookies < 0:
             raise ConfigError(f"a cluster can't have {bookies} bookies")
+        if port is not None and not 0 < port < 65536:
+            raise ConfigError(f"{port} is no port that ZooKeeper could listen at")
         for name in _OWN_SETTINGS:
             if name in self._config:
                 raise ConfigError(f"config: {name} is chosen by the cluster")
@@ -241,8 +256,11 @@ class LocalCluster:
         return path
 
     async def _lock(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            raise ConfigError(f"a cluster can't be kept in {self.directory}: {e.strerror}") from e
 
         async def locked() -> bool:
             try:
@@ -264,18 +282,34 @@ class LocalCluster:
             state = json.loads((self.directory / "cluster.json").read_text())
         except FileNotFoundError:
             state = {"zookeeper_port": None, "bookies": {}}
-        self.zookeeper.port = self._usable(state["zookeeper_port"])
-        ports = {bookie_id: self._usable(port) for bookie_id, port in state["bookies"].items()}
-        self.bookies = [LocalBookie(self, bookie_id, port) for bookie_id, port in ports.items()]
+        if self._port is not None and not port_is_free(self._port):
+            raise ConfigError(f"port {self._port}, where ZooKeeper is to listen, is taken")
+        known = {bookie.id: bookie for bookie in self.bookies}  # a cluster that is started again keeps its objects
+        self.moved, self.bookies, self.zookeeper.port = {}, [], self._port or 0
+        if self._port is None:
+            self.zookeeper.port = self._usable(self.zookeeper.name, state["zookeeper_port"])
+        for bookie_id, port in state["bookies"].items():
+            bookie = known.get(bookie_id) or LocalBookie(self, bookie_id, port)
+            bookie.port = self._usable(bookie_id, port)
+            self.bookies.append(bookie)
         while len(self.bookies) < self._bookies_wanted:
             self._new_bookie()
         self._save()
 
-    def _usable(self, port: int | None) -> int:
-        return port if port is not None and port_is_free(port) else self._free_port()
+    def _usable(self, name: str, port: int | None) -> int:
+        """The port, or another one if there is none or it was taken meanwhile."""
+        if port is None:
+            return self._free_port()
+        if port not in self._ports() and port_is_free(port):
+            return port
+        self.moved[name] = port
+        return self._free_port()
 
     def _free_port(self) -> int:
-        return free_port([self.zookeeper.port, *(bookie.port for bookie in self.bookies)])
+        return free_port(self._ports())
+
+    def _ports(self) -> list[int]:
+        return [self.zookeeper.port, *(bookie.port for bookie in self.bookies)]
 
     def _new_bookie(self) -> LocalBookie:
         bookie = LocalBookie(self, f"bookie-{len(self.bookies) + 1}", self._free_port())

@@ -23,6 +23,8 @@ from pathlib import Path
 _POLL_INTERVAL_S = 0.01
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES_MAX = 64 * 1024
+_PORT_BLOCK = 200
+_PORT_BLOCKS = range(11_000, 32_000, _PORT_BLOCK)
 
 # Runs in the child before the real program: ask for SIGKILL at the parent's death, see that the parent has not died
 # meanwhile, become the program. A separate interpreter because code between fork and exec (preexec_fn) can deadlock in
@@ -168,6 +170,16 @@ class ManagedProcess:
             self._popen.send_signal(number)
 
 
+def how_it_ended(exit_status: int | None) -> str:
+    """What an exit status (minus the signal's number if one ended the process) says, as the end of a sentence."""
+    if exit_status is None or exit_status >= 0:
+        return f"has ended with status {exit_status}"
+    try:
+        return f"was ended by {signal.Signals(-exit_status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was ended by signal {-exit_status}"
+
+
 async def poll(condition: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
     """Wait until `condition()` is true; False if it is not within `timeout_s` seconds (None: wait for ever)."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -201,14 +213,51 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def free_port(taken: Sequence[int] = ()) -> int:
-    """A free TCP port that stays free while its server is down.
+class _Ports:
+    """Hands out TCP ports that no other process of this kind hands out, in turn.
 
-    Below the range that the kernel hands out to outgoing connections (32768 and up on Linux): a port from that range
-    could be somebody's source port by the time the server comes back to it.
+    They lie below the range that the kernel gives to outgoing connections (32768 and up on Linux): a port from there
+    could be somebody's source port by the time its server comes back to it. Between choice and use, nothing at a port
+    shows that it was chosen. So a process takes them from blocks of its own, each claimed by a socket that is bound to
+    the block's first port as long as the process lives.
     """
-    for _ in range(1000):
-        port = random.randrange(11_000, 32_000)
-        if port not in taken and port_is_free(port):
-            return port
-    raise OSError("no free TCP port between 11000 and 32000")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0  # whose blocks these are; a fork claims its own
+        self._claims: list[socket.socket] = []
+        self._ports: deque[int] = deque()
+
+    def next(self, taken: Sequence[int]) -> int:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._claims = os.getpid(), []
+                self._ports.clear()
+            while True:
+                for _ in range(len(self._ports)):
+                    port = self._ports[0]
+                    self._ports.rotate(-1)  # to its end: it may be in use by a server that is down just now
+                    if port not in taken and port_is_free(port):
+                        return port
+                self._claim()
+
+    def _claim(self) -> None:
+        for first in random.sample(_PORT_BLOCKS, len(_PORT_BLOCKS)):
+            claim = socket.socket()
+            try:
+                claim.bind(("127.0.0.1", first))
+            except OSError:
+                claim.close()
+                continue
+            self._claims.append(claim)
+            self._ports.extendleft(range(first + _PORT_BLOCK - 1, first, -1))
+            return
+        raise OSError("no free TCP ports between 11000 and 32000")
+
+
+_ports = _Ports()
+
+
+def free_port(taken: Sequence[int] = ()) -> int:
+    """A free TCP port that stays free while its server is down, and that is in none of the `taken`."""
+    return _ports.next(taken)

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.java import find_java
-from bkpy.local_process import ManagedProcess, free_port, poll
+from bkpy.local_process import ManagedProcess, free_port, how_it_ended, poll
 
 _HOST = "127.0.0.1"
 _JARS = (  # without snappy-java the port answers `imok` and every session times out
@@ -90,6 +90,16 @@ class ZooKeeperServer:
         return self._process.pid
 
     @property
+    def name(self) -> str:
+        """What people are told that this is."""
+        return "ZooKeeper"
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the last run ended, minus the signal's number if one ended it; None if it has not."""
+        return self._process.exit_status
+
+    @property
     def log_path(self) -> Path:
         return self._process.log_path
 
@@ -125,7 +135,7 @@ class ZooKeeperServer:
         in_time = await poll(ready_or_dead, _START_TIMEOUT_S)
         if in_time and self._process.running:
             return
-        what = f"ended with status {self._process.exit_status}" if in_time else f"not ready in {_START_TIMEOUT_S:g} s"
+        what = how_it_ended(self._process.exit_status) if in_time else f"was not ready in {_START_TIMEOUT_S:g} s"
         tail = self._process.log_tail()
         await self.kill()
         raise MetadataUnavailableError(f"ZooKeeper at {self.connect_string} {what}; last lines of its log:\n{tail}")
@@ -229,7 +239,9 @@ class _EnsembleMember(ZooKeeperServer):
 def _classpath() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigError("ZooKeeper's jars come with PySpark, which is not installed: pip install 'bkpy[local]'")
+        raise ConfigError(
+            "ZooKeeper's jars come with PySpark, which is not installed: pip install '.[local]' in bkpy's source tree"
+        )
     directory = Path(spec.origin).parent / "jars"
     found = [_jar(directory, prefix) for prefix in _JARS]
     return os.pathsep.join(found)
@@ -239,7 +251,7 @@ def _jar(directory: Path, prefix: str) -> str:
     matches: Sequence[str] = sorted(glob.glob(f"{glob.escape(str(directory))}/{prefix}*.jar"))
     if not matches:
         name = prefix.removesuffix("-[0-9]")
-        raise ConfigError(f"no {name} jar in {directory}; get it with: pip install --force-reinstall 'bkpy[local]'")
+        raise ConfigError(f"no {name} jar in {directory}; get it with pip install --force-reinstall 'pyspark>=4.1'")
     return matches[-1]
 
 

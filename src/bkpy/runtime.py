@@ -143,7 +143,9 @@ class OrderedStore(Protocol):
 class Stores(Protocol):
     """Opens ordered stores."""
 
-    def open(self, path: str, *, create: bool = False, bytes_max: int = 1 << 40) -> OrderedStore:
+    def open(
+        self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512
+    ) -> OrderedStore:
         """The store in directory `path`, whose parent exists; one that is created is durable on return.
 
         Without `create` a missing one raises `FileNotFoundError`.
@@ -448,12 +450,16 @@ class LmdbStore:
 
 
 class LmdbStores:
-    def open(self, path: str, *, create: bool = False, bytes_max: int = 1 << 40) -> OrderedStore:
+    def open(
+        self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512
+    ) -> OrderedStore:
         if not create and not os.path.exists(os.path.join(path, "data.mdb")):
             raise FileNotFoundError(f"no LMDB environment in {path}")
         # sync and metasync are on by default: a commit is on disk when it returns.
         try:
-            store = LmdbStore(lmdb.open(path, map_size=bytes_max, create=create, max_readers=512, readahead=False))
+            store = LmdbStore(
+                lmdb.open(path, map_size=bytes_max, create=create, max_readers=readers_max, readahead=False)
+            )
         except lmdb.Error as e:
             raise _as_os_error(e) from e
         if create:  # LMDB syncs its file, and not the directories that name it

@@ -175,7 +175,7 @@ class ZooKeeperHarness(Harness):
             read_only=False,
         )
         connection = await Connection.open(
-            "127.0.0.1", self.server.port, request, tls=None, on_event=lambda event: None
+            "127.0.0.1", self.server.port, request, tls=None, on_event=lambda event: None, reply_bytes_max=1 << 20
         )
         reading = asyncio.create_task(connection.read())
         await connection.send(protocol.CloseRequest())
@@ -202,7 +202,7 @@ async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
         MemoryHarness() if request.param == "memory" else ZooKeeperHarness(request.getfixturevalue("zookeeper"))
     )
     try:
-        await ensure_path(await made.open(), made.root)
+        await ensure_path(await made.open(), made.root, attempts_max=5)
         yield made
     finally:
         await made.close()

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from tests.in_process import stored
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -266,7 +267,7 @@ async def test_closing_a_ledger_that_somebody_else_closed(cluster: LocalCluster,
             writer = await client.create_ledger()
             await writer.append_batch([b"a", b"b"])
             metadata, version = await catalog.read(writer.ledger_id)
-            await catalog.write(metadata.closed(last_entry, length), version)
+            stored(await catalog.write(metadata.closed(last_entry, length), version))
             if expected is None:
                 await writer.close()
             else:
@@ -274,7 +275,7 @@ async def test_closing_a_ledger_that_somebody_else_closed(cluster: LocalCluster,
                     await writer.close()
         writer = await client.create_ledger()
         metadata, version = await catalog.read(writer.ledger_id)
-        await catalog.write(metadata.in_recovery(), version)
+        stored(await catalog.write(metadata.in_recovery(), version))
         with pytest.raises(bkpy.LedgerFencedError):
             await writer.close()
     finally:

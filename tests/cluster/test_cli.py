@@ -1,61 +1,26 @@
-"""The `bkpy` command as its users meet it: another process, its output, its exit status."""
+"""The commands on a running cluster: ledgers, bookies, the cluster itself."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import alive
+from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
 from bkpy.local import LocalBookie, LocalCluster
 from bkpy.local_process import free_port
 from bkpy.local_zookeeper import ZooKeeperServer
 
-PATIENCE_S = 100.0
-COMMAND = [sys.executable, "-m", "bkpy"]
-
-
-def environment(uri: str | None) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
-    return clean if uri is None else {**clean, "BKPY_CONNECT": uri}
-
-
-def bkpy(
-    *arguments: object, uri: str | None = None, stdin: bytes = b"", status: int = 0
-) -> subprocess.CompletedProcess[bytes]:
-    """Run the command to its end; its status must be the expected one, and errors are one line without a traceback."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=PATIENCE_S, env=environment(uri)
-    )
-    assert done.returncode == status, done.stderr.decode()
-    if status:
-        assert done.stderr.count(b"\n") == 1, done.stderr.decode()
-        assert done.stderr.startswith(b"bkpy: ")
-        assert b"Traceback" not in done.stderr
-    return done
-
 
 @pytest.fixture(scope="module")
 def uri(cluster: LocalCluster) -> str:
     return cluster.connect_string
-
-
-def write(uri: str, lines: bytes, *options: str) -> int:
-    return int(bkpy("ledger", "write", *options, uri=uri, stdin=lines).stdout)
-
-
-def as_json(*arguments: object, uri: str) -> Any:
-    return json.loads(bkpy(*arguments, "--json", uri=uri).stdout)
 
 
 # --- without a cluster ----------------------------------------------------------------------------------------------
@@ -160,14 +125,40 @@ def test_show_list_and_delete(uri: str) -> None:
     other = write(uri, b"x\n")
     assert {ledger_id, other} <= set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
     assert {"ledger_id": other} in as_json("ledger", "list", uri=uri)
+    for hold in shown["fragments"][0]["holds"]:
+        assert [hold.pop(name) for name in ("state", "has_up_to", "missing_from", "error")] == [
+            "complete",
+            -1,
+            None,
+            None,
+        ]
     assert shown in as_json("ledger", "list", "--long", uri=uri)
     long = bkpy("ledger", "list", "-l", uri=uri).stdout.decode().splitlines()
     assert "2,2,1" in next(line for line in long if line.split()[0] == str(ledger_id))
 
-    assert bkpy("ledger", "delete", ledger_id, other, uri=uri).stdout == b""
+    assert bkpy("ledger", "delete", "--yes", ledger_id, other, uri=uri).stdout == b""
     assert not {ledger_id, other} & set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
-    for command in ("show", "read", "tail", "delete"):
-        assert str(ledger_id) in bkpy("ledger", command, ledger_id, uri=uri, status=1).stderr.decode()
+    for command in (["show"], ["read"], ["tail"], ["delete", "--yes"]):
+        assert str(ledger_id) in bkpy("ledger", *command, ledger_id, uri=uri, status=1).stderr.decode()
+
+
+def test_nothing_is_deleted_without_a_yes(uri: str) -> None:
+    ledger_id = write(uri, b"x\n")
+    message = bkpy("ledger", "delete", ledger_id, uri=uri, status=2).stderr.decode()
+    assert "nothing was deleted: there is nobody to ask; give --yes" in message
+    for answer in (b"n\n", b"\n", b"yes, no\n"):
+        message = bkpy("ledger", "delete", ledger_id, uri=uri, stdin=answer, status=1).stderr.decode()
+        assert message == "bkpy: nothing was deleted\n"
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"x\n"
+    assert bkpy("ledger", "delete", ledger_id, uri=uri, stdin=b"y\n").stderr == b""
+    bkpy("ledger", "read", ledger_id, uri=uri, status=1)
+
+
+def test_deleting_goes_on_past_a_ledger_that_is_missing_and_says_what_became_of_each(uri: str) -> None:
+    one, two = write(uri, b"x\n"), write(uri, b"x\n")
+    message = bkpy("ledger", "delete", "-y", one, 123456, two, one, uri=uri, status=1).stderr.decode()
+    assert message == f"bkpy: deleted: {one}, {two}; not deleted: 123456 (there is no such ledger)\n"
+    assert not {one, two} & set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
 
 
 async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
@@ -177,6 +168,13 @@ async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:
         await writer.append_batch(entries)
         writer.abandon()
         return writer.ledger_id
+
+
+def shares(uri: str, ledger_id: int) -> list[list[str]]:
+    """What `ledger show` says of the three bookies of a ledger with one fragment, behind their names."""
+    lines = bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode().splitlines()
+    (head,) = [i for i, line in enumerate(lines) if "has to hold" in line]
+    return [line.split("bookie-")[1].split()[1:] for line in lines[head + 1 : head + 4]]
 
 
 def test_show_says_which_entries_each_bookie_has_to_hold(uri: str) -> None:
@@ -195,11 +193,8 @@ def test_show_says_which_entries_each_bookie_has_to_hold(uri: str) -> None:
     assert "no end yet" not in shown
 
     whole = write(uri, b"x\n" * 10)
-    assert [line.split()[-2:] for line in bkpy("ledger", "show", whole, uri=uri).stdout.decode().splitlines()[-3:]] == [
-        ["all", "10"]
-    ] * 3
-    empty = bkpy("ledger", "show", write(uri, b""), uri=uri).stdout.decode()
-    assert [line.split()[-2:] for line in empty.splitlines()[-3:]] == [["none", "0"]] * 3
+    assert shares(uri, whole) == [["all", "10", "complete"]] * 3
+    assert shares(uri, write(uri, b"")) == [["none", "0", "complete"]] * 3
 
 
 def test_the_ledger_of_a_writer_that_is_gone_is_recovered(uri: str) -> None:
@@ -293,6 +288,9 @@ def test_passwords_come_from_a_file(uri: str, tmp_path: Path) -> None:
         assert f"ledger {ledger_id}" in message
     message = bkpy("ledger", "read", ledger_id, "--password-file", tmp_path / "none", uri=uri, status=1).stderr.decode()
     assert "No such file" in message
+    secret.write_text("\n")
+    message = bkpy("ledger", "write", "--password-file", secret, uri=uri, stdin=b"x\n", status=1).stderr.decode()
+    assert message == f"bkpy: the password file holds no password [file {secret}]\n"
 
 
 def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
@@ -320,22 +318,6 @@ def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
     message = bkpy("ledger", "read", ledger_id, "--first", 1, "--last", 0, uri=uri, status=2).stderr.decode()
     assert "--last 0 lies before --first 1" in message
     assert "No such file" in bkpy("ledger", "write", "/nonexistent", uri=uri, status=1).stderr.decode()
-
-
-def start(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(uri),
-        # As a terminal starts it: whoever runs the tests in the background may have them ignore the signal.
-        preexec_fn=_heed_interrupts,
-        **pipes,
-    )
-
-
-def _heed_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_tail_follows_a_writer_to_the_end(uri: str) -> None:
@@ -411,58 +393,3 @@ def test_cluster_init(zookeeper: ZooKeeperServer) -> None:
     assert "already" in bkpy("cluster", "init", uri=uri, status=1).stderr.decode()
     assert as_json("bookies", "list", uri=uri) == []
     assert bkpy("ledger", "list", uri=uri).stdout == b""
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "local"
-
-
-def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path) -> None:
-    ledger_id = -1
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with start("local", "--dir", directory, uri=None) as local:
-            try:
-                assert local.stdout is not None
-                uri = local.stdout.readline().decode().strip()
-                assert uri.startswith("zk://127.0.0.1:"), local.stderr.read() if local.stderr else ""
-                if ledger_id < 0:
-                    ledger_id = write(uri, b"kept\n")
-                assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
-                pids = running_below(local.pid)
-                assert len(pids) == 4
-            finally:
-                local.send_signal(number)
-            assert local.wait(PATIENCE_S) == 0
-            assert local.stderr is not None
-            assert b"Traceback" not in local.stderr.read()
-        assert not any(alive(pid) for pid in pids)
-
-
-def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Path) -> None:
-    with start("local", "--dir", directory, uri=None) as local:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (pids := running_below(local.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        local.send_signal(signal.SIGINT)
-        assert local.wait(PATIENCE_S) in (0, 130)  # 0 if it was quicker than we are
-    assert not any(alive(pid) for pid in pids)
-
-
-def test_local_says_what_is_in_the_way(directory: Path) -> None:
-    async def occupied() -> None:
-        async with LocalCluster(directory, bookies=0):
-            done = await asyncio.to_thread(bkpy, "local", "--dir", directory, status=1)
-            assert f"another process runs a cluster in {directory}" in done.stderr.decode()
-
-    asyncio.run(occupied())
-
-
-def running_below(pid: int) -> list[int]:
-    """The children of a process, whichever of its threads started them."""
-    children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            children += map(int, (task / "children").read_text().split())
-    return children

@@ -161,6 +161,7 @@ async def test_ports_that_were_taken_meanwhile_are_chosen_anew(tmp_path: Path) -
     try:
         async with LocalCluster(tmp_path) as again:
             assert again.bookies[0].port != old
+            assert again.moved == {"bookie-1": old}
             assert again.bookies[1].port == cluster.bookies[1].port
             assert await read(again, ledger_id) == [b"x"]
     finally:
@@ -180,6 +181,8 @@ async def test_settings_reach_the_bookies_and_mistakes_are_refused(tmp_path: Pat
         LocalCluster(tmp_path, config={"listen": "127.0.0.1:1"})
     with pytest.raises(BookieUnavailableError, match="journal_max_size_mb"):
         await LocalCluster(tmp_path, bookies=1, config={"journal_max_size_mb": -1}).start()
+    with pytest.raises(ConfigError, match="65536 is no port"):
+        LocalCluster(tmp_path, port=65536)
     async with LocalCluster(tmp_path, bookies=1, config=config):  # the failed start has left nothing running
         pass
 
@@ -240,3 +243,17 @@ async def test_nothing_listens_after_the_end(tmp_path: Path) -> None:
         ports = [cluster.zookeeper.port, cluster.bookies[0].port]
         assert not any(port_is_free(port) for port in ports)
     assert all(port_is_free(port) for port in ports)
+
+
+async def test_its_bookies_are_the_same_objects_after_stop_and_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, bookies=1)
+    async with cluster:
+        bookie = cluster.bookies[0]
+        address = bookie.address
+    async with cluster:
+        assert bookie.pid is not None
+        assert (bookie.address, cluster.moved) == (address, {})
+        assert cluster.bookies == [bookie]
+        await bookie.kill()
+        assert not await accepts_connections("127.0.0.1", bookie.port)
+        await bookie.start()

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bkpy.config import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
-from bkpy.metadata import registration as registration_module
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.cookies import write_cookie
 from bkpy.metadata.registration import BookieDirectory, BookieInfo, Registration
@@ -295,13 +295,11 @@ async def test_the_address_of_an_absent_bookie_is_in_its_cookie(harness: Harness
     assert await directory.address_of("b7") == "127.0.0.1:3187"
 
 
-async def test_what_changes_in_place_is_seen_after_a_while(
-    harness: Harness, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration_module, "REFRESH_INTERVAL_S", 0.05)
+async def test_what_changes_in_place_is_seen_after_a_while(harness: Harness, store: MetadataStore) -> None:
     await init_cluster(store, harness.root)
     client = await harness.open()
-    mine = BookieDirectory(client, harness.root, harness.runtime)
+    settings = client_settings(bookie_refresh_interval_s=0.05, bookie_reads_at_once=1)
+    mine = BookieDirectory(client, harness.root, harness.runtime, settings)
     registration = await registered(harness, B1)
     await mine.start()
     await registration.set_free_bytes(777)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bkpy
+from tests.in_process import stored
 
 from .clusters import ProxiedNodes
 from .load import Load
@@ -273,7 +274,7 @@ async def test_a_ledger_that_was_closed_too_early_is_noticed(tmp_path: Path) -> 
             await load.more(100)
         catalog = client._cluster.catalog
         metadata, version = await catalog.read(writer.ledger_id)
-        await catalog.write(metadata.closed(50, writer.length), version)
+        stored(await catalog.write(metadata.closed(50, writer.length), version))
         with pytest.raises(BrokenPromiseError, match=r"past the last entry, which is 50: 51, 52(.|\n)*length is"):
             await check(await cluster.client(), load.promises)
 
@@ -290,7 +291,7 @@ async def test_an_entry_that_is_on_too_few_bookies_is_noticed(tmp_path: Path) ->
         catalog = client._cluster.catalog
         metadata, version = await catalog.read(writer.ledger_id)
         (empty,) = set("abcd").difference(metadata.fragments[0].bookies)
-        await catalog.write(metadata.replace_bookie(0, 1, empty), version)
+        stored(await catalog.write(metadata.replace_bookie(0, 1, empty), version))
         with pytest.raises(BrokenPromiseError, match="on fewer than 3 of their bookies: 0, 1, 2"):
             await check_replicas(client, writer.ledger_id)
         await check(await cluster.client(), load.promises)  # a reader gets it all the same

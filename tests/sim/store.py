@@ -37,7 +37,7 @@ class SimStores:
         self._open: set[str] = set()
         self._generation = disk.generation
 
-    def open(self, path: str, *, create: bool = False, bytes_max: int = 1 << 40) -> SimStore:
+    def open(self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512) -> SimStore:
         if self._generation != self.disk.generation:
             self._generation = self.disk.generation
             self._open.clear()
@@ -56,7 +56,7 @@ class SimStores:
             inode.rows = _Rows()
         assert path not in self._open, f"the store {path} is already open in this process"
         self._open.add(path)
-        return SimStore(self, path, inode, bytes_max)
+        return SimStore(self, path, inode, bytes_max, readers_max)
 
     def closed(self, path: str) -> None:
         self._open.discard(path)
@@ -65,12 +65,14 @@ class SimStores:
 class SimStore:
     """An open store, as `bkpy.runtime.OrderedStore`."""
 
-    def __init__(self, stores: SimStores, path: str, inode: Inode, bytes_max: int) -> None:
+    def __init__(self, stores: SimStores, path: str, inode: Inode, bytes_max: int, readers_max: int) -> None:
         self._stores = stores
         self._disk = stores.disk
         self._path = path
         self._inode = inode
         self._bytes_max = bytes_max
+        self._readers_max = readers_max
+        self._readers = 0
         self._generation = self._disk.generation
         self._writing = False
         self._closed = False
@@ -84,10 +86,13 @@ class SimStore:
     def read(self) -> Iterator[SimReadTransaction]:
         self._check()
         transaction = SimReadTransaction(self._inode.rows)
+        self._readers += 1
+        assert self._readers <= self._readers_max, f"{self._path} has {self._readers} readers at the same time"
         try:
             yield transaction
         finally:
             transaction.ended = True
+            self._readers -= 1
 
     @contextlib.contextmanager
     def write(self) -> Iterator[SimWriteTransaction]:

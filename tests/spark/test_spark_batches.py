@@ -72,4 +72,4 @@ def test_an_entry_larger_than_a_batch_has_one_alone() -> None:
 
 def test_a_batch_of_another_schema_is_not_made() -> None:
     with pytest.raises(pa.ArrowNotImplementedError, match="cast"):
-        list(batches(block_of([b"a"]), ("length",), schema_of(("payload",))))
+        list(batches(block_of([b"a"]), ("length",), schema_of(("payload",)), 10))

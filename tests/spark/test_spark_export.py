@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, NoSuchLedgerError
-from bkpy.spark.export import ExportSummary, export_ledgers, translated
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    CorruptDataError,
+    DiskError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+from bkpy.spark.export import ExportSummary, export_ledgers, writes_of
+from bkpy.spark.failures import translated
 from bkpy.spark.options import COLUMNS
 from spark.conftest import Ledgers
 
@@ -82,6 +90,88 @@ def test_nothing_closed_is_an_empty_export(spark: SparkSession, ledgers: Ledgers
     assert (summary.ledgers, summary.rows, summary.bytes) == (1, 0, 0)
 
 
+def test_of_two_exports_into_one_directory_one_is_refused(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    """The second begins when the first has seen that the directory is empty, and has written nothing."""
+    refused: list[str] = []
+
+    def progress(done: int, total: int) -> None:
+        if not refused:
+            with pytest.raises(ConfigError, match="another export is writing there: process") as caught:
+                export(spark, ledgers, [ledgers.awkward], tmp_path / "x" / ".." / "out")
+            refused.append(str(caught.value))
+
+    summary = export(spark, ledgers, [ledgers.awkward], tmp_path / "out", progress=progress)
+    assert refused[0].endswith(f"[file {tmp_path / 'x' / '..' / 'out'}]")
+    count = len(ledgers.payloads[ledgers.awkward])
+    assert summary.rows == pq.read_table(tmp_path / "out").num_rows == count
+
+
+def test_of_two_exports_of_two_clusters_the_later_fails(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    """They know nothing of each other, as one that was stopped for long knows nothing of its successor."""
+    export(spark, ledgers, [ledgers.awkward], tmp_path / "other")
+    (written,) = (tmp_path / "other").glob("*.parquet")
+
+    def progress(done: int, total: int) -> None:
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / written.name).write_bytes(written.read_bytes())
+
+    with pytest.raises(CorruptDataError, match=r"somebody else has written into the directory .*file .*out\]"):
+        export(spark, ledgers, [ledgers.awkward], tmp_path / "out", progress=progress)
+
+
+def test_files_of_several_writes_are_told_apart() -> None:
+    ids = ["2c2e3fcf-11b1-4b02-bc0e-5177e8a6acf3", "6845d9df-ba5c-4025-88c1-cc9ac4b19e79"]
+    names = [f"file:/tmp/x/part-0000{i}-{ids[0]}-c000.snappy.parquet" for i in range(3)]
+    assert writes_of(names) == {ids[0]}
+    assert writes_of([*names, f"s3a://b/part-00000-{ids[1]}-c000.json"]) == set(ids)
+    assert writes_of([*names, "/tmp/x/mine.csv"]) == {ids[0], "mine.csv"}
+    assert writes_of([]) == set()
+
+
+def test_ledgers_with_a_password_are_named_or_left_out(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    secret = [ledgers.write([b"x"], password=b"sesame") for _ in range(2)]
+    try:
+        with pytest.raises(UnauthorizedError, match=rf"2 of the 6 closed .* none was given \[ledgers {secret[0]}"):
+            export(spark, ledgers, "closed", tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+        chosen = f"{ledgers.awkward},{secret[0]},{secret[1]}"
+        summary = export(spark, ledgers, chosen, tmp_path / "out", skip_unauthorized=True)
+        assert (summary.skipped, summary.ledgers) == (secret, 1)
+        assert summary.rows == len(ledgers.payloads[ledgers.awkward])
+        (tmp_path / "password").write_text("sesame")
+        summary = export(spark, ledgers, secret, tmp_path / "both", password_file=str(tmp_path / "password"))
+        assert (summary.skipped, summary.rows) == ([], 2)
+    finally:
+        for ledger_id in secret:
+            ledgers.delete(ledger_id)
+
+
+def test_options_of_the_source(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    least = dict.fromkeys(
+        ("maxBytesPerPartition", "fetchBytes", "prefetchDepth", "maxBytesPerBatch", "metadataRequests"), "1"
+    )
+    summary = export(spark, ledgers, [ledgers.awkward], tmp_path / "out", options=least)
+    assert summary.files == summary.rows == len(ledgers.payloads[ledgers.awkward])
+    with pytest.raises(ConfigError, match="unknown option partition; the nearest"):
+        export(spark, ledgers, "closed", tmp_path / "new", options={"partition": "1"})
+    with pytest.raises(ConfigError, match="option Columns can't be given to an export"):
+        export(spark, ledgers, "closed", tmp_path / "new", options={"Columns": "length"})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.privileged
+def test_a_full_disk_is_told_in_a_line(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        with pytest.raises(DiskError, match=r"^a disk is full: .* \[file .*out\]$"):
+            export(spark, ledgers, [ledgers.plain], tmp_path / "out")
+    finally:
+        # Lazily: Java leaves files open that it could not write to the end.
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
 def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("precious")
@@ -104,8 +194,12 @@ def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path:
 
 def test_the_text_of_an_unknown_error_is_its_cause() -> None:
     text = "An error occurred\nCaused by: a.B: outer\n\tat c.D\nCaused by: java.io.IOException: No space left\n\tat e.F"
-    assert str(translated(text)) == "Spark failed: java.io.IOException: No space left"
+    assert str(translated(text, "/out")) == "Spark failed: java.io.IOException: No space left [file /out]"
     assert type(translated("bkpy.errors.NoSuchThing: x")) is BookKeeperError
+    full = translated("x\nCaused by: java.io.IOException: No space left on device\n\tat e.F", "/out")
+    assert isinstance(full, DiskError)
+    assert str(full).startswith("a disk is full")
+    assert "file /out" in str(full)
 
 
 def command(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[bytes]:
@@ -126,10 +220,39 @@ def test_the_command(ledgers: Ledgers, tmp_path: Path) -> None:
     summary = json.loads(command(*chosen, "--format", "csv", "--master", "local[1]", "--json").stdout)
     assert summary["rows"] == len(ledgers.payloads[ledgers.striped]) + len(ledgers.payloads[ledgers.awkward])
     assert (summary["ledgers"], summary["files"], summary["format"]) == (2, 2, "csv")
-    assert summary["directory"] == str(tmp_path / "out")
+    assert (summary["directory"], summary["skipped"]) == (str(tmp_path / "out"), [])
     refused = command(*chosen, status=1).stderr.decode()
     assert refused == f"bkpy: the directory to export to is not empty [file {tmp_path / 'out'}]\n"
 
 
+@pytest.mark.parametrize("verbose", [pytest.param(True, marks=pytest.mark.exhaustive), False], ids=["verbose", "quiet"])
+def test_a_failed_command_tells_its_reason_last_and_in_one_line(
+    ledgers: Ledgers, tmp_path: Path, verbose: bool
+) -> None:
+    arguments = ["--connect", ledgers.uri, "--ledgers", ledgers.plain, "--to", tmp_path / "out", "--payload", "utf8"]
+    stderr = command(*arguments, *["--verbose"] * verbose, status=1).stderr.decode()
+    *before, reason = stderr.splitlines()
+    entry = next(i for i, payload in enumerate(ledgers.payloads[ledgers.plain]) if not is_text(payload))
+    what = "bkpy: a payload is not UTF-8 text, export it as base64"
+    assert reason == f"{what} [ledger {ledgers.plain}, entry {entry}]"
+    if verbose:
+        assert len(before) > 20
+    else:
+        (said,) = before
+        log = Path(said.removeprefix("What Spark itself printed is in "))
+        assert what.removeprefix("bkpy: ") in log.read_text()
+        log.unlink()
+
+
+def is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def test_a_command_line_without_a_target_is_refused(ledgers: Ledgers) -> None:
-    assert b"--to" in command("--connect", ledgers.uri, "--ledgers", "closed", status=2).stderr
+    chosen = ("--connect", ledgers.uri, "--ledgers", "closed")
+    assert b"--to" in command(*chosen, status=2).stderr
+    assert b"NAME=VALUE" in command(*chosen, "--to", "x", "-o", "fetchBytes", status=2).stderr

@@ -39,9 +39,13 @@ def test_every_option_in_any_case(tmp_path: Path) -> None:
             "columns": "payload, ENTRY_ID",
             "minPartitions": "4",
             "maxBytesPerPartition": "1000",
-            "fetchBytes": "4096",
+            "fetchBytes": "1",
             "prefetchDepth": "2",
+            "maxBytesPerBatch": "1",
+            "metadataRequests": "1",
             "timeoutSeconds": "0.5",
+            "sessionTimeoutSeconds": "4",
+            "skipUnauthorized": "true",
             "passwordFile": str(tmp_path / "password"),
             "failOnDataLoss": "False",
             "pushdown": "true",
@@ -52,11 +56,13 @@ def test_every_option_in_any_case(tmp_path: Path) -> None:
     assert options.columns == ("payload", "entry_id")
     assert (options.partitions_min, options.partition_bytes_max) == (4, 1000)
     assert options.client_settings() == {
-        "read_bytes": 4096,
+        "read_bytes": 1,
         "prefetch_depth": 2,
         "read_timeout_s": 0.5,
         "metadata_timeout_s": 0.5,
+        "session_timeout_s": 4.0,
     }
+    assert (options.batch_bytes_max, options.metadata_requests, options.skip_unauthorized) == (1, 1, True)
     assert options.password() == b"sesame"
     assert "sesame" not in repr(options)
     assert (options.fail_on_data_loss, options.pushdown) == (False, True)

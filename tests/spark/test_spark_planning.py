@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,25 +11,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
-from bkpy.errors import ConfigError, NoSuchEntryError
+from bkpy.errors import ConfigError, NoSuchEntryError, UnauthorizedError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, ledger_key
 from bkpy.spark.options import SourceOptions
-from bkpy.spark.planning import EntryRange, plan
+from bkpy.spark.planning import EntryRange, Selection, plan, select
 from bkpy.spark.pushdown import Conditions
 
 
-def closed(ledger_id: int, entries: int, *, entry_bytes: int = 100, firsts: tuple[int, ...] = (0,)) -> LedgerMetadata:
+def closed(
+    ledger_id: int,
+    entries: int,
+    *,
+    entry_bytes: int = 100,
+    firsts: tuple[int, ...] = (0,),
+    ensemble_size: int = 1,
+    write_quorum: int = 1,
+    password: bytes = b"",
+) -> LedgerMetadata:
     """A closed ledger; a fragment begins at each of `firsts`."""
     return LedgerMetadata(
         ledger_id=ledger_id,
         state=LedgerState.CLOSED,
-        ensemble_size=1,
-        write_quorum=1,
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
         ack_quorum=1,
         digest="crc32c",
-        ledger_key=ledger_key(b""),
-        fragments=tuple(Fragment(first, (f"bookie-{i}",)) for i, first in enumerate(firsts)),
+        ledger_key=ledger_key(password),
+        fragments=tuple(
+            Fragment(first, tuple(f"bookie-{i}-{k}" for k in range(ensemble_size))) for i, first in enumerate(firsts)
+        ),
         last_entry=entries - 1,
         length=entries * entry_bytes,
     )
@@ -46,6 +58,31 @@ def test_one_range_for_each_fragment() -> None:
     ledgers = [closed(1, 10), closed(2, 0), closed(5, 10, firsts=(0, 4, 9))]
     assert spans(plan(ledgers, options())) == [(1, 0, 9), (5, 0, 3), (5, 4, 8), (5, 9, 9)]
     assert plan([closed(2, 0)], options(partitions_min=8)) == []
+
+
+@pytest.mark.parametrize(("ensemble_size", "write_quorum"), [(1, 1), (3, 3), (3, 2), (5, 1)])
+def test_a_striped_ledger_is_planned_to_its_last_entry(ensemble_size: int, write_quorum: int) -> None:
+    ledger = closed(5, 10, firsts=(0, 4, 9), ensemble_size=ensemble_size, write_quorum=write_quorum)
+    assert spans(plan([ledger], options())) == [(5, 0, 3), (5, 4, 8), (5, 9, 9)]
+    assert spans(plan([ledger], options(partitions_min=5))) == [(5, 0, 1), (5, 2, 3), (5, 4, 5), (5, 6, 8), (5, 9, 9)]
+    assert spans(plan([ledger], options(ends={5: 7}))) == [(5, 0, 3), (5, 4, 6)]
+
+
+def test_every_ledger_with_another_password_is_named_or_left_out(tmp_path: Path) -> None:
+    ledgers = [closed(i, 10, password=b"sesame" if i in (2, 3, 4, 8) else b"") for i in range(1, 10)]
+    with pytest.raises(UnauthorizedError) as refused:
+        select(ledgers, options())
+    assert str(refused.value) == ("4 of the 9 closed ledgers have a password, and none was given [ledgers 2-4,8]")
+    (tmp_path / "password").write_text("sesame")
+    given = options(password_file=str(tmp_path / "password"))
+    with pytest.raises(UnauthorizedError, match=r"5 of .* another password than the one given \[ledgers 1,5-7,9\]"):
+        select(ledgers, given)
+    with pytest.raises(UnauthorizedError, match=r"password, and none was given \[ledger 8\]"):
+        select(ledgers[4:], options())
+    left = select(ledgers, options(skip_unauthorized=True))
+    assert [ledger.ledger_id for ledger in left.ledgers] == [1, 5, 6, 7, 9]
+    assert left.unauthorized == [2, 3, 4, 8]
+    assert select(ledgers[4:7], options()) == Selection(ledgers[4:7], [])
 
 
 def test_ranges_are_bounded_in_bytes() -> None:
@@ -83,15 +120,23 @@ def test_offsets() -> None:
     length=st.integers(0, 300),
     bytes_max=st.integers(1, 20_000),
     partitions_min=st.integers(1, 50),
+    bookies=st.sampled_from([(1, 1), (3, 3), (3, 2), (5, 2)]),
 )
 def test_plans_cover_what_was_asked_for(
-    entries: int, cuts: set[int], start: int, length: int, bytes_max: int, partitions_min: int
+    entries: int,
+    cuts: set[int],
+    start: int,
+    length: int,
+    bytes_max: int,
+    partitions_min: int,
+    bookies: tuple[int, int],
 ) -> None:
     start = min(start, entries)
     end = min(start + length, entries)
     firsts = (0, *sorted(cut for cut in cuts if cut < entries))
     wanted = options(starts={9: start}, ends={9: end}, partition_bytes_max=bytes_max, partitions_min=partitions_min)
-    parts = plan([closed(9, entries, firsts=firsts)], wanted)
+    ledger = closed(9, entries, firsts=firsts, ensemble_size=bookies[0], write_quorum=bookies[1])
+    parts = plan([ledger], wanted)
     assert [i for part in parts for i in range(part.first, part.last + 1)] == list(range(start, end))
     assert len(parts) >= min(partitions_min, end - start)
     fragments = list(pairwise((*firsts, entries)))

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField, StructType
 
-from bkpy.spark.export import translated
+from bkpy.spark.failures import translated
 from bkpy.spark.options import COLUMNS
+from bkpy.spark.schema import TYPES
+from bkpy.spark.source import LedgerSourceReader
 from spark.conftest import Ledgers
 
 if TYPE_CHECKING:
@@ -63,6 +66,23 @@ def test_partitions_are_bounded_in_bytes_and_lose_nothing(spark: SparkSession, l
     assert rows.rdd.getNumPartitions() >= 4
     assert by_ledger(rows) == {i: ledgers.payloads[i] for i in (ledgers.plain, ledgers.striped)}
     assert read(spark, ledgers, ledgers.awkward, minPartitions=3).rdd.getNumPartitions() == 3
+
+
+def test_every_bound_may_be_one(ledgers: Ledgers) -> None:
+    """No Spark is needed for that: what it would do is ask for the partitions and read each."""
+    names = ("maxBytesPerPartition", "fetchBytes", "prefetchDepth", "maxBytesPerBatch", "metadataRequests")
+    given = dict.fromkeys((*names, "minPartitions", "sessionTimeoutSeconds"), "1")
+    given |= {"metadataServiceUri": ledgers.uri, "ledgers": "closed"}
+    given["endingOffsets"] = json.dumps({ledgers.plain: 40, ledgers.striped: 40})
+    reader = LedgerSourceReader.of(given, StructType([StructField(name, TYPES[name]) for name in COLUMNS]))
+    batches = [list(reader.read(partition)) for partition in reader.partitions()]
+    assert all(len(task) == 1 and task[0].num_rows == 1 for task in batches)
+    rows = [row for task in batches for batch in task for row in batch.to_pylist()]
+    assert [(row["ledger_id"], row["entry_id"], row["payload"]) for row in rows] == [
+        (ledger_id, entry_id, payload)
+        for ledger_id in (ledgers.plain, ledgers.striped, ledgers.awkward)
+        for entry_id, payload in enumerate(ledgers.payloads[ledger_id][:40])
+    ]
 
 
 def test_an_empty_ledger_is_an_empty_table(spark: SparkSession, ledgers: Ledgers) -> None:

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkpy.errors import ConfigError
-from bkpy.metadata.layout import FLAT, HIERARCHICAL, LAYOUTS, LONG_HIERARCHICAL, IdGenerator, Layout, layout_named
+from bkpy.metadata.layout import (
+    FLAT,
+    HIERARCHICAL,
+    LAYOUTS,
+    LONG_HIERARCHICAL,
+    IdGenerator,
+    Layout,
+    NewId,
+    layout_named,
+)
 from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.outcome import NotDone
 from bkpy.metadata.resolve import ensure_path
 from bkpy.metadata.store import MetadataStore
 from bkpy.metadata.uri import parse_uri
@@ -108,34 +118,46 @@ async def store_with(layout: Layout, used: dict[str, int]) -> MetadataStore:
     tree = MemoryStore(real_runtime())
     store = tree.session()
     for node in (*layout.id_nodes, *used):
-        await ensure_path(store, f"/ledgers/{node}")
+        await ensure_path(store, f"/ledgers/{node}", attempts_max=1)
     for node, count in used.items():
         tree.node(f"/ledgers/{node}").created = count
     return store
 
 
+async def id_of(ids: IdGenerator) -> int:
+    new = await ids.next()
+    assert isinstance(new, NewId), new
+    return new.ledger_id
+
+
+async def check_exhausted(ids: IdGenerator) -> None:
+    failure = await ids.next()
+    assert isinstance(failure, NotDone)
+    assert "no ledger ids left" in failure.error.message
+    assert not failure.error.retriable
+
+
 @pytest.mark.parametrize("layout", [FLAT, HIERARCHICAL])
 async def test_short_ids_end_with_the_counter(layout: Layout) -> None:
-    ids = IdGenerator(await store_with(layout, {"idgen": 2**31 - 1}), "/ledgers", layout)
-    assert (await ids.next())[0] == 2**31 - 1
-    with pytest.raises(Exception, match="no ledger ids left") as error:
-        await ids.next()
-    assert not error.value.retriable
+    ids = IdGenerator(await store_with(layout, {"idgen": 2**31 - 1}), "/ledgers", layout, attempts_max=1)
+    assert await id_of(ids) == 2**31 - 1
+    await check_exhausted(ids)
 
 
 async def test_long_ids_take_the_next_counter_when_one_overflows() -> None:
     store = await store_with(LONG_HIERARCHICAL, {"idgen-long/HOB-0000000000": 2**31 - 1})
-    first = IdGenerator(store, "/ledgers", LONG_HIERARCHICAL)
-    second = IdGenerator(store, "/ledgers", LONG_HIERARCHICAL)
-    assert (await first.next())[0] == 2**31 - 1
-    assert (await first.next())[0] == 2**31
-    assert (await second.next())[0] == 2**31 + 1
-    assert (await first.next())[0] == 2**31 + 2
+    first = IdGenerator(store, "/ledgers", LONG_HIERARCHICAL, attempts_max=1)
+    second = IdGenerator(store, "/ledgers", LONG_HIERARCHICAL, attempts_max=1)
+    assert await id_of(first) == 2**31 - 1
+    assert await id_of(first) == 2**31
+    assert await id_of(second) == 2**31 + 1
+    assert await id_of(first) == 2**31 + 2
 
 
 async def test_long_ids_end_at_63_bits() -> None:
     last = f"idgen-long/HOB-{2**32 - 1:010d}"
-    ids = IdGenerator(await store_with(LONG_HIERARCHICAL, {last: 2**31 - 1}), "/ledgers", LONG_HIERARCHICAL)
-    assert (await ids.next())[0] == 2**63 - 1
-    with pytest.raises(Exception, match="no ledger ids left"):
-        await ids.next()
+    ids = IdGenerator(
+        await store_with(LONG_HIERARCHICAL, {last: 2**31 - 1}), "/ledgers", LONG_HIERARCHICAL, attempts_max=1
+    )
+    assert await id_of(ids) == 2**63 - 1
+    await check_exhausted(ids)

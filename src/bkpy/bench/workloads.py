@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -146,6 +147,7 @@ async def run(
             await _timed(calls, options, meter, progress)
             for writer in writers:
                 await writer.close()
+            _warn_of_missing_copies(writers)
         else:
             await _fill(client, options, made)
             if before_reads is not None:
@@ -171,6 +173,14 @@ async def _create(client: bkpy.Client, options: Options, made: list[int]) -> lis
         return writer
 
     return await asyncio.gather(*(create() for _ in range(options.ledgers)))
+
+
+def _warn_of_missing_copies(writers: list[bkpy.LedgerWriter]) -> None:
+    """The figures are those of fewer copies than were asked for."""
+    lacking = [writer.under_replicated for writer in writers if writer.under_replicated]
+    if lacking:
+        bookies = ", ".join(sorted({bookie_id for lacks in lacking for bookie_id in lacks}))
+        warnings.warn(f"{len(lacking)} ledgers have fewer copies than their write quorum: {bookies}", stacklevel=2)
 
 
 async def _fill(client: bkpy.Client, options: Options, made: list[int]) -> None:

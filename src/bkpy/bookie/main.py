@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -12,11 +14,15 @@ from typing import Final
 
 import uvloop
 
+from bkpy.bookie.complaint import Complaint
+from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
 from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime import Clock, real_runtime
+
+log = logging.getLogger("bkpy.bookie")
 
 SWITCH_INTERVAL_S: Final = 0.0005
 
@@ -30,7 +36,7 @@ def run_bookie(settings: BookieSettings) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        _allow_files()
+        settings = _with_files(settings)
         # A thread that wants to run Python waits this long for one that does. While a flush is under way, each request
         # waits several times: at Python's own 5 ms the slowest appends took 70 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -45,10 +51,41 @@ def run_bookie(settings: BookieSettings) -> int:
     return 0
 
 
-def _allow_files() -> None:
-    """As many open files as this user may have: connections and entry logs need them."""
+def _with_files(settings: BookieSettings) -> BookieSettings:
+    """Allow as many open files as this user may have, and as many connections as these are enough for."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    fitting = fit_files(settings, most)
+    if fitting is not settings:
+        log.warning(
+            "this process may open %d files (ulimit -n, LimitNOFILE), and files are kept for the storage: "
+            "connections_max is %d instead of %d, newcomers_max %d instead of %d",
+            most,
+            fitting.connections_max,
+            settings.connections_max,
+            fitting.newcomers_max,
+            settings.newcomers_max,
+        )
+    return fitting
+
+
+async def _watch_files(settings: BookieSettings, clock: Clock) -> None:
+    """Say so when no file can be opened any more: the loop then closes new connections without a word."""
+    complain = Complaint(log, clock, settings.complaint_interval_s)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    while True:
+        await asyncio.sleep(settings.disk_check_interval_s)
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as e:
+            if e.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            complain(
+                "no file can be opened (%s; this process may open %d): new connections are closed, and the bookie ends "
+                "when its storage needs a file",
+                e.strerror,
+                most,
+            )
 
 
 async def _serve(settings: BookieSettings) -> None:
@@ -57,10 +94,17 @@ async def _serve(settings: BookieSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     runtime = real_runtime()
-    store, root = await connect_store(settings.metadata_uri, runtime, session_timeout_s=settings.session_timeout_s)
+    store, root = await connect_store(
+        settings.metadata_uri,
+        runtime,
+        session_timeout_s=settings.session_timeout_s,
+        refused_timeout_s=None,  # bookies and ZooKeeper may be started at the same time
+        settings=settings,
+    )
     try:
         node = BookieNode(settings, store, root, runtime)
         await node.start()
+        runtime.spawn(_watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage
         stop = asyncio.ensure_future(stopping.wait())
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)

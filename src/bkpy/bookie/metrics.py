@@ -44,6 +44,8 @@ class BookieMetrics:
         self._add_bytes = counter("add_bytes", "Bytes of entry records accepted for storing")
         self._read_bytes = counter("read_bytes", "Bytes of entry records sent to readers")
         self._refused = counter("refused_frames", "Frames that broke the protocol; each closed its connection")
+        self._bad_requests = counter("bad_requests", "Frames that were no requests; each was answered so")
+        self._refused_connections = counter("refused_connections", "Connections closed because there were too many")
         self._damage = counter("damage", "Stored bytes found damaged or unreadable")
         operations = {int(op): op.name.lower() for op in Op if op not in (Op.HELLO, Op.PRESENT)}
         latency = tally.histogram(
@@ -95,6 +97,12 @@ class BookieMetrics:
 
     def frame_refused(self) -> None:
         self._refused.value += 1
+
+    def request_refused(self) -> None:
+        self._bad_requests.value += 1
+
+    def connection_refused(self) -> None:
+        self._refused_connections.value += 1
 
     # --- the storage's observer -------------------------------------------------------------------------------------
 

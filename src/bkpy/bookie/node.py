@@ -28,7 +28,6 @@ from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
 
-_DRAIN_TIMEOUT_S: Final = 10.0
 _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
 
 # Reasons to take no new entries.
@@ -95,7 +94,14 @@ class BookieNode:
         # The cookie is the durable word of where the bookie is to be found: written before the first registration.
         cookie = _cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
         if known is None or known[0] != cookie:
-            await write_cookie(self._store, self._root, settings.bookie_id, cookie, None if known is None else known[1])
+            await write_cookie(
+                self._store,
+                self._root,
+                settings.bookie_id,
+                cookie,
+                None if known is None else known[1],
+                attempts_max=settings.metadata_write_attempts_max,
+            )
         await self._serve_metrics()
         info = BookieInfo(
             bookie_id=settings.bookie_id,
@@ -114,6 +120,7 @@ class BookieNode:
             self._runtime,
             identity=hashlib.sha256(storage.cookie).hexdigest(),
             on_death=self._give_up,
+            settings=settings,
         )
         await self._registration.register()
         self._unsubscribe = self._store.session_events.subscribe(self._session_changed)
@@ -127,7 +134,7 @@ class BookieNode:
         self._unsubscribe()
         await self._forget_disks()
         if self._server is not None:
-            await self._server.drain(_DRAIN_TIMEOUT_S)
+            await self._server.drain(self.settings.drain_timeout_s)
         try:
             if self._storage is not None:
                 await self._storage.close()

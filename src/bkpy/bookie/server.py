@@ -1,8 +1,9 @@
 """The TCP server of a bookie: accepts connections, bounds them, and drains them at the end.
 
-Invariants: no more than `connections_max` connections; one that neither introduces itself nor finishes the frame it has
-begun is closed; after `drain` every request that was taken has been answered; while `read_only` is set, no entries are
-taken but those that a recovery writes back.
+Invariants: no more than `connections_max` clients, and `newcomers_max` who have yet to introduce themselves; who owes
+something, the rest of a frame or to read what it is sent, and makes no progress is closed, and so is who has vanished
+without a word; what all connections receive into, and their answers in memory, are bounded; after `drain` every request
+that was taken has been answered; while `read_only` is set, no entries are taken but those that a recovery writes back.
 """
 
 from __future__ import annotations
@@ -11,23 +12,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
+from bkpy.bookie.complaint import Complaint
 from bkpy.bookie.connection import Connection
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.waiters import Waiters
 from bkpy.config import BookieSettings, split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
-from bkpy.protocol.receive_buffer import CHUNK_BYTES_MAX, ChunkPool
+from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBudget
 from bkpy.runtime import Runtime
 from bkpy.storage.ledger_storage import LedgerStorage
-
-_TICK_S: Final = 0.25
-_SPARE_CHUNKS: Final = 16  # for what is received and not in the memtable: requests that wait, and reads
-# Somebody who stops in the middle of the first frame isn't a client. A tick more passes before the first that counts:
-# that makes three quarters of a second at most.
-_STRANGER_STALL_TICKS: Final = 2
 
 
 class BookieServer:
@@ -46,7 +42,15 @@ class BookieServer:
         self.storage = storage
         self.metrics = metrics
         # The memtable's two generations are what keeps most of them.
-        self.chunks = ChunkPool(2 * settings.memtable_bytes_max // CHUNK_BYTES_MAX + _SPARE_CHUNKS)
+        self.chunks = ChunkPool(
+            2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max + settings.receive_spare_chunks,
+            bytes_min=settings.receive_chunk_bytes_min,
+            bytes_max=settings.receive_chunk_bytes_max,
+            room_bytes_min=settings.receive_room_bytes_min,
+        )
+        self.receiving = ReceiveBudget(settings.receive_bytes_max)
+        self.answers = asyncio.Semaphore(settings.answers_at_once)
+        self.requests = 0  # of all connections, but for appends
         self.waiters = Waiters()
         self.bookie_id = settings.bookie_id
         self.draining = False
@@ -55,6 +59,11 @@ class BookieServer:
         self._runtime = runtime
         self._instance_id = instance_id
         self._connections: dict[Connection, None] = {}  # in order of arrival, so that simulated runs repeat
+        self._newcomers: dict[Connection, None] = {}  # those that have not introduced themselves
+        self._memory_full = False
+        self.complain_of_frames, self._complain_of_crowds, self._complain_of_silence = (
+            Complaint(self.log, runtime.clock, settings.complaint_interval_s) for _ in range(3)
+        )
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
@@ -66,10 +75,12 @@ class BookieServer:
         host, port = split_address(self.settings.listen)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+            self._server = await loop.create_server(
+                lambda: Connection(self), host, port, backlog=self.settings.listen_backlog
+            )
         except OSError as e:
             raise ConfigError(f"can't listen at {self.settings.listen}: {e.strerror or e}") from e
-        self._ticker = loop.call_later(_TICK_S, self._tick)
+        self._ticker = loop.call_later(self.settings.tick_s, self._tick)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -101,26 +112,43 @@ class BookieServer:
     # --- the connections' calls -------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        if len(self._connections) >= self.settings.connections_max or self.draining:
-            self.log.warning("refusing %s: %d connections are open", connection.peer, len(self._connections))
+        """A connection was accepted. Those that never introduced themselves go first when they are too many."""
+        if self.draining:
             connection.abort()
             return
         self._connections[connection] = None
+        self._newcomers[connection] = None
+        if len(self._newcomers) > self.settings.newcomers_max:
+            oldest = next(iter(self._newcomers))
+            del self._newcomers[oldest]
+            self._refused(oldest, f"{self.settings.newcomers_max} others have not introduced themselves either")
+            oldest.abort()
+
+    def _refused(self, connection: Connection, reason: str) -> None:
+        self.metrics.connection_refused()
+        self._complain_of_crowds("refusing %s: %s", connection.peer, reason)
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self._newcomers.pop(connection, None)
         self._answered.set()
 
     def answered(self) -> None:
         """A request has ended; only told while draining."""
         self._answered.set()
 
-    def greet(self, hello: Hello) -> tuple[Status, str]:
-        """Whether the client has reached whom it meant."""
+    def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
+        """Whether the client has reached whom it meant, and may stay."""
         if hello.instance_id and hello.instance_id != self._instance_id:
             return Status.WRONG_BOOKIE, f"this bookie belongs to cluster {self._instance_id}, not {hello.instance_id}"
         if hello.bookie_id and hello.bookie_id != self.bookie_id:
             return Status.WRONG_BOOKIE, f"this is bookie {self.bookie_id}, not {hello.bookie_id}"
+        clients = len(self._connections) - len(self._newcomers)
+        if clients >= self.settings.connections_max:
+            reason = f"{clients} clients are connected, which is the bookie's connections_max"
+            self._refused(connection, reason)
+            return Status.TOO_MANY_REQUESTS, reason
+        self._newcomers.pop(connection, None)
         return Status.OK, ""
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str, owner: Connection) -> None:
@@ -134,7 +162,16 @@ class BookieServer:
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
+    def memory_full(self) -> None:
+        """The storage takes no more for now: whoever writes is not read from."""
+        if not self._memory_full:
+            self._memory_full = True
+            for connection in list(self._connections):
+                if len(connection.keys):
+                    connection.pause("memory")
+
     def _space(self) -> None:
+        self._memory_full = False
         for connection in list(self._connections):
             connection.resume("memory")
 
@@ -143,16 +180,12 @@ class BookieServer:
 
         Counted in ticks and not by the clock: when this process itself was stopped for a while, nobody is to blame.
         """
-        allowed_greeted = self.settings.frame_stall_timeout_s / _TICK_S
-        allowed_silent = self.settings.handshake_timeout_s / _TICK_S
         for connection in list(self._connections):
-            if not connection.owes_progress():
-                continue
-            if connection.greeted:
-                allowed = allowed_greeted
-            else:
-                allowed = _STRANGER_STALL_TICKS if connection.mid_frame else allowed_silent
-            if connection.idle_ticks >= allowed:
-                self.log.warning("closing the connection from %s: nothing came for too long", connection.peer)
+            allowed_s = connection.look()
+            # One tick more than these has passed since it last made progress.
+            if allowed_s is not None and connection.idle_ticks >= allowed_s / self.settings.tick_s:
+                self._complain_of_silence(
+                    "closing the connection from %s: nothing came, or was read, for too long", connection.peer
+                )
                 connection.abort()
-        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(self.settings.tick_s, self._tick)

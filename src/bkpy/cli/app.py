@@ -6,10 +6,15 @@ import difflib
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import click
+
+from bkpy.cli import INTERRUPTED, OUTPUT_CLOSED
+from bkpy.cli.common import given_settings, set_client_settings
 
 # name -> (module:attribute, what `--help` of the group says of it)
 _TOP: Mapping[str, tuple[str, str]] = {
@@ -71,9 +76,6 @@ class RootGroup(LazyGroup):
         return result
 
 
-INTERRUPTED = 128 + 2  # SIGINT
-OUTPUT_CLOSED = 128 + 13  # SIGPIPE
-
 _debug = False
 
 
@@ -100,9 +102,20 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
-def bkpy(debug: bool) -> None:
+@click.option(
+    "--set",
+    "client_settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=given_settings,
+    help="A setting of the command's client, one of bkpy.config.ClientSettings; may be given several times.",
+)
+def bkpy(debug: bool, client_settings: dict[str, Any]) -> None:
     """A replicated log store: append-only ledgers, durable on several machines."""
     global _debug
     _debug = debug
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on, there may be something to tidy up
+    set_client_settings(client_settings)
     # An error is told once, in one line. The event loop would tell it again for every append that it failed.
     logging.basicConfig(level=logging.DEBUG if debug else logging.CRITICAL)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import json_option, print_table, progress, run
+from bkpy.cli.common import connect, json_option, print_table, progress, run
 
 if TYPE_CHECKING:
     from bkpy.bench.workloads import Options
@@ -136,12 +136,11 @@ async def _cluster(uri: str | None, scratch: str, bookies: int) -> AsyncIterator
 
 async def _measure(options: Options, uri: str | None, scratch: str, restart: bool) -> dict[str, Any]:
     """The workload's figures, and the peaks of memory: those of bookies only if they were started for the run."""
-    import bkpy
     from bkpy.bench import memory, workloads
 
     async with (
         _cluster(uri, scratch, max(3, options.ensemble[0])) as (address, cluster),
-        bkpy.connect(address) as client,
+        connect(address) as client,
     ):
         bookies = [] if cluster is None else cluster.bookies
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from bkpy.config import BookieSettings, load_bookie_settings
+from bkpy.config import BookieSettings, MetadataSettings, load_bookie_settings
 
 
 @click.group()
@@ -17,7 +17,10 @@ def bookie() -> None:
 
 def _setting_flags() -> list[click.Parameter]:
     flags: list[click.Parameter] = []
-    for name, field in BookieSettings.model_fields.items():
+    # What is the bookie's own comes first.
+    names = sorted(BookieSettings.model_fields, key=lambda name: name in MetadataSettings.model_fields)
+    for name in names:
+        field = BookieSettings.model_fields[name]
         is_list = "list" in str(field.annotation)
         default = "" if field.is_required() or field.default in (None, "") else f"  [default: {field.default}]"
         choices = [a for a in get_args(field.annotation) if isinstance(a, str)]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from rich.progress import Progress
 
+    from bkpy.client.connect import Client
+    from bkpy.config import ClientSettings
     from bkpy.metadata.store import MetadataStore
 
 T = TypeVar("T")
@@ -36,15 +40,84 @@ connect_option = click.option(
     callback=_required_uri,
     help="The cluster, as zk://HOST:PORT[,HOST:PORT...]/ROOT.  [env: BKPY_CONNECT]",
 )
+
+
+def given_settings(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Settings from `NAME=VALUE`. A value is a number, true, false or a list as JSON has them; any other is text."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+_client_settings: dict[str, Any] = {}
+
+
+def set_client_settings(values: dict[str, Any]) -> None:
+    """Clients are made with these. `ConfigError` if one is unknown or out of its range."""
+    from bkpy.config import client_settings
+
+    if values:
+        client_settings(**values)
+    _client_settings.clear()
+    _client_settings.update(values)
+
+
+def settings() -> ClientSettings:
+    """What clients are made with."""
+    from bkpy.config import client_settings
+
+    return client_settings(**_client_settings)
+
+
+def connect(uri: str) -> AbstractAsyncContextManager[Client]:
+    """A client of the cluster, with the settings from the command line."""
+    import bkpy
+
+    return bkpy.connect(uri, **_client_settings)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended."""
-    import uvloop
+class Terminated(BaseException):
+    """SIGTERM has ended a command, as Ctrl-C does by `KeyboardInterrupt`."""
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise."""
+    try:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_terminable(coroutine))
+    finally:
+        coroutine.close()  # Ctrl-C may have come before it was begun
+
+
+async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    told = False
+
+    def terminate() -> None:
+        nonlocal told
+        told = True
+        task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await coroutine
+    except asyncio.CancelledError:
+        if told:
+            raise Terminated from None
+        raise
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +126,12 @@ async def metadata(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
     from bkpy.metadata.connect import connect_store
     from bkpy.runtime import real_runtime
 
-    store, root = await connect_store(uri, real_runtime(), session_timeout_s=10.0)
+    store, root = await connect_store(
+        uri,
+        real_runtime(),
+        session_timeout_s=settings().session_timeout_s,
+        connect_timeout_s=settings().metadata_timeout_s,
+    )
     try:
         yield store, root
     finally:
@@ -66,21 +144,44 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A table on standard output; numbers to the right. A column's name is its heading."""
+    """A table on standard output; numbers to the right. A column's name is its heading.
+
+    On a terminal that is too narrow for it, each row becomes a paragraph: nothing is cut off.
+    """
     from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH_MAX
-    console.print(table)
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=any(columns), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    wide = Measurement.get(console, console.options.update(max_width=_TABLE_WIDTH_MAX), table).maximum
+    if wide <= console.width or not any(columns):
+        console.print(table)
+        return
+    if title is not None:
+        click.echo(title)
+    for row in rows:
+        click.echo(_paragraph(columns, row, console.width))
+
+
+def _paragraph(columns: Sequence[str], row: Sequence[object], width: int) -> str:
+    """The row's cells with their headings, in as many lines as it takes. A cell is broken only if it is wider."""
+    cells = [f"{name} {_cell(value)}" for name, value in zip(columns, row, strict=True) if _cell(value)]
+    lines = [cells[0]]
+    for cell in cells[1:]:
+        if len(lines[-1]) + 3 + len(cell) <= width:
+            lines[-1] += f",  {cell}"
+        else:
+            lines.append(f"    {cell}")
+    return "\n".join(lines)
 
 
 def _cell(value: object) -> str:
@@ -106,6 +207,34 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
         disable=not console.is_terminal,
     ) as bar:
         yield bar
+
+
+@contextlib.contextmanager
+def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A display like `progress` of `size` bytes (None: unknown) with their rate.
+
+    It is told of by calls with the bytes that have gone since the last one, and the entries acknowledged until now.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{human_bytes(round(task.finished_speed or task.speed or 0))}/s")
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        DownloadColumn(binary_units=True),
+        Rate(),
+        TextColumn("{task.fields[entries]:,} entries"),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=size, entries=0)
+        yield lambda count, entries: bar.update(task, advance=count, entries=entries)
 
 
 def say(message: str) -> None:

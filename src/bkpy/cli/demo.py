@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bkpy.cli.common import human_bytes, print_table, progress, run, say
+from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,12 +41,22 @@ def demo(directory: str, keep: bool) -> int:
     lines = steps.load_flights()
     base = _fresh(Path(directory).absolute())
     cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES)
+    with interruptible(f"the demo in {base} was not finished"):
+        agree = _steps(cluster, lines, base, keep, started)
+    click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
+    return 0 if agree else 1
+
+
+def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, keep: bool, started: float) -> bool:
+    """All that is shown, on a cluster that runs only meanwhile; whether all of it agrees with the source."""
+    from bkpy import demo as steps
+
     say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
-    run(cluster.start())
     try:
+        run(cluster.start())
         months, stored = _store(cluster, lines)
         recovered = _recover(cluster.connect_string, lines, base / "writer.log")
-        numbers_agree = _query(cluster.connect_string, lines, months, base / "flights.parquet")
+        numbers_agree = _query(cluster.connect_string, lines, months, base)
         click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
         click.echo(f"Time      {time.monotonic() - started:.1f} s")
         if keep:
@@ -53,9 +64,7 @@ def demo(directory: str, keep: bool) -> int:
             _wait(cluster)
     finally:
         run(cluster.stop())
-    agree = stored and recovered and numbers_agree
-    click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
-    return 0 if agree else 1
+    return stored and recovered and numbers_agree
 
 
 def _fresh(base: Path) -> Path:
@@ -131,8 +140,9 @@ def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
     return found.lost == 0 and found.different == 0
 
 
-def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], parquet: Path) -> bool:
+def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], base: Path) -> bool:
     """Export the ledgers with Spark, query the files, and compare with the numbers from the lines."""
+    parquet = base / "flights.parquet"
     from bkpy import demo as steps
     from bkpy.spark.export import export_ledgers
 
@@ -142,7 +152,8 @@ def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], par
         def show(done: int, total: int) -> None:
             bar.update(task, description="exporting", completed=done, total=total)
 
-        with steps.spark_session() as spark:
+        say(f"What Spark itself prints goes to {base / 'spark.log'}")
+        with steps.spark_session(base / "spark.log") as spark:
             exported = export_ledgers(uri, [m.ledger_id for m in months], parquet, spark=spark, progress=show)
             ours, by_ledger = steps.query(spark, parquet)
     theirs = steps.count([line for month in months for line in lines[month.month]])

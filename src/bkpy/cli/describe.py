@@ -1,8 +1,11 @@
-"""A ledger's metadata for people and programs: all but the ledger key, which opens the ledger to whoever has it."""
+"""A ledger for people and programs: its metadata, and beside what its bookies have to hold what they say they have.
+
+All but the ledger key, which opens the ledger to whoever has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +14,18 @@ import click
 from bkpy.cli.common import human_bytes, print_table
 
 if TYPE_CHECKING:
+    from bkpy.errors import BookKeeperError
     from bkpy.protocol.holdings import Share
+
+    Told = Mapping[str, int | BookKeeperError]  # by bookie, its last entry of the ledger, or why that isn't known
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-def describe(ledger: LedgerMetadata) -> dict[str, Any]:
-    """All that is known, as JSON has it. What no one can know before the ledger is closed is null."""
+def describe(ledger: LedgerMetadata, told: Told | None = None) -> dict[str, Any]:
+    """All that is known, as JSON has it. What no one can know before the ledger is closed is null.
+
+    What bookies have told of it is added to what they have to hold.
+    """
     from bkpy.protocol.holdings import holdings
 
     closed = ledger.state.value == "CLOSED"
@@ -39,7 +48,13 @@ def describe(ledger: LedgerMetadata) -> dict[str, Any]:
                 "last_entry": fragment.last_entry,
                 "bookies": [share.bookie_id for share in fragment.shares],
                 "holds": [
-                    {"bookie": share.bookie_id, "every": share.step, "from": list(share.starts), "count": share.entries}
+                    {
+                        "bookie": share.bookie_id,
+                        "every": share.step,
+                        "from": list(share.starts),
+                        "count": share.entries,
+                        **({} if told is None else _compare(share, fragment.last_entry, told[share.bookie_id])),
+                    }
                     for share in fragment.shares
                 ],
             }
@@ -56,8 +71,25 @@ def row(ledger: LedgerMetadata) -> tuple[object, ...]:
     return (*(described[n] for n in first), quorums, *(described[n] for n in last), len(ledger.fragments))
 
 
-def show(ledger: LedgerMetadata) -> None:
-    """Print the ledger, its fragments, and what each bookie has to hold of them."""
+def _compare(share: Share, last: int | None, told: int | BookKeeperError) -> dict[str, Any]:
+    """What a bookie has of its share of a fragment that ends with entry `last` (None: nowhere yet)."""
+    if not isinstance(told, int):
+        from bkpy.errors import CorruptDataError
+
+        state = "unknown" if isinstance(told, CorruptDataError) else "unreachable"
+        return {"state": state, "has_up_to": None, "missing_from": None, "error": str(told)}
+    missing = share.following(told)
+    if last is None:
+        state, missing = "growing", None
+    elif missing is not None and missing <= last:
+        state = "incomplete"
+    else:
+        state, missing = "complete" if told <= last or not share.starts else "later", None
+    return {"state": state, "has_up_to": told, "missing_from": missing, "error": None}
+
+
+def show(ledger: LedgerMetadata, told: Told) -> None:
+    """Print the ledger, its fragments, what each bookie has to hold of them, and what it says it has."""
     described = describe(ledger)
     del described["fragments"]
     custom = described.pop("custom_metadata")
@@ -67,12 +99,18 @@ def show(ledger: LedgerMetadata) -> None:
     rows += [(f"custom {name}", value) for name, value in custom.items()]
     print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])
     click.echo()
-    print_table(("fragment", "entries", "bookie", "has to hold", "count"), list(_shares(ledger)))
+    print_table(("fragment", "entries", "bookie", "has to hold", "count", "says it has"), list(_shares(ledger, told)))
+    click.echo(_SAYS)
     if ledger.state.value != "CLOSED":
         click.echo(f"\nThe last fragment has no end yet: the ledger is {ledger.state.value}.")
 
 
-def _shares(ledger: LedgerMetadata) -> Iterator[tuple[object, ...]]:
+_SAYS = """
+complete: as far as the bookie's last
+entry tells; there may be holes before."""
+
+
+def _shares(ledger: LedgerMetadata, told: Told) -> Iterator[tuple[object, ...]]:
     from bkpy.protocol.holdings import holdings
 
     for number, fragment in enumerate(holdings(ledger)):
@@ -80,7 +118,18 @@ def _shares(ledger: LedgerMetadata) -> Iterator[tuple[object, ...]]:
         if fragment.last_entry is not None and fragment.last_entry < fragment.first_entry:
             entries = "none"
         for i, share in enumerate(fragment.shares):
-            yield ("" if i else number, "" if i else entries, share.bookie_id, _progressions(share), share.entries)
+            says = _says(_compare(share, fragment.last_entry, told[share.bookie_id]))
+            place = ("", "") if i else (number, entries)
+            yield (*place, share.bookie_id, _progressions(share), share.entries, says)
+
+
+def _says(compared: dict[str, Any]) -> str:
+    if compared["state"] == "incomplete":
+        return f"missing from {compared['missing_from']} on"
+    if compared["state"] == "growing":
+        return "nothing yet" if compared["has_up_to"] < 0 else f"up to {compared['has_up_to']}"
+    state: str = compared["state"]
+    return {"unknown": "can't tell", "later": "later entries"}.get(state, state)
 
 
 def _progressions(share: Share) -> str:

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from bkpy.cli.common import connect_option, human_bytes, json_option, print_json, progress, say
+from bkpy.cli.interrupts import interruptible
+
+if TYPE_CHECKING:
+    from bkpy.spark.export import ExportSummary
+
+
+def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            ctx.fail(f"option {one!r} is not of the form NAME=VALUE")
+    return dict(one.split("=", 1) for one in given)
 
 
 @click.command()
@@ -22,7 +39,18 @@ from bkpy.cli.common import connect_option, human_bytes, json_option, print_json
     help="Write payloads as text.  [default: bytes in parquet, base64 in csv and json]",
 )
 @click.option("--password-file", metavar="FILE", help="A file with the ledgers' password.  [default: no password]")
+@click.option("--skip-unauthorized", is_flag=True, help="Leave out, and list, ledgers with another password.")
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_named_values,
+    help="An option of the data source, such as maxBytesPerPartition=1000000; may be given again.",
+)
 @click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark to run on.")
+@click.option("--verbose", is_flag=True, help="Show what Spark itself prints, instead of keeping it in a file.")
 @json_option
 def export(
     uri: str,
@@ -31,17 +59,24 @@ def export(
     form: str,
     payload: str | None,
     password_file: str | None,
+    skip_unauthorized: bool,
+    options: dict[str, str],
     master: str,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Write the entries of closed ledgers to files, with Apache Spark.
 
     Columns: log, ledger_id, entry_id, payload, length, position. Nothing is written if a ledger doesn't exist, isn't
-    closed or has another password.
+    closed or has another password, or while another export writes to the same place.
+
+    Exit status: 0 if everything asked for was written, which with --skip-unauthorized is what isn't listed as left
+    out; 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from bkpy.spark.export import export_ledgers
 
-    with progress(unit="partitions") as bar:
+    unfinished = f"{directory} holds no complete export"
+    with interruptible(unfinished), _spark_output(verbose) as output, progress(unit="partitions") as bar:
         task = bar.add_task("planning", total=None)
         summary = export_ledgers(
             uri,
@@ -50,9 +85,44 @@ def export(
             format=form,
             payload=payload,
             password_file=password_file,
+            skip_unauthorized=skip_unauthorized,
+            options=options,
             master=master,
+            output=output,
             progress=lambda done, total: bar.update(task, description="exporting", completed=done, total=total),
         )
+    _show(summary, as_json)
+
+
+@contextmanager
+def _spark_output(verbose: bool) -> Iterator[int]:
+    """A file descriptor for what Spark prints: standard error, or a file that is kept and told of after a failure."""
+    if verbose:
+        yield sys.stderr.fileno()
+        return
+    fd, path = tempfile.mkstemp(prefix="bkpy-export-", suffix=".log")
+    try:
+        yield fd
+    except Exception:
+        if os.fstat(fd).st_size > 0:
+            say(f"What Spark itself printed is in {path}")
+        else:
+            os.unlink(path)
+        raise
+    except BaseException:
+        os.unlink(path)
+        raise
+    else:
+        os.unlink(path)
+    finally:
+        os.close(fd)
+
+
+def _show(summary: ExportSummary, as_json: bool) -> None:
+    from bkpy.spark.options import format_ledgers
+
+    if summary.skipped:
+        say(f"left out {len(summary.skipped)} ledgers, which have another password: {format_ledgers(summary.skipped)}")
     if as_json:
         print_json(dataclasses.asdict(summary))
         return

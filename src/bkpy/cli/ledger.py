@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli import describe
 from bkpy.cli.common import (
+    connect,
     connect_option,
-    human_bytes,
     json_option,
     print_json,
     print_table,
@@ -21,12 +20,13 @@ from bkpy.cli.common import (
     run,
     say,
 )
+from bkpy.password_file import read_password
 
 if TYPE_CHECKING:
     import bkpy
     from bkpy.client.block import Entry
     from bkpy.client.reader import LedgerReader
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.errors import BookKeeperError
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 _FORMATS = ("text", "hex", "json")
@@ -35,10 +35,7 @@ _ENTRY = click.IntRange(min=0)
 
 
 def _password(ctx: click.Context, _: click.Parameter, path: str | None) -> bytes:
-    if path is None:
-        return b""
-    with open(path, "rb") as file:
-        return file.read().removesuffix(b"\n").removesuffix(b"\r")
+    return b"" if path is None else read_password(path)
 
 
 password_option = click.option(
@@ -46,7 +43,7 @@ password_option = click.option(
     "password",
     metavar="FILE",
     callback=_password,
-    help="A file with the ledger's password; one line break at its end doesn't count.  [default: no password]",
+    help="A file with the ledger's password, which is all of it but one line break at its end.  [default: no password]",
 )
 
 
@@ -122,15 +119,21 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
     """Create a ledger and append the lines of FILE, or of standard input, each as one entry.
 
     Prints the ledger's id before the first line, so that others can follow it, and closes the ledger at the end.
+    However it ends, it says how many entries were acknowledged, and warns of bookies that may lack some of them.
     """
-    result = run(_write(uri, file, creation, announce=not as_json))
+    from bkpy.cli.write import Writing
+
+    writing = Writing()
+    try:
+        run(writing.run(uri, file, _creation_arguments(creation), announce=not as_json))
+    except BaseException as e:
+        writing.tell_of(e)
+        raise
     if as_json:
-        print_json(result)
+        print_json(writing.result())
     else:
-        say(
-            f"{result['entries']} entries, {human_bytes(result['bytes'])} in {result['seconds']:.2f} s "
-            f"to ledger {result['ledger_id']}"
-        )
+        say(writing.summary())
+    writing.warn()
 
 
 @ledger.command(short_help="Print entries.")
@@ -175,17 +178,21 @@ def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, passwor
     run(_tail(uri, ledger_id, first, _formatter("json" if as_json else form), password))
 
 
-@ledger.command(short_help="Show a ledger, and which entries each bookie has to hold.")
+@ledger.command(short_help="Show a ledger, what each bookie has to hold of it, and what it has.")
 @connect_option
 @click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
 @json_option
 def show(uri: str, ledger_id: int, as_json: bool) -> None:
-    """Show the metadata of LEDGER: its state and size, its fragments, and which entries each bookie has to hold."""
-    metadata = run(_metadata(uri, ledger_id))
+    """Show the metadata of LEDGER, which entries each bookie has to hold, and what the bookies say they have.
+
+    Each bookie is asked for the last entry of LEDGER that it has. That tells what is missing at the end, not of holes
+    before it; a bookie that has later entries tells nothing of a fragment before them.
+    """
+    shown, told = run(_metadata(uri, ledger_id))
     if as_json:
-        print_json(describe.describe(metadata))
+        print_json(describe.describe(shown, told))
     else:
-        describe.show(metadata)
+        describe.show(shown, told)
 
 
 @ledger.command(short_help="Close the ledger of a writer that is gone.")
@@ -228,19 +235,59 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
 @click.argument("ledger_ids", type=_LEDGER, nargs=-1, required=True, metavar="LEDGER...")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
-    """Delete ledgers, for good. Asks first when standard input is a terminal."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {', '.join(map(str, ledger_ids))}?", abort=True, err=True)
-    run(_delete(uri, ledger_ids))
+    """Delete ledgers, for good.
+
+    Asks first: a terminal, or whatever standard input is. Without an answer nothing is deleted, and the exit status is
+    2. A ledger that does not exist is told of in the end, and the others are deleted all the same.
+    """
+    wanted = list(dict.fromkeys(ledger_ids))
+    if not yes:
+        _confirm(f"Delete {', '.join(map(str, wanted))}, for good?")
+    deleted: list[int] = []
+    failed: dict[int, BookKeeperError] = {}
+    try:
+        run(_delete(uri, wanted, deleted, failed))
+    except BaseException:
+        say(f"bkpy: {_deletions(wanted, deleted, failed)}")
+        raise
+    if failed:
+        raise click.ClickException(_deletions(wanted, deleted, failed))
+
+
+def _confirm(question: str) -> None:
+    """Return if the answer is yes; else end the command."""
+    asked = sys.stdin.isatty() or sys.stderr.isatty()
+    if asked:
+        click.echo(f"{question} [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if asked and not (answer and sys.stdin.isatty()):  # no terminal has ended the line
+        click.echo(err=True)
+    if not answer and not sys.stdin.isatty():
+        raise click.UsageError("nothing was deleted: there is nobody to ask; give --yes to delete without being asked")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise click.ClickException("nothing was deleted")
+
+
+def _deletions(wanted: list[int], deleted: list[int], failed: dict[int, BookKeeperError]) -> str:
+    """What became of each ledger."""
+    parts = [f"deleted: {', '.join(map(str, deleted)) or 'none'}"]
+    if failed:
+        parts.append("not deleted: " + ", ".join(f"{i} ({_reason(error)})" for i, error in failed.items()))
+    if rest := [str(i) for i in wanted if i not in deleted and i not in failed]:
+        parts.append(f"not tried, or unknown: {', '.join(rest)}")
+    return "; ".join(parts)
+
+
+def _reason(error: BookKeeperError) -> str:
+    return error.message + ("; the outcome is unknown" if error.outcome_unknown else "")
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------
 
 
 async def _create(uri: str, creation: dict[str, Any]) -> int:
-    import bkpy
 
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         writer = await client.create_ledger(**_creation_arguments(creation))
         await writer.close()
         return writer.ledger_id
@@ -249,59 +296,6 @@ async def _create(uri: str, creation: dict[str, Any]) -> int:
 def _creation_arguments(creation: dict[str, Any]) -> dict[str, Any]:
     ensemble_size, write_quorum, ack_quorum = creation.pop("quorums")
     return {**creation, "ensemble_size": ensemble_size, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
-
-
-async def _write(uri: str, file: str, creation: dict[str, Any], announce: bool) -> dict[str, Any]:
-    import time
-
-    import bkpy
-    from bkpy.cli.lines import lines_of
-    from bkpy.config import ClientSettings
-
-    entry_bytes_max = ClientSettings().entry_bytes_max
-    with _input(file) as (fd, size), progress(unit="bytes") as bar:
-        async with bkpy.connect(uri) as client:
-            started = time.monotonic()
-            writer = await client.create_ledger(**_creation_arguments(creation))
-            if announce:
-                click.echo(writer.ledger_id)
-                sys.stdout.flush()
-            task = bar.add_task(f"ledger {writer.ledger_id}", total=size)
-            try:
-                async for lines in lines_of(fd, entry_bytes_max):
-                    await _append(writer, lines)
-                    bar.advance(task, sum(map(len, lines)) + len(lines))
-                await writer.flush()
-            finally:
-                # Also after Ctrl-C: what was appended is kept, and readers learn that no more will come.
-                await writer.close()
-            return {
-                "ledger_id": writer.ledger_id,
-                "entries": writer.last_add_confirmed + 1,
-                "bytes": writer.length,
-                "seconds": time.monotonic() - started,
-            }
-
-
-async def _append(writer: LedgerWriter, lines: list[bytes]) -> None:
-    """Append the lines without waiting for each; waits while the writer's window is full."""
-    from bkpy.errors import WouldBlock
-
-    for line in lines:
-        try:
-            writer.append_nowait(line)
-        except WouldBlock:
-            await writer.append(line)
-
-
-@contextlib.contextmanager
-def _input(file: str) -> Iterator[tuple[int, int | None]]:
-    """(file descriptor, size in bytes if it is known) of the file, or of standard input for `-`."""
-    if file == "-":
-        yield sys.stdin.fileno(), None
-        return
-    with open(file, "rb", buffering=0) as opened:
-        yield opened.fileno(), os.fstat(opened.fileno()).st_size
 
 
 _Formatter = Callable[[int, int, bytes], bytes]
@@ -331,10 +325,9 @@ def _json_line(ledger_id: int, entry_id: int, data: bytes) -> bytes:
 async def _read(
     uri: str, ledger_id: int, first: int, last: int | None, unconfirmed: bool, form: _Formatter, password: bytes
 ) -> None:
-    import bkpy
 
     out = sys.stdout.buffer
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         end = reader.last_add_confirmed if last is None else last
         if unconfirmed:
@@ -391,10 +384,9 @@ def _past_the_end(reader: LedgerReader, entry_id: int) -> bkpy.NoSuchEntryError:
 
 
 async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password: bytes) -> None:
-    import bkpy
 
     out = sys.stdout.buffer
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         async for entry in reader.tail(first):
             out.write(form(ledger_id, entry.entry_id, entry.data))
@@ -402,19 +394,18 @@ async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password
         await reader.close()
 
 
-async def _metadata(uri: str, ledger_id: int) -> LedgerMetadata:
-    import bkpy
+async def _metadata(uri: str, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
+    """The ledger's metadata, and by bookie the last entry that it has."""
 
-    async with bkpy.connect(uri) as client:
-        return await client.ledger_metadata(ledger_id)
+    async with connect(uri) as client:
+        metadata = await client.ledger_metadata(ledger_id)
+        return metadata, await client.last_entries(metadata)
 
 
 async def _recover(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
     import time
 
-    import bkpy
-
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         before = await client.ledger_metadata(ledger_id)
         started = time.monotonic()
         with progress(unit="") as bar:
@@ -438,7 +429,7 @@ async def _recover(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
 async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]]:
     import bkpy
 
-    async with bkpy.connect(uri) as client:
+    async with connect(uri) as client:
         found: list[tuple[int, LedgerMetadata | None]] = []
         async for ledger_id in client.list_ledgers():
             if not long_:
@@ -449,9 +440,17 @@ async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]
         return sorted(found, key=lambda item: item[0])
 
 
-async def _delete(uri: str, ledger_ids: tuple[int, ...]) -> None:
+async def _delete(uri: str, wanted: list[int], deleted: list[int], failed: dict[int, BookKeeperError]) -> None:
+    """Delete one after the other, noting what became of each. Only a missing one is a reason to go on."""
     import bkpy
 
-    async with bkpy.connect(uri) as client:
-        for ledger_id in ledger_ids:
-            await client.delete_ledger(ledger_id)
+    async with connect(uri) as client:
+        for ledger_id in wanted:
+            try:
+                await client.delete_ledger(ledger_id)
+            except bkpy.BookKeeperError as e:
+                failed[ledger_id] = e
+                if not isinstance(e, bkpy.NoSuchLedgerError):
+                    return
+            else:
+                deleted.append(ledger_id)

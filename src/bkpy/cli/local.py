@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import json_option, print_json, run, say
+from bkpy.cli.common import given_settings, json_option, print_json, run, say
 
 if TYPE_CHECKING:
-    from bkpy.local import LocalBookie, LocalCluster
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from collections.abc import Coroutine
 
-_LOOK_INTERVAL_S = 0.5
+    from bkpy.local import LocalCluster
 
 
 @click.command()
@@ -22,23 +21,41 @@ _LOOK_INTERVAL_S = 0.5
     "--dir", "directory", default="bkpy-local", show_default=True, metavar="DIR", help="Where data and logs are kept."
 )
 @click.option("--bookies", type=click.IntRange(min=1), default=3, show_default=True, help="How many bookies at least.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Where ZooKeeper listens.  [default: where it did the last time, or any free port]",
+)
+@click.option(
+    "--restart/--no-restart", default=True, show_default=True, help="Start what has ended by itself again, or leave it."
+)
+@click.option(
+    "--set",
+    "config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=given_settings,
+    help="A setting of the bookies (bkpy bookie run --help lists them); may be given several times.",
+)
 @json_option
-def local(directory: str, bookies: int, as_json: bool) -> int:
+def local(directory: str, bookies: int, port: int | None, restart: bool, config: dict[str, Any], as_json: bool) -> int:
     """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print what to connect to.
 
-    Run it again on the same directory and it finds its data.
+    Run it again on the same directory and it finds its data. A process that dies is started again, after a pause that
+    grows while it dies again and again; the others go on.
     """
-    return run(_serve(directory, bookies, as_json))
-
-
-async def _serve(directory: str, bookies: int, as_json: bool) -> int:
     from bkpy.local import LocalCluster
+
+    return run(_serve(LocalCluster(directory, bookies, config, port=port), restart, as_json))
+
+
+async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
+    from bkpy.local_supervisor import Supervisor
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    cluster = LocalCluster(directory, bookies)
     starting = asyncio.ensure_future(cluster.start())
     await _first(starting, stopping)
     if not starting.done():
@@ -48,7 +65,8 @@ async def _serve(directory: str, bookies: int, as_json: bool) -> int:
     starting.result()
     try:
         _announce(cluster, as_json)
-        await _watch(cluster, stopping)
+        supervisor = Supervisor([cluster.zookeeper, *cluster.bookies], say, restart=restart)
+        await _until(stopping, supervisor.watch())
     finally:
         stopping.clear()
         say("Stopping; once more to kill.")
@@ -68,6 +86,18 @@ async def _first(task: asyncio.Future[None], event: asyncio.Event) -> None:
     waiting.cancel()
 
 
+async def _until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, which has no end of its own, until the event is set; returns when it has ended."""
+    working = asyncio.ensure_future(work)
+    try:
+        await _first(working, event)
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
+    if not working.cancelled():
+        working.result()
+
+
 def _announce(cluster: LocalCluster, as_json: bool) -> None:
     if as_json:
         parts = [
@@ -80,27 +110,7 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
     say(f"ZooKeeper  {cluster.zookeeper.connect_string}  {cluster.zookeeper.log_path}")
     for bookie in cluster.bookies:
         say(f"{bookie.id}   {bookie.address}  {bookie.log_path}")
+    for name, port in cluster.moved.items():
+        say(f"Port {port}, where {name} was the last time, is taken: it has another one now.")
     say(f"To use it elsewhere:  export BKPY_CONNECT={cluster.connect_string}")
     say("Ctrl-C stops it; the data stay.")
-
-
-def _again(part: LocalBookie | ZooKeeperServer) -> str:
-    """How to have it back: a bookie comes back with its data and the same settings."""
-    return f"; to start it again: bkpy bookie run --config {part.config_path}" if isinstance(part, LocalBookie) else ""
-
-
-async def _watch(cluster: LocalCluster, stopping: asyncio.Event) -> None:
-    """Until told to stop, say when a process has ended by itself."""
-    parts: list[tuple[str, LocalBookie | ZooKeeperServer]] = [("ZooKeeper", cluster.zookeeper)]
-    parts += [(bookie.id, bookie) for bookie in cluster.bookies]
-    lost: set[str] = set()
-    while not stopping.is_set():
-        for name, part in parts:
-            if part.pid is None and name not in lost:
-                lost.add(name)
-                say(f"{name} has ended; its log is {part.log_path}{_again(part)}")
-        try:
-            async with asyncio.timeout(_LOOK_INTERVAL_S):
-                await stopping.wait()
-        except TimeoutError:
-            continue

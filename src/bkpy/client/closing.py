@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import assert_never
 
-from bkpy.errors import LedgerClosedError, LedgerFencedError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import (
+    BookKeeperError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+)
 from bkpy.metadata.ledgers import LedgerCatalog
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol.closing import VERDICTS, Closer, Verdict, found
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 
-_ATTEMPTS_MAX: Final = 20  # each lost to somebody else's change of the metadata
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The ledger is closed, with these metadata at `version`."""
+
+    metadata: LedgerMetadata
+    version: int
 
 
 async def close_ledger(
@@ -21,37 +35,71 @@ async def close_ledger(
     length: int,
     closer: Closer,
     *,
+    conflicts_max: int,
     rebase: Callable[[LedgerMetadata], LedgerMetadata] = lambda fresh: fresh,
-) -> tuple[LedgerMetadata, int]:
-    """Close the ledger at `last_entry` with `length` bytes; the closed metadata and their version.
+) -> Closed | NotDone | Unknown:
+    """Close the ledger at `last_entry` with `length` bytes.
 
     `rebase` brings this side's own changes into a value that somebody else has written meanwhile. For a recovery, the
-    metadata that are returned may have another end: that of whoever closed the ledger first. Raises `LedgerFencedError`
-    and `LedgerClosedError` for a writer that came too late, `NoSuchLedgerError`, `MetadataUnavailableError`.
+    metadata that are returned may have another end: that of whoever closed the ledger first. What is certain, of this
+    call and all before it, is raised: `LedgerFencedError` and `LedgerClosedError` for a writer that came too late,
+    `NoSuchLedgerError`, and `MetadataConflictError` if the metadata have changed `conflicts_max` times.
     """
     ledger_id = metadata.ledger_id
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in range(conflicts_max):
         closed = metadata.closed(last_entry, length)
+        outcome = await catalog.write(closed, version)
+        match outcome:
+            case Done():
+                return Closed(closed, outcome.version)
+            case NotDone() | Unknown():
+                return outcome
+            case Missing():
+                raise _deleted(ledger_id)
+            case Changed() | Overtaken():
+                pass
+            case _:
+                assert_never(outcome)
         try:
-            return closed, await catalog.write(closed, version)
-        except MetadataConflictError:
             fresh, version = await catalog.read(ledger_id, fresh=True)
         except NoSuchLedgerError:
-            raise NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=ledger_id) from None
+            raise _deleted(ledger_id) from None
+        except BookKeeperError as error:
+            return doubted(NotDone(error), isinstance(outcome, Overtaken))
         verdict = VERDICTS[closer, found(fresh, last_entry, length)]
         if verdict is Verdict.CLOSED:
-            return fresh, version
-        if verdict is Verdict.CLOSED_ELSEWHERE:
-            raise LedgerClosedError(
-                f"somebody else closed the ledger at entry {fresh.last_entry}; "
-                f"this writer's last acknowledged entry is {last_entry}",
-                ledger_id=ledger_id,
-            )
-        if verdict is Verdict.FENCED:
-            raise LedgerFencedError(
-                "somebody else is recovering the ledger", ledger_id=ledger_id, outcome_unknown=False
-            )
-        if verdict is Verdict.IMPOSSIBLE:
-            raise MetadataConflictError("the ledger is open again, which can't be", ledger_id=ledger_id)
+            return Closed(fresh, version)
+        if verdict is not Verdict.TRY_AGAIN:
+            raise _too_late(verdict, fresh, last_entry)
         metadata = rebase(fresh)
     raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=ledger_id)
+
+
+def _too_late(verdict: Verdict, fresh: LedgerMetadata, last_entry: int) -> BookKeeperError:
+    if verdict is Verdict.CLOSED_ELSEWHERE:
+        return LedgerClosedError(
+            f"somebody else closed the ledger at entry {fresh.last_entry}; "
+            f"this writer's last acknowledged entry is {last_entry}",
+            ledger_id=fresh.ledger_id,
+        )
+    if verdict is Verdict.FENCED:
+        return LedgerFencedError(
+            "somebody else is recovering the ledger", ledger_id=fresh.ledger_id, outcome_unknown=False
+        )
+    return MetadataConflictError("the ledger is open again, which can't be", ledger_id=fresh.ledger_id)
+
+
+def _deleted(ledger_id: int) -> NoSuchLedgerError:
+    return NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=ledger_id)
+
+
+async def read_again(
+    catalog: LedgerCatalog, ledger_id: int, outcome: Changed | Overtaken
+) -> tuple[LedgerMetadata, int]:
+    """The metadata after a write that was refused. An error tells whether that one may have been stored before."""
+    try:
+        return await catalog.read(ledger_id, fresh=True)
+    except NoSuchLedgerError:
+        raise
+    except BookKeeperError as error:
+        raise told(doubted(NotDone(error), isinstance(outcome, Overtaken)), ledger_id=ledger_id) from error

@@ -6,11 +6,12 @@ import asyncio
 import ssl as tls
 import warnings
 from collections.abc import AsyncIterator, Generator, Mapping
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
+from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.placement import Placement, RackAwarePlacement
 from bkpy.client.pool import BookiePool
@@ -21,12 +22,11 @@ from bkpy.client.recovery import LedgerRecovery
 from bkpy.client.replicator import Replicator
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import ClientSettings, client_settings
-from bkpy.errors import (
-    ClientClosedError,
-    ConfigError,
-)
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.ledgers import Created
+from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.metadata.store import MetadataStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -89,8 +89,8 @@ class Client(OfThisProcess):
         owns_store: bool = False,
     ) -> Client:
         """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
-        cluster = await open_cluster(store, root)
-        directory = BookieDirectory(store, root, runtime)
+        cluster = await open_cluster(store, root, settings=settings)
+        directory = BookieDirectory(store, root, runtime, settings)
         await directory.start()
         return cls(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
 
@@ -134,7 +134,8 @@ class Client(OfThisProcess):
         it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. With `caller_ids`, every
         append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
         `force` makes them durable. Raises `ConfigError` for sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`,
-        `MetadataUnavailableError`.
+        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
+        been made. If the call is cancelled, what it has made is deleted again.
         """
         self._check_open()
         for name, size in (
@@ -154,7 +155,7 @@ class Client(OfThisProcess):
         bookies = await self._ensembles.new(ensemble_size)
         created_ms = int(self._runtime.clock.time() * 1000)
         token = self._runtime.rng.randbytes(16).hex()
-        metadata, version = await self._cluster.catalog.create(
+        created = await self._cluster.catalog.create(
             lambda ledger_id: LedgerMetadata(
                 ledger_id=ledger_id,
                 state=LedgerState.OPEN,
@@ -171,7 +172,14 @@ class Client(OfThisProcess):
                 deferred_sync=deferred_sync,
             )
         )
-        self._check_open()
+        if not isinstance(created, Created):
+            raise told(created)
+        metadata, version = created.metadata, created.version
+        if self._closed:
+            raise ClientClosedError(
+                "the client was closed while the ledger was made: it is open and has no entries",
+                ledger_id=metadata.ledger_id,
+            )
         self._pool.add_key(metadata.ledger_id, key)
         writer = LedgerWriter(
             metadata,
@@ -267,11 +275,35 @@ class Client(OfThisProcess):
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         return metadata
 
+    async def last_entries(self, metadata: LedgerMetadata) -> Mapping[str, int | BookKeeperError]:
+        """By bookie of any of the ledger's fragments, the last entry of the ledger that it says it has (-1: none).
+
+        In place of that, the error for a bookie that can't be asked within `read_timeout_s` or can't tell. A bookie
+        may lack entries below its last one; this is for looking after a cluster, and proves nothing.
+        """
+        self._check_open()
+        return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
+
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
         check_ledger_id(ledger_id)
         self._check_open()
-        await self._cluster.catalog.delete(ledger_id)
+        outcome = await self._cluster.catalog.delete(ledger_id)
+        match outcome:
+            case Gone():
+                return
+            case Missing():
+                raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
+            case Changed() | Overtaken():
+                raise MetadataConflictError(
+                    "there are nodes below the ledger's in ZooKeeper",
+                    ledger_id=ledger_id,
+                    outcome_unknown=isinstance(outcome, Overtaken),
+                )
+            case NotDone() | Unknown():
+                raise told(outcome, ledger_id=ledger_id)
+            case _:
+                assert_never(outcome)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
@@ -348,7 +380,10 @@ class _Connecting:
             runtime,
             session_timeout_s=self._settings.session_timeout_s,
             connect_timeout_s=self._settings.metadata_timeout_s,
+            refused_timeout_s=self._settings.metadata_refused_timeout_s,
+            call_timeout_s=self._settings.metadata_timeout_s,
             ssl=self._ssl,
+            settings=self._settings,
         )
         try:
             return await Client.on_store(
@@ -377,7 +412,7 @@ def connect(
 
     `settings` are those of `ClientSettings` by name. `ssl` secures the connection to ZooKeeper. Raises `ConfigError`
     for a bad URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if
-    no server could be reached within `metadata_timeout_s`.
+    no server could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
     """
     return _Connecting(uri, client_settings(**settings), ssl, placement)
 

@@ -15,9 +15,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import NamedTuple, assert_never
 
-from bkpy.client.closing import close_ledger
+from bkpy.client.closing import Closed, close_ledger, read_again
 from bkpy.client.ensembles import Ensembles
 from bkpy.client.flights import Flights
 from bkpy.client.pool import BookiePool
@@ -29,9 +29,11 @@ from bkpy.errors import (
     DigestMismatchError,
     LedgerRecoveryError,
     MetadataConflictError,
+    NoSuchLedgerError,
     UnauthorizedError,
 )
 from bkpy.metadata.ledgers import LedgerCatalog
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer, rebased
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
@@ -39,13 +41,6 @@ from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
 from bkpy.runtime import Runtime
-
-_ATTEMPTS_MAX: Final = 20  # to mark the ledger, each lost to somebody else's change of the metadata
-_RANGES_AT_ONCE: Final = 4
-_FIRST_RANGE_ENTRIES: Final = 64  # asked for while nothing is known of the entries' sizes
-_RANGE_ENTRIES_MAX: Final = 4096  # of any size: each becomes an object here
-_RANGE_BYTES_MAX: Final = 4 << 20  # of one range in memory, beyond which it is cut short
-_PATIENCE_S: Final = 0.05  # after which the others are asked as well
 
 
 class _Fetched(NamedTuple):
@@ -113,16 +108,19 @@ class LedgerRecovery:
             await self._copy(write_back)
             last = write_back.last_entry
             length = await self._length(last) if write_back.length is None else write_back.length
-            closed, _ = await close_ledger(
+            closed = await close_ledger(
                 self._catalog,
                 write_back.metadata,
                 self._version,
                 last,
                 length,
                 Closer.RECOVERY,
+                conflicts_max=self._settings.metadata_conflicts_max,
                 rebase=lambda fresh: rebased(fresh, self._metadata, write_back.metadata),
             )
-            return closed
+            if not isinstance(closed, Closed):
+                raise told(closed, ledger_id=self._ledger_id)
+            return closed.metadata
         finally:
             if write_back is not None:
                 write_back.abandon()
@@ -131,17 +129,24 @@ class LedgerRecovery:
 
     async def _mark(self) -> None:
         """IN_RECOVERY: from now on the writer can't change its ensemble. What is stored then is what counts."""
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(self._settings.metadata_conflicts_max):
             if self._metadata.state is not LedgerState.OPEN:
                 return
             marked = self._metadata.in_recovery()
-            try:
-                self._version = await self._catalog.write(marked, self._version)
-                self._metadata = marked
-                return
-            except MetadataConflictError:
-                self._metadata, self._version = await self._catalog.read(self._ledger_id, fresh=True)
-        raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
+            outcome = await self._catalog.write(marked, self._version)
+            match outcome:
+                case Done():
+                    self._metadata, self._version = marked, outcome.version
+                case Changed() | Overtaken():
+                    self._metadata, self._version = await read_again(self._catalog, self._ledger_id, outcome)
+                case Missing():
+                    raise NoSuchLedgerError("there is no such ledger", ledger_id=self._ledger_id)
+                case NotDone() | Unknown():
+                    raise told(outcome, ledger_id=self._ledger_id)
+                case _:
+                    assert_never(outcome)
+        if self._metadata.state is LedgerState.OPEN:
+            raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
 
     def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError:
         told = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
@@ -229,7 +234,7 @@ class LedgerRecovery:
         following = first
         try:
             while True:
-                depth = _RANGES_AT_ONCE if self._record_bytes else 1
+                depth = self._settings.recovery_ranges_at_once if self._record_bytes else 1
                 while len(in_flight) < depth:
                     last = following + self._range_entries() - 1
                     in_flight.append((self._begin(following, last), last))
@@ -255,8 +260,9 @@ class LedgerRecovery:
 
     def _range_entries(self) -> int:
         if not self._record_bytes:
-            return _FIRST_RANGE_ENTRIES
-        return max(1, min(_RANGE_ENTRIES_MAX, int(self._settings.read_bytes / self._record_bytes)))
+            return self._settings.recovery_first_entries
+        entries_max = self._settings.recovery_range_entries_max
+        return max(1, min(entries_max, int(self._settings.read_bytes / self._record_bytes)))
 
     async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _Fetched:
         """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be told.
@@ -276,7 +282,7 @@ class LedgerRecovery:
         held = 0
         try:
             while (verdict := forward.decide()) is Fate.OPEN:
-                if held > _RANGE_BYTES_MAX and forward.next > first:
+                if held > self._settings.recovery_range_bytes_max and forward.next > first:
                     break  # enough for once
                 members = forward.members(forward.next)
                 busy = set(asked.values())
@@ -294,7 +300,8 @@ class LedgerRecovery:
                     )
                     asked[task] = index
                 wanted = set()
-                done, _ = await asyncio.wait(asked, timeout=_PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                patience_s = self._settings.recovery_patience_s
+                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     wanted = set(silent)
                 for task in done:

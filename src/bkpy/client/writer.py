@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, assert_never
 
 from bkpy.client.appends import Appends
-from bkpy.client.closing import close_ledger
+from bkpy.client.closing import Closed, close_ledger
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.publishing import Publisher
 from bkpy.client.replicator import log
@@ -25,16 +25,16 @@ from bkpy.errors import (
     LedgerFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     QuorumTimeoutError,
 )
 from bkpy.metadata.ledgers import LedgerCatalog
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer
 from bkpy.protocol.ensemble_change import Conflict, on_conflict
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
 from bkpy.protocol.messages import Op, Status
-
-_STORE_PAUSE_S: Final = 0.05  # between two attempts to write metadata whose outcome is not known
 
 
 class LedgerWriter(Appends, OfThisProcess):
@@ -44,6 +44,7 @@ class LedgerWriter(Appends, OfThisProcess):
         "_abandoned",
         "_catalog",
         "_closing",
+        "_end_in_doubt",
         "_epochs",
         "_forced_length",
         "_on_closed",
@@ -70,6 +71,7 @@ class LedgerWriter(Appends, OfThisProcess):
         self._forced_length = 0  # up to `_lac`, where syncs are deferred
         self._epochs = self._connections() if self._deferred else {}
         self._closing: asyncio.Future[None] | None = None
+        self._end_in_doubt = False  # whether an earlier `close` may have closed the ledger
 
     @property
     def under_replicated(self) -> Mapping[str, int]:
@@ -168,24 +170,29 @@ class LedgerWriter(Appends, OfThisProcess):
         return super()._may_change and not self._deferred
 
     async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
-        unknown = False  # whether an attempt may have been stored: then nothing counts until that is known
+        doubt = False  # whether an attempt may have been stored: then nothing counts until that is known
         while self._error is None:
-            if not self._catalog.reachable and not unknown:
+            if not self._catalog.reachable and not doubt:
                 return False  # without the store, the bookies that are left have to do
             wanted = self._metadata.new_fragment(self._confirmed + 1, tuple(ensemble))
-            try:
-                version = await self._catalog.write(wanted, self._version)
-            except MetadataConflictError:
-                return await self._other_fragment(replaced)
-            except MetadataUnavailableError as e:
-                unknown = unknown or e.outcome_unknown
-                if not unknown:
-                    return False
-                # Only a write that is refused, or a second one that is not, will tell.
-                await asyncio.sleep(_STORE_PAUSE_S)
-                continue
-            self._metadata, self._version = wanted, version
-            return True
+            outcome = await self._catalog.write(wanted, self._version)
+            match outcome:
+                case Done():
+                    self._metadata, self._version = wanted, outcome.version
+                    return True
+                case Changed() | Overtaken():
+                    return await self._other_fragment(replaced)
+                case Missing():
+                    raise NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=self._ledger_id)
+                case NotDone():
+                    if not doubt:
+                        return False
+                case Unknown():
+                    doubt = True
+                case _:
+                    assert_never(outcome)
+            # Only a write that is refused, or a second one that is not, will tell.
+            await asyncio.sleep(self._settings.metadata_write_pause_s)
         return False
 
     async def _other_fragment(self, replaced: Collection[str]) -> bool:
@@ -221,7 +228,7 @@ class LedgerWriter(Appends, OfThisProcess):
             except MetadataUnavailableError:
                 if self._error is not None:
                     raise
-                await asyncio.sleep(_STORE_PAUSE_S)
+                await asyncio.sleep(self._settings.metadata_write_pause_s)
 
     @property
     def usable(self) -> bool:
@@ -249,10 +256,7 @@ class LedgerWriter(Appends, OfThisProcess):
         try:
             await self._drain()
             await self._mended()
-            end = await self._end()
-            self._metadata, self._version = await close_ledger(
-                self._catalog, self._metadata, self._version, *end, Closer.WRITER
-            )
+            await self._close_at(*await self._end())
         except BaseException as e:
             if isinstance(e, Exception):
                 closing.set_exception(e)
@@ -297,6 +301,27 @@ class LedgerWriter(Appends, OfThisProcess):
                 ", ".join(f"bookie {bookie_id} may lack those from {first} on" for bookie_id, first in lacking.items()),
             )
         return self._lac, self._forced_length if self._deferred else self._length
+
+    async def _close_at(self, last_entry: int, length: int) -> None:
+        closed = await close_ledger(
+            self._catalog,
+            self._metadata,
+            self._version,
+            last_entry,
+            length,
+            Closer.WRITER,
+            conflicts_max=self._settings.metadata_conflicts_max,
+        )
+        match closed:
+            case Closed():
+                self._metadata, self._version = closed.metadata, closed.version
+            case NotDone() | Unknown():
+                # A later call that can't write anything does not make certain what an earlier one has written.
+                closed = doubted(closed, self._end_in_doubt)
+                self._end_in_doubt = isinstance(closed, Unknown)
+                raise told(closed, ledger_id=self._ledger_id)
+            case _:
+                assert_never(closed)
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for somebody else to recover."""

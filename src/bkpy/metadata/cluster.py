@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
-from bkpy.errors import ConfigError, CorruptDataError, NoSuchClusterError
+from bkpy.config import ClientSettings
+from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchClusterError
 from bkpy.metadata import paths
 from bkpy.metadata.layout import LONG_HIERARCHICAL, Layout, layout_named
 from bkpy.metadata.ledgers import LedgerCatalog
-from bkpy.metadata.resolve import create_certainly, ensure_path
-from bkpy.metadata.store import Create, MetadataStore, NodeExists, NoNode
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.resolve import create_certainly, ensure_path, read_certainly
+from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 LAYOUT_VERSION = 1
+_DEFAULTS = ClientSettings()
 
 
 @dataclass(frozen=True)
@@ -27,14 +32,26 @@ class Cluster:
     catalog: LedgerCatalog
 
 
-async def init_cluster(store: MetadataStore, root: str, layout: str = LONG_HIERARCHICAL.name) -> Cluster:
+async def init_cluster(
+    store: MetadataStore, root: str, layout: str = LONG_HIERARCHICAL.name, *, settings: ClientSettings = _DEFAULTS
+) -> Cluster:
     """Make a new cluster under `root`, all at once.
 
-    Raises `ConfigError`, with nothing changed, when there is a cluster already or no layout of that name.
+    Raises `ConfigError`, with nothing changed, when there is a cluster already, under `root` or a node above it, or no
+    layout of that name, and `MetadataUnavailableError`.
     """
+    attempts_max = settings.metadata_write_attempts_max
     chosen = layout_named(layout)
+    for node in _above(root):
+        if await store.exists(f"{node}/{paths.INSTANCE_ID}"):
+            raise ConfigError(
+                f"{root} lies inside the tree of the cluster under {node or '/'}, whose nodes are its own to name: "
+                "choose another root"
+            )
     instance_id = _uuid(store.runtime.rng.randbytes(16))
-    await ensure_path(store, root)
+    above = await ensure_path(store, root, attempts_max=attempts_max)
+    if isinstance(above, NotDone):
+        raise told(above)
     # The instance id comes first: it is unique, so after a lost connection it tells whose cluster this is.
     first = Create(f"{root}/{paths.INSTANCE_ID}", instance_id.encode())
     others = [
@@ -44,25 +61,40 @@ async def init_cluster(store: MetadataStore, root: str, layout: str = LONG_HIERA
             for name in (paths.AVAILABLE, paths.READ_ONLY, paths.COOKIES, *chosen.id_nodes)
         ),
     ]
-    try:
-        await create_certainly(store, first, *others)
-    except NodeExists as refusal:
-        raise ConfigError(f"there is a cluster already under {root} (it has {refusal.node})") from None
-    return _cluster(store, root, instance_id, chosen)
+    outcome = await create_certainly(store, first, *others, attempts_max=attempts_max)
+    match outcome:
+        case Done():
+            return _cluster(store, root, instance_id, chosen, settings)
+        case Exists():
+            raise ConfigError(f"there is a cluster already under {root} (it has {outcome.node})")
+        case Missing() | Overtaken():
+            raise MetadataConflictError(
+                f"somebody deletes nodes under {root} at the same time", outcome_unknown=isinstance(outcome, Overtaken)
+            )
+        case NotDone() | Unknown():
+            raise told(outcome)
+        case _:
+            assert_never(outcome)
 
 
-async def open_cluster(store: MetadataStore, root: str) -> Cluster:
+def _above(root: str) -> Iterator[str]:
+    """The nodes above `root`, the nearest first; the last one is the tree's own root, ""."""
+    while root:
+        root = root.rpartition("/")[0]
+        yield root
+
+
+async def open_cluster(store: MetadataStore, root: str, *, settings: ClientSettings = _DEFAULTS) -> Cluster:
     """The cluster under `root`. Raises `NoSuchClusterError` when none was initialised there."""
-    try:
-        stored, _ = await store.get(f"{root}/{paths.LAYOUT}")
-        instance_id, _ = await store.get(f"{root}/{paths.INSTANCE_ID}")
-    except NoNode:
-        raise NoSuchClusterError(f"there is no cluster under {root}: run `bkpy cluster init` first") from None
-    return _cluster(store, root, instance_id.decode(), _layout(stored, root))
+    layout = await read_certainly(store, f"{root}/{paths.LAYOUT}")
+    instance_id = await read_certainly(store, f"{root}/{paths.INSTANCE_ID}")
+    if layout is None or instance_id is None:
+        raise NoSuchClusterError(f"there is no cluster under {root}: run `bkpy cluster init` first")
+    return _cluster(store, root, instance_id[0].decode(), _layout(layout[0], root), settings)
 
 
-def _cluster(store: MetadataStore, root: str, instance_id: str, layout: Layout) -> Cluster:
-    return Cluster(store, root, instance_id, layout.name, LedgerCatalog(store, root, layout, store.runtime))
+def _cluster(store: MetadataStore, root: str, instance_id: str, layout: Layout, settings: ClientSettings) -> Cluster:
+    return Cluster(store, root, instance_id, layout.name, LedgerCatalog(store, root, layout, store.runtime, settings))
 
 
 def _layout(stored: bytes, root: str) -> Layout:

@@ -6,41 +6,102 @@ The value is the bookie's own JSON; here only its presence, its version and the 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, assert_never
 
-from bkpy.errors import ConfigError
+from bkpy.config import MetadataSettings
+from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError, NoSuchClusterError
 from bkpy.metadata import paths
-from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, put_certainly, read_if_there
+from bkpy.metadata.outcome import (
+    Changed,
+    CreateOutcome,
+    Done,
+    Exists,
+    Gone,
+    Missing,
+    NotDone,
+    Overtaken,
+    PutOutcome,
+    Unknown,
+    told,
+)
+from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, put_certainly, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
+
+DEFAULTS = MetadataSettings()
 
 REQUIRED_FIELDS = ("bookie_id", "address", "instance_id")
 
 
 async def read_cookie(store: MetadataStore, root: str, bookie_id: str) -> tuple[bytes, int] | None:
-    """The bookie's cookie and its version, None if it has none."""
-    return await read_if_there(store, paths.cookie(root, bookie_id))
+    """The bookie's cookie and its version, None if it certainly has none."""
+    return await read_certainly(store, paths.cookie(root, bookie_id))
 
 
 async def write_cookie(
-    store: MetadataStore, root: str, bookie_id: str, value: bytes, expected_version: int | None
+    store: MetadataStore,
+    root: str,
+    bookie_id: str,
+    value: bytes,
+    expected_version: int | None,
+    *,
+    attempts_max: int = DEFAULTS.metadata_write_attempts_max,
 ) -> int:
     """Write the cookie and return its version; `expected_version` None means that there must be none yet.
 
-    Raises `ConfigError` for a value that is no cookie of this bookie, `NodeExists`, `BadVersion` or `NoNode`.
+    Raises `ConfigError` for a value that is no cookie of this bookie, `MetadataConflictError` if somebody else has
+    written or deleted it, `NoSuchClusterError`, `MetadataUnavailableError`.
     """
     fields = cookie_fields(value)
     if fields["bookie_id"] != bookie_id:
         raise ConfigError(f"the cookie is for {fields['bookie_id']!r}", bookie=bookie_id)
     path = paths.cookie(root, bookie_id)
+    outcome: CreateOutcome | PutOutcome
     if expected_version is None:
-        await create_certainly(store, Create(path, value))
-        return 0
-    return await put_certainly(store, path, value, expected_version)
+        outcome = await create_certainly(store, Create(path, value), attempts_max=attempts_max)
+    else:
+        outcome = await put_certainly(store, path, value, expected_version, attempts_max=attempts_max)
+    match outcome:
+        case Done():
+            return outcome.version
+        case Exists() | Changed() | Overtaken():
+            raise MetadataConflictError(
+                "somebody else has written the bookie's cookie",
+                bookie=bookie_id,
+                outcome_unknown=isinstance(outcome, Overtaken),
+            )
+        case Missing():
+            if expected_version is None:
+                raise NoSuchClusterError(f"there is no cluster under {root}", bookie=bookie_id)
+            raise MetadataConflictError("somebody has deleted the bookie's cookie", bookie=bookie_id)
+        case NotDone() | Unknown():
+            raise told(outcome, bookie=bookie_id)
+        case _:
+            assert_never(outcome)
 
 
 async def delete_cookie(store: MetadataStore, root: str, bookie_id: str, expected_version: int | None = None) -> None:
-    """Forget the bookie. Raises `NoNode` and `BadVersion`."""
-    await delete_certainly(store, paths.cookie(root, bookie_id), expected_version)
+    """Forget the bookie.
+
+    Raises `BookieUnavailableError` if it has no cookie, `MetadataConflictError` if that isn't at `expected_version`,
+    `MetadataUnavailableError`.
+    """
+    # Only once: the bookie may come back meanwhile, with another cookie.
+    outcome = await delete_certainly(store, paths.cookie(root, bookie_id), expected_version, attempts_max=1)
+    match outcome:
+        case Gone():
+            return
+        case Missing():
+            raise BookieUnavailableError("the cluster knows no such bookie", bookie=bookie_id, retriable=False)
+        case Changed() | Overtaken():
+            raise MetadataConflictError(
+                "somebody else has written the bookie's cookie",
+                bookie=bookie_id,
+                outcome_unknown=isinstance(outcome, Overtaken),
+            )
+        case NotDone() | Unknown():
+            raise told(outcome, bookie=bookie_id)
+        case _:
+            assert_never(outcome)
 
 
 async def list_cookies(store: MetadataStore, root: str) -> list[str]:

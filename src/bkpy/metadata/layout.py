@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import assert_never
 
-from bkpy.errors import ConfigError, MetadataUnavailableError
-from bkpy.metadata.resolve import ATTEMPTS_MAX, children_if_there, create_certainly
-from bkpy.metadata.store import Create, MetadataStore, NodeExists
+from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchClusterError
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.resolve import Answer, attempt, children_if_there, create_certainly, take_number
+from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
 
 # A sequence number is a signed 32-bit counter of ZooKeeper's.
@@ -78,6 +80,14 @@ def layout_named(name: str) -> Layout:
     return LAYOUTS[name]
 
 
+@dataclass(frozen=True, slots=True)
+class NewId:
+    """An id that nobody else has, and the node that holds it until its ledger is there or the session ends."""
+
+    ledger_id: int
+    node: str
+
+
 class IdGenerator:
     """Ledger ids from ephemeral sequential nodes.
 
@@ -86,52 +96,69 @@ class IdGenerator:
     `high`, the next one taken into use when a counter has overflowed.
     """
 
-    def __init__(self, store: MetadataStore, root: str, layout: Layout) -> None:
+    def __init__(self, store: MetadataStore, root: str, layout: Layout, *, attempts_max: int) -> None:
         self._store = store
         self._root = root
         self._layout = layout
+        self._attempts_max = attempts_max
         self._high: int | None = None
 
-    async def next(self) -> tuple[int, str]:
-        """A new id, and the node that holds it, to be deleted together with the creation of the ledger."""
+    async def next(self) -> NewId | NotDone:
+        """A new id; its node is to be deleted together with the creation of the ledger."""
         if not self._layout.long_ids:
-            sequence, node = await self._sequence(f"{self._root}/{self._layout.id_nodes[0]}")
-            if sequence < 0:
-                raise self._exhausted()
-            return sequence, node
+            taken = await self._take(f"{self._root}/{self._layout.id_nodes[0]}")
+            if isinstance(taken, NotDone):
+                return taken
+            return NewId(*taken) if taken[0] >= 0 else self._exhausted()
         if self._high is None:
-            self._high = await self._newest_high()
+            newest = await self._newest_high()
+            if isinstance(newest, NotDone):
+                return newest
+            self._high = newest
         while self._high <= _HIGH_MAX:
-            sequence, node = await self._sequence(self._high_node(self._high))
+            taken = await self._take(self._high_node(self._high))
+            if isinstance(taken, NotDone):
+                return taken
+            sequence, node = taken
             if sequence >= 0:
-                return self._high << SEQUENCE_BITS | sequence, node
+                return NewId(self._high << SEQUENCE_BITS | sequence, node)
+            begun = await self._begin(self._high + 1)
+            if isinstance(begun, NotDone):
+                return begun
             self._high += 1
-            try:
-                await create_certainly(self._store, Create(self._high_node(self._high), b""))
-            except NodeExists:
-                continue  # another client came first
-        raise self._exhausted()
+        return self._exhausted()
+
+    async def _take(self, parent: str) -> tuple[int, str] | NotDone:
+        taken = await take_number(self._store, parent, attempts_max=self._attempts_max)
+        return self._no_cluster() if isinstance(taken, Missing) else taken
+
+    async def _begin(self, high: int) -> Done | NotDone:
+        """The parent of the ids with `high`, made by whomever."""
+        create = Create(self._high_node(high), b"")
+        outcome = await create_certainly(self._store, create, attempts_max=self._attempts_max)
+        match outcome:
+            case Done() | Exists() | Overtaken():
+                return Done(0)
+            case Missing():
+                return self._no_cluster()
+            case NotDone() | Unknown():
+                return NotDone(outcome.error)  # the next call begins here again
+            case _:
+                assert_never(outcome)
 
     def _high_node(self, high: int) -> str:
         return f"{self._root}/{self._layout.id_nodes[0]}/HOB-{high:010d}"
 
-    async def _newest_high(self) -> int:
-        names = await self._store.children(f"{self._root}/{self._layout.id_nodes[0]}")
-        return max(int(name.removeprefix("HOB-")) for name in names if name.startswith("HOB-"))
+    async def _newest_high(self) -> int | NotDone:
+        names = await attempt(self._store.children(f"{self._root}/{self._layout.id_nodes[0]}"))
+        if isinstance(names, Answer):
+            return max(int(name.removeprefix("HOB-")) for name in names.value if name.startswith("HOB-"))
+        return NotDone(names.error) if isinstance(names, NotDone | Unknown) else self._no_cluster()
 
-    async def _sequence(self, parent: str) -> tuple[int, str]:
-        """The next number under `parent`. One whose creation got lost is skipped; its node goes with the session."""
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                node = await self._store.create(f"{parent}/ID-", b"", ephemeral=True, sequential=True)
-            except MetadataUnavailableError as error:
-                if not error.outcome_unknown:
-                    raise
-            else:
-                return int(node.removeprefix(f"{parent}/ID-")), node
-        raise MetadataUnavailableError(
-            f"the connection was lost in {ATTEMPTS_MAX} attempts in a row to get a ledger id"
+    def _no_cluster(self) -> NotDone:
+        return NotDone(NoSuchClusterError(f"there is no cluster under {self._root} any more"))
+
+    def _exhausted(self) -> NotDone:
+        return NotDone(
+            MetadataUnavailableError(f"the {self._layout.name} layout has no ledger ids left", retriable=False)
         )
-
-    def _exhausted(self) -> MetadataUnavailableError:
-        return MetadataUnavailableError(f"the {self._layout.name} layout has no ledger ids left", retriable=False)

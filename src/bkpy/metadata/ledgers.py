@@ -1,45 +1,74 @@
 """The catalogue of ledgers: creating, reading, replacing, deleting and listing their metadata.
 
-Invariants: one call of `create` makes at most one ledger, whatever is lost on the way; a write replaces exactly the
-version that its caller has read; a write that has an unknown outcome is found out here.
+Invariants: one call of `create` makes at most one ledger, whatever is lost on the way, and none if it is cancelled; a
+write replaces exactly the version that its caller has read; a write with an unknown outcome is found out here, and if
+it can't be, its caller gets that as a value; *no such ledger* is never said by a server that lags behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import assert_never
 
-from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, MetadataUnavailableError, NoSuchLedgerError
+from bkpy.config import ClientSettings
+from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout
-from bkpy.metadata.resolve import create_certainly, delete_certainly, ensure_path, put_certainly
-from bkpy.metadata.store import (
-    BadVersion,
-    Create,
-    Delete,
-    MetadataStore,
-    NodeExists,
-    NoNode,
-    SessionState,
-    Watch,
-    parent_of,
+from bkpy.metadata.outcome import (
+    CreateOutcome,
+    DeleteOutcome,
+    Done,
+    Exists,
+    Missing,
+    NotDone,
+    Overtaken,
+    PutOutcome,
+    Unknown,
+    told,
 )
+from bkpy.metadata.resolve import (
+    Answer,
+    attempt,
+    create_certainly,
+    delete_certainly,
+    ensure_path,
+    put_certainly,
+    read_certainly,
+)
+from bkpy.metadata.store import Create, Delete, MetadataStore, SessionState, Watch, parent_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.runtime import Runtime
 
-CREATE_ATTEMPTS_MAX = 10
-CREATE_PAUSE_MAX_S = 0.05
+_DEFAULTS = ClientSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new ledger's metadata, as they are stored at `version`."""
+
+    metadata: LedgerMetadata
+    version: int
 
 
 class LedgerCatalog:
-    """The ledgers under `root`. All calls raise `MetadataUnavailableError` when the store can't be reached in time."""
+    """The ledgers under `root`. Reads raise `MetadataUnavailableError` when the store can't be reached in time."""
 
-    def __init__(self, store: MetadataStore, root: str, layout: Layout, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        layout: Layout,
+        runtime: Runtime,
+        settings: ClientSettings = _DEFAULTS,
+    ) -> None:
         self.layout = layout
         self._store = store
         self._root = root
         self._runtime = runtime
-        self._new_ids = IdGenerator(store, root, layout)
+        self._settings = settings
+        self._attempts_max = settings.metadata_write_attempts_max
+        self._new_ids = IdGenerator(store, root, layout, attempts_max=self._attempts_max)
 
     @property
     def reachable(self) -> bool:
@@ -49,92 +78,107 @@ class LedgerCatalog:
     def path_of(self, ledger_id: int) -> str:
         return self.layout.path_of(self._root, ledger_id)
 
-    async def create(self, build: Callable[[int], LedgerMetadata]) -> tuple[LedgerMetadata, int]:
-        """Store a new ledger's metadata, made by `build` from its new id; the metadata and its version.
+    async def create(self, build: Callable[[int], LedgerMetadata]) -> Created | NotDone | Unknown:
+        """Store a new ledger's metadata, made by `build` from its new id. The error of `Unknown` names the ledger.
 
         `build` may be called again with another id. The value's `owner_token` must be unique to this call.
         """
-        for _ in range(CREATE_ATTEMPTS_MAX):
-            ledger_id, id_node = await self._new_ids.next()
+        for _ in range(self._settings.ledger_id_attempts_max):
+            new = await self._new_ids.next()
+            if isinstance(new, NotDone):
+                return new
             try:
-                metadata = build(ledger_id)
-                if metadata.ledger_id != ledger_id:
-                    raise ConfigError(f"the metadata is for ledger {metadata.ledger_id}", ledger_id=ledger_id)
-                await self._create_at(Create(self.path_of(ledger_id), metadata.encode()), Delete(id_node))
-                return metadata, 0
-            except (NodeExists, NoNode):
-                # The id is in use, made by hand, or the session and with it the id's node was lost meanwhile.
-                await self._discard(id_node)
-                await asyncio.sleep(self._runtime.rng.random() * CREATE_PAUSE_MAX_S)
-            except Exception:
-                await self._discard(id_node)
+                metadata = _checked(build(new.ledger_id), new.ledger_id)
+            except BaseException:
+                await self._discard(new.node)
                 raise
-        raise MetadataConflictError(f"{CREATE_ATTEMPTS_MAX} new ledger ids in a row were taken or lost")
+            ledger = Create(self.path_of(new.ledger_id), metadata.encode())
+            try:
+                outcome = await self._create_at(ledger, Delete(new.node))
+            except BaseException:  # nobody will ever use the ledger
+                self._runtime.spawn(self._take_back(ledger, new.node), name=f"take back ledger {new.ledger_id}")
+                raise
+            match outcome:
+                case Done():
+                    return Created(metadata, outcome.version)
+                case Exists() | Missing():
+                    # The id is in use, made by hand, or the session and with it the id's node was lost meanwhile.
+                    await self._discard(new.node)
+                    await asyncio.sleep(self._runtime.rng.random() * self._settings.ledger_id_pause_max_s)
+                case Overtaken():
+                    what = "the ledger may have been made, and somebody else has changed or deleted it since"
+                    return Unknown(MetadataConflictError(what, ledger_id=new.ledger_id))
+                case NotDone():
+                    return outcome  # the node of the id goes with the session
+                case Unknown():
+                    return Unknown(told(outcome, ledger_id=new.ledger_id))
+                case _:
+                    assert_never(outcome)
+        count = self._settings.ledger_id_attempts_max
+        return NotDone(MetadataConflictError(f"{count} new ledger ids in a row were taken or lost"))
 
-    async def _create_at(self, ledger: Create, id_node: Delete) -> None:
-        try:
-            await create_certainly(self._store, ledger, id_node)
-        except NoNode as refusal:
-            if refusal.index != 0:
-                raise
-            await ensure_path(self._store, parent_of(ledger.path))  # the first ledger of its partition
-            await create_certainly(self._store, ledger, id_node)
+    async def _create_at(self, ledger: Create, id_node: Delete) -> CreateOutcome:
+        outcome = await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
+        if not isinstance(outcome, Missing) or outcome.index != 0:
+            return outcome
+        # The first ledger of its partition.
+        above = await ensure_path(self._store, parent_of(ledger.path), attempts_max=self._attempts_max)
+        if isinstance(above, NotDone):
+            return above
+        return await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
 
     async def _discard(self, id_node: str) -> None:
-        with contextlib.suppress(BookKeeperError):  # at the latest it goes with the session
-            await self._store.delete(id_node)
+        # Whatever comes of it: at the latest the node goes with the session.
+        await delete_certainly(self._store, id_node, attempts_max=1)
+
+    async def _take_back(self, ledger: Create, id_node: str) -> None:
+        """Delete a ledger whose creation was cancelled, if it is there, and still as it was made."""
+        # If the session has ended, a ledger without entries is left that nobody knows of.
+        await self._discard(id_node)
+        found = await attempt(read_certainly(self._store, ledger.path))
+        if isinstance(found, Answer) and found.value == (ledger.data, 0):
+            await delete_certainly(self._store, ledger.path, 0, attempts_max=self._attempts_max)
 
     async def read(self, ledger_id: int, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
         """The metadata and its version, `fresh` if no earlier write may be missed: a server's answer may be old.
 
-        Raises `NoSuchLedgerError`, `CorruptDataError`, `UnsupportedVersionError`.
+        Raises `NoSuchLedgerError`, which is never old, `CorruptDataError`, `UnsupportedVersionError`.
         """
         path = self.path_of(ledger_id)
-        try:
-            if fresh:
-                await self._store.sync(path)
-            data, version = await self._store.get(path)
-        except NoNode:
-            raise self._missing(ledger_id) from None
-        return LedgerMetadata.decode(ledger_id, data), version
+        if fresh:
+            await self._store.sync(path)
+        found = await read_certainly(self._store, path)
+        if found is None:
+            raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
+        return LedgerMetadata.decode(ledger_id, found[0]), found[1]
 
     def watch(self, ledger_id: int) -> Watch:
         """Wakes whenever the ledger's metadata may have changed or gone; to be closed by the caller."""
         return self._store.watch(self.path_of(ledger_id))
 
-    async def write(self, metadata: LedgerMetadata, expected_version: int) -> int:
-        """Replace the metadata; the new version.
-
-        Raises `MetadataConflictError` when it is not at `expected_version` any more, and `NoSuchLedgerError`.
-        """
+    async def write(self, metadata: LedgerMetadata, expected_version: int) -> PutOutcome:
+        """Replace the metadata, if they are at `expected_version`."""
         path = self.path_of(metadata.ledger_id)
-        try:
-            return await put_certainly(self._store, path, metadata.encode(), expected_version)
-        except BadVersion:
-            raise MetadataConflictError(
-                f"the metadata is not at version {expected_version} any more", ledger_id=metadata.ledger_id
-            ) from None
-        except NoNode:
-            raise self._missing(metadata.ledger_id) from None
-        except MetadataUnavailableError as error:
-            error.ledger_id = metadata.ledger_id
-            raise
+        return await put_certainly(
+            self._store, path, metadata.encode(), expected_version, attempts_max=self._attempts_max
+        )
 
-    async def delete(self, ledger_id: int) -> None:
-        """Remove the ledger. Raises `NoSuchLedgerError`."""
-        try:
-            await delete_certainly(self._store, self.path_of(ledger_id))
-        except NoNode:
-            raise self._missing(ledger_id) from None
+    async def delete(self, ledger_id: int) -> DeleteOutcome:
+        """Remove the ledger."""
+        return await delete_certainly(self._store, self.path_of(ledger_id), attempts_max=self._attempts_max)
 
     async def ids(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; one partition is in flight at a time.
 
         A ledger that exists during the whole listing is in it; one that is created or deleted meanwhile may be.
         """
+        await self._store.sync(self._root)
         async for partition in self.layout.partitions(self._store, self._root):
             for ledger_id in partition:
                 yield ledger_id
 
-    def _missing(self, ledger_id: int) -> NoSuchLedgerError:
-        return NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
+
+def _checked(metadata: LedgerMetadata, ledger_id: int) -> LedgerMetadata:
+    if metadata.ledger_id != ledger_id:
+        raise ConfigError(f"the metadata is for ledger {metadata.ledger_id}", ledger_id=ledger_id)
+    return metadata

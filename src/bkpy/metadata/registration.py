@@ -3,7 +3,7 @@
 Invariants: at most one living process is registered under a bookie id; a registered bookie that lost its session is
 registered again as soon as it has a new one; a client that loses the store goes on with the last list it knew, and
 one that has it knows of every bookie that comes, goes or changes sides at once, and what it says of itself within
-`REFRESH_INTERVAL_S`.
+`bookie_refresh_interval_s`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,39 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
+from bkpy.config import ClientSettings, MetadataSettings
 from bkpy.errors import (
     BookieUnavailableError,
     ClientClosedError,
     CorruptDataError,
     IdentityError,
     MetadataUnavailableError,
+    NoSuchClusterError,
     NotEnoughBookiesError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import cookie_fields, read_cookie
-from bkpy.metadata.resolve import children_if_there, read_if_there
-from bkpy.metadata.store import BadVersion, MetadataStore, NodeExists, NoNode, Watch
+from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.metadata.resolve import (
+    Answer,
+    attempt,
+    children_if_there,
+    create_certainly,
+    delete_certainly,
+    put_certainly,
+    read_if_there,
+)
+from bkpy.metadata.store import Create, MetadataStore, Watch
 from bkpy.runtime import Runtime
 
 REGISTRATION_VERSION = 1
-RETRY_DELAY_S = 0.2
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.
 TAKEOVER_TIMEOUTS = 1.5
-READS_IN_FLIGHT_MAX = 32
-REFRESH_INTERVAL_S = 300.0  # free space only weights choices, so an old value does no harm, and reading has its price
+
+_BOOKIE_DEFAULTS = MetadataSettings()
+_CLIENT_DEFAULTS = ClientSettings()
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Registration:
         *,
         identity: str = "",
         on_death: Callable[[BaseException], None] | None = None,
+        settings: MetadataSettings = _BOOKIE_DEFAULTS,
     ) -> None:
         paths.checked_bookie_id(info.bookie_id)
         self.info = info
@@ -77,6 +89,7 @@ class Registration:
         self._runtime = runtime
         self._identity = identity
         self._on_death = on_death
+        self._settings = settings
         self._token = runtime.rng.randbytes(16).hex()  # this process, among all that ever had the id
         self._lock = asyncio.Lock()
         self._registered = False
@@ -147,7 +160,7 @@ class Registration:
             except MetadataUnavailableError as error:
                 if not error.retriable:
                     raise
-                await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def _publish(self) -> None:
         # First the new place, then the old one: for a moment the bookie is in both and counts as read-only.
@@ -156,29 +169,36 @@ class Registration:
 
     async def _claim(self, path: str) -> None:
         deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
+        doubt = False  # whether a node may be there that this call has made
         while True:
             value = self._value()
-            try:
-                await self._store.create(path, value, ephemeral=True)
-                return
-            except NodeExists:
-                pass
-            except MetadataUnavailableError as error:
-                if not error.outcome_unknown or self._runtime.clock.monotonic() >= deadline:
-                    raise
-            found = await read_if_there(self._store, path)
+            made = await create_certainly(self._store, Create(path, value, ephemeral=True), attempts_max=1)
+            match made:
+                case Done():
+                    return
+                case Exists() | Overtaken():
+                    pass
+                case Missing():
+                    raise NoSuchClusterError(f"there is no cluster under {self._root}", bookie=self.info.bookie_id)
+                case Unknown():
+                    doubt = True
+                    if self._runtime.clock.monotonic() >= deadline:
+                        raise told(made, bookie=self.info.bookie_id)
+                case NotDone():
+                    raise told(doubted(made, doubt), bookie=self.info.bookie_id)
+                case _:
+                    assert_never(made)
+            found = await self._look(path, doubt)
             if found is None:
                 continue
             if found[0] == value:
                 return
             owner = _fields(found[0])
             if (owner.get("token"), owner.get("session")) == (self._token, _session(self._store)):
-                with contextlib.suppress(NoNode, BadVersion):
-                    await self._store.put(path, value, found[1])  # something has changed that the node says
+                await self._replace(path, value, found[1])  # something has changed that the node says
             elif owner.get("token") == self._token or (self._identity and owner.get("identity") == self._identity):
                 # Of an earlier session of this process, or of a predecessor that can't be alive.
-                with contextlib.suppress(NoNode, BadVersion):
-                    await self._store.delete(path, found[1])
+                await self._remove(path, found[1])
             elif not await self._gone(path, deadline):
                 raise IdentityError(
                     f"another process, at {owner.get('address')}, is registered with the id of this bookie",
@@ -203,8 +223,38 @@ class Registration:
         """Remove the node if it is ours."""
         found = await read_if_there(self._store, path)
         if found is not None and _fields(found[0]).get("token") == self._token:
-            with contextlib.suppress(NoNode, BadVersion):
-                await self._store.delete(path, found[1])
+            await self._remove(path, found[1])
+
+    async def _look(self, path: str, doubt: bool) -> tuple[bytes, int] | None:
+        """What is there. An error says whether that may be this call's own."""
+        found = await attempt(read_if_there(self._store, path))
+        if isinstance(found, Answer):
+            return found.value
+        if isinstance(found, NotDone | Unknown):
+            raise told(doubted(found, doubt), bookie=self.info.bookie_id)
+        raise found  # a look is refused for no reason that is left
+
+    async def _replace(self, path: str, value: bytes, version: int) -> None:
+        """Write the node, unless it has changed: then the caller looks again."""
+        outcome = await put_certainly(self._store, path, value, version, attempts_max=1)
+        match outcome:
+            case Done() | Missing() | Changed() | Overtaken():
+                return
+            case NotDone() | Unknown():
+                raise told(outcome, bookie=self.info.bookie_id)
+            case _:
+                assert_never(outcome)
+
+    async def _remove(self, path: str, version: int) -> None:
+        """Remove the node, unless it has changed: then the caller looks again. Only once, for it may come back."""
+        outcome = await delete_certainly(self._store, path, version, attempts_max=1)
+        match outcome:
+            case Gone() | Missing() | Changed() | Overtaken():
+                return
+            case NotDone() | Unknown():
+                raise told(outcome, bookie=self.info.bookie_id)
+            case _:
+                assert_never(outcome)
 
     def _value(self) -> bytes:
         info = self.info
@@ -261,7 +311,9 @@ class BookieDirectory:
     Addresses of bookies that went away are remembered, since a reader must still find one that is just restarting.
     """
 
-    def __init__(self, store: MetadataStore, root: str, runtime: Runtime) -> None:
+    def __init__(
+        self, store: MetadataStore, root: str, runtime: Runtime, settings: ClientSettings = _CLIENT_DEFAULTS
+    ) -> None:
         self.bookies: dict[str, BookieInfo] = {}
         self.read_only: dict[str, BookieInfo] = {}
         self._store = store
@@ -270,7 +322,8 @@ class BookieDirectory:
         self._addresses: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._refreshing = asyncio.Lock()
-        self._reads = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
+        self._settings = settings
+        self._reads = asyncio.Semaphore(settings.bookie_reads_at_once)
         self._watches: list[Watch] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -338,13 +391,13 @@ class BookieDirectory:
                 except MetadataUnavailableError as error:
                     if not error.retriable:
                         raise
-                    await asyncio.sleep(RETRY_DELAY_S)
+                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def _refresh_regularly(self) -> None:
         # What changes in a node doesn't wake a watch on the list. One on each bookie's would cost more than it gives.
         with contextlib.suppress(ClientClosedError):
             while True:
-                await asyncio.sleep(REFRESH_INTERVAL_S)
+                await asyncio.sleep(self._settings.bookie_refresh_interval_s)
                 with contextlib.suppress(MetadataUnavailableError):
                     await self.refresh()
 

@@ -1,88 +1,241 @@
-"""Writes whose outcome is found out: the three conditional writes, tried again until it is certain what became of them.
+"""Writes whose outcome is found out: conditional writes, tried again until it is certain what became of them.
 
-Sound because each of them can take effect at most once (a node is created once, a version passes once) and because the
-caller's value is unlike anybody else's (it carries the writer's token), so that reading it back tells who wrote it.
+Sound because each of them can take effect at most once (a node is created once, a version passes once, what is deleted
+never comes back) and because the caller's value is unlike anybody else's (it carries the writer's token), so that
+reading it back tells who wrote it.
+
+Invariants: this is the only module that sends writes to a `MetadataStore` and the only one that looks at
+`outcome_unknown`; once an attempt has an unknown outcome, every failure of what follows is unknown as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, assert_never
 
-from bkpy.errors import MetadataUnavailableError
-from bkpy.metadata.store import BadVersion, Create, MetadataStore, NodeExists, NoNode, Operation
+from bkpy.errors import BookKeeperError, MetadataConflictError
+from bkpy.metadata.outcome import (
+    Changed,
+    CreateOutcome,
+    DeleteOutcome,
+    Done,
+    Exists,
+    Gone,
+    Missing,
+    NotDone,
+    Overtaken,
+    PutOutcome,
+    Unknown,
+    doubted,
+)
+from bkpy.metadata.store import (
+    BadVersion,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    StoreRefusal,
+)
 
-ATTEMPTS_MAX = 5
+T = TypeVar("T")
+
+_ID_PREFIX = "ID-"
 
 
-async def create_certainly(store: MetadataStore, operation: Create, *others: Operation) -> None:
-    """Create the node, in one transaction with `others` if there are any. Raises what `multi` raises.
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What a call returned."""
 
-    Raises `NodeExists` only when the node is somebody else's, and `MetadataUnavailableError` with `outcome_unknown`
-    only when the store stayed unreachable after a write was sent.
+    value: T
+
+
+async def attempt(call: Awaitable[T]) -> Answer[T] | StoreRefusal | NotDone | Unknown:
+    """One call of a store. Reads have no unknown outcome."""
+    try:
+        return Answer(await call)
+    except StoreRefusal as refusal:
+        return refusal
+    except BookKeeperError as error:
+        return Unknown(error) if error.outcome_unknown else NotDone(error)
+
+
+async def create_certainly(
+    store: MetadataStore, operation: Create, *others: Create | Delete, attempts_max: int
+) -> CreateOutcome:
+    """Create the node, in one transaction with `others` if there are any."""
+    unknown: Unknown | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.multi([operation, *others]))
+        match result:
+            case Answer():
+                return Done(0)
+            case NodeExists():
+                if unknown is None or result.index != 0:
+                    return Exists(result.node)
+                return await _whose_node(store, operation)
+            case NoNode():
+                return Missing(result.node, result.index or 0)
+            case Unknown():
+                unknown = result
+            case NotDone():
+                return doubted(result, unknown is not None)
+            case StoreRefusal():
+                raise result  # of `others`: none of theirs can be refused otherwise
+            case _:
+                assert_never(result)
+    assert unknown is not None
+    return unknown
+
+
+async def _whose_node(store: MetadataStore, operation: Create) -> CreateOutcome:
+    """Who made the node that is there, after an attempt with an unknown outcome."""
+    found = await _read_back(store, operation.path)
+    if isinstance(found, Unknown):
+        return found
+    if found is not None and found[0] == operation.data:
+        return Done(found[1])
+    # A value at its first version is as it was created. Of one that was changed or deleted since, nobody can tell.
+    return Exists(operation.path) if found is not None and found[1] == 0 else Overtaken()
+
+
+async def put_certainly(
+    store: MetadataStore, path: str, data: bytes, expected_version: int, *, attempts_max: int
+) -> PutOutcome:
+    """Replace the value, if its version is the expected one."""
+    unknown: Unknown | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.put(path, data, expected_version))
+        match result:
+            case Answer():
+                return Done(result.value)
+            case BadVersion():
+                return Changed() if unknown is None else await _whose_value(store, path, data, expected_version)
+            case NoNode():
+                return Missing(path)
+            case Unknown():
+                unknown = result
+            case NotDone():
+                return doubted(result, unknown is not None)
+            case StoreRefusal():
+                raise result  # a put is refused for no other reason
+            case _:
+                assert_never(result)
+    assert unknown is not None
+    return unknown
+
+
+async def _whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
+    """Who wrote the value that is there, after an attempt with an unknown outcome."""
+    found = await _read_back(store, path)
+    if isinstance(found, Unknown):
+        return found
+    if found is None:
+        return Missing(path)
+    if found[1] != expected_version + 1:
+        return Overtaken()
+    return Done(found[1]) if found[0] == data else Changed()
+
+
+async def delete_certainly(
+    store: MetadataStore, path: str, expected_version: int | None = None, *, attempts_max: int
+) -> DeleteOutcome:
+    """Remove the node. For one that may come back, `attempts_max` is 1: a second attempt could remove its successor."""
+    unknown: Unknown | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.delete(path, expected_version))
+        match result:
+            case Answer():
+                return Gone()
+            case NoNode():
+                return Missing(path) if unknown is None else Gone()
+            case BadVersion() | NotEmpty():
+                return Changed() if unknown is None else Overtaken()
+            case Unknown():
+                unknown = result
+            case NotDone():
+                return doubted(result, unknown is not None)
+            case StoreRefusal():
+                raise result  # a delete is refused for no other reason
+            case _:
+                assert_never(result)
+    assert unknown is not None
+    return unknown
+
+
+async def take_number(store: MetadataStore, parent: str, *, attempts_max: int) -> tuple[int, str] | Missing | NotDone:
+    """The next number under `parent`, and the node that holds it for this session.
+
+    A number whose reply got lost is skipped: its node goes with the session, and nobody ever gets it.
     """
-    unknown = False
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            await store.multi([operation, *others])
-            return
-        except NodeExists as refusal:
-            if unknown and refusal.index == 0 and await _holds(store, operation.path, operation.data):
-                return
-            raise
-        except MetadataUnavailableError as error:
-            unknown = _still_unknown(error, unknown)
-    raise _given_up(operation.path)
+    lost: BookKeeperError | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.create(f"{parent}/{_ID_PREFIX}", b"", ephemeral=True, sequential=True))
+        match result:
+            case Answer():
+                return int(result.value.removeprefix(f"{parent}/{_ID_PREFIX}")), result.value
+            case NoNode():
+                return Missing(parent)
+            case Unknown():
+                lost = result.error
+            case NotDone():
+                return result
+            case StoreRefusal():
+                raise result  # no number is given twice
+            case _:
+                assert_never(result)
+    assert lost is not None
+    return NotDone(lost)
 
 
-async def put_certainly(store: MetadataStore, path: str, data: bytes, expected_version: int) -> int:
-    """Replace the value; the new version. Raises `BadVersion` when somebody else's write came first, and `NoNode`."""
-    unknown = False
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            return await store.put(path, data, expected_version)
-        except BadVersion:
-            if unknown and await store.get(path) == (data, expected_version + 1):
-                return expected_version + 1
-            raise
-        except MetadataUnavailableError as error:
-            unknown = _still_unknown(error, unknown)
-    raise _given_up(path)
+async def ensure_path(store: MetadataStore, path: str, *, attempts_max: int) -> Done | NotDone:
+    """Create the node and its parents, with empty values, as far as they are missing.
 
-
-async def delete_certainly(store: MetadataStore, path: str, expected_version: int | None = None) -> None:
-    """Remove the node. Raises `NoNode` only if it was missing before the first attempt, and `BadVersion`."""
-    unknown = False
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            await store.delete(path, expected_version)
-            return
-        except NoNode:
-            if unknown:
-                return
-            raise
-        except MetadataUnavailableError as error:
-            unknown = _still_unknown(error, unknown)
-    raise _given_up(path)
-
-
-async def ensure_path(store: MetadataStore, path: str) -> None:
-    """Create the node and its parents, with empty values, as far as they are missing."""
+    When that is not done, some of them may be there all the same, which does no harm.
+    """
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         node = "/" + "/".join(parts[:depth])
-        if not await store.exists(node):
-            try:
-                await create_certainly(store, Create(node, b""))
-            except NodeExists:
-                continue  # somebody else made it at the same time
+        there = await attempt(store.exists(node))
+        if isinstance(there, Answer) and there.value:
+            continue
+        if isinstance(there, StoreRefusal):
+            raise there  # a look is never refused
+        if isinstance(there, NotDone | Unknown):
+            return NotDone(there.error)
+        outcome = await create_certainly(store, Create(node, b""), attempts_max=attempts_max)
+        match outcome:
+            case Done() | Exists() | Overtaken():
+                continue  # whoever made it
+            case Missing():
+                return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
+            case NotDone() | Unknown():
+                return NotDone(outcome.error)
+            case _:
+                assert_never(outcome)
+    return Done(0)
 
 
 async def read_if_there(store: MetadataStore, path: str) -> tuple[bytes, int] | None:
-    """Value and version of a node that may be missing."""
+    """Value and version of a node that may be missing, as the server knows it: it may lag behind."""
     try:
         return await store.get(path)
     except NoNode:
         return None
+
+
+async def read_certainly(store: MetadataStore, path: str) -> tuple[bytes, int] | None:
+    """Value and version of a node; None only if it is certainly missing.
+
+    What is there costs one call. A server that knows of no node is made to catch up before it is believed.
+    """
+    found = await read_if_there(store, path)
+    if found is None:
+        await store.sync(path)
+        found = await read_if_there(store, path)
+    return found
 
 
 async def children_if_there(store: MetadataStore, path: str) -> Sequence[str]:
@@ -93,21 +246,10 @@ async def children_if_there(store: MetadataStore, path: str) -> Sequence[str]:
         return ()
 
 
-async def _holds(store: MetadataStore, path: str, data: bytes) -> bool:
-    found = await read_if_there(store, path)
-    return found is not None and found[0] == data
-
-
-def _still_unknown(error: MetadataUnavailableError, unknown: bool) -> bool:
-    """Whether an attempt so far may have taken effect; raises if another attempt is pointless."""
-    if error.outcome_unknown:
-        return True
-    # This attempt was not sent, so the store has been unreachable for a whole deadline.
-    error.outcome_unknown = unknown
-    raise error
-
-
-def _given_up(path: str) -> MetadataUnavailableError:
-    return MetadataUnavailableError(
-        f"the connection was lost in {ATTEMPTS_MAX} attempts in a row to write {path}", outcome_unknown=True
-    )
+async def _read_back(store: MetadataStore, path: str) -> tuple[bytes, int] | Unknown | None:
+    """What is there, after an attempt with an unknown outcome."""
+    try:
+        await store.sync(path)
+        return await read_if_there(store, path)
+    except BookKeeperError as error:
+        return Unknown(error)

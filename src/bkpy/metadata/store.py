@@ -1,9 +1,9 @@
 """The metadata store interface: versioned nodes in a tree, sessions with ephemeral nodes, and watches.
 
 Every write has three outcomes: done; refused (`StoreRefusal`: nothing changed); or unknown (`MetadataUnavailableError`
-with `outcome_unknown`), which is never retried here, because only the caller knows how to tell its own write from
-somebody else's (`resolve.py`). Every call ends within the store's `call_timeout_s`. After `close()` every call raises
-`ClientClosedError`.
+or `ClientClosedError` with `outcome_unknown`), which is never retried here, because only the caller knows how to tell
+its own write from somebody else's. So nobody but `resolve.py` calls them, and makes values of their outcomes. Every
+call ends within the store's `call_timeout_s`. After `close()` every call raises `ClientClosedError`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,17 @@ class Share(NamedTuple):
     starts: tuple[int, ...]
     entries: int | None
 
+    def following(self, entry_id: int) -> int | None:
+        """The first of these entries behind `entry_id`, were the fragment without an end; None if there are none."""
+        return (
+            min(
+                (start if start > entry_id else start + ((entry_id - start) // self.step + 1) * self.step)
+                for start in self.starts
+            )
+            if self.starts
+            else None
+        )
+
 
 class Holdings(NamedTuple):
     """A fragment, from `first_entry` to `last_entry` (one less if it is empty, None for no end yet)."""

@@ -1,8 +1,8 @@
 """The messages of the wire protocol: opcodes, statuses, and the heads of requests and replies.
 
 A head is one msgpack value. `decode_*` accept any bytes and raise `ProtocolError` for whatever isn't the message, so
-that nothing behind them meets a wrong type. The head of ADD is columns, and is checked column by column, never batch by
-batch.
+that nothing behind them meets a wrong type or a number out of its range. The head of ADD is columns, and is checked
+column by column, never batch by batch.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ Bytes = bytes | bytearray | memoryview
 
 I64_MAX: Final = (1 << 63) - 1
 KEY_BYTES: Final = 32
+HELLO_BYTES_MAX: Final = 4096  # of the whole frame: names are short, and strangers get no more memory than that
 BATCHES_MAX: Final = 65_536  # in one ADD frame: bounds the columns, far above what a turn of the client makes
 
 
@@ -100,6 +101,9 @@ class Flags(enum.IntFlag):
     RECOVERY = 1  # ADD: accepted on a fenced ledger; READ, READ_LAC: fences the ledger first
     DEFERRED_SYNC = 2  # ADD: answered before it is durable, which FORCE makes it
 
+
+_ADD_FLAGS_UNKNOWN: Final = ~int(Flags.RECOVERY | Flags.DEFERRED_SYNC)
+_READ_FLAGS_UNKNOWN: Final = ~int(Flags.RECOVERY)
 
 _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
     Status.FENCED: LedgerFencedError,
@@ -268,19 +272,25 @@ def _fields(
     return value
 
 
+def _is_i64(number: int) -> bool:
+    """Whether it is what an id, a size or a time can be."""
+    return 0 <= number <= I64_MAX
+
+
 _ONLY_INT: Final = {int}
 _WITHOUT_STRIDES: Final = (int, list, list, list, int, list)
 
 
 def _one_is_sound(columns: AddColumns, body_bytes: int) -> bool:
     """What `decode_add` checks, for a single batch: the usual case of a ledger that is written a lot."""
-    _, (ledger_id,), (first_id,), (count,), stride, (size,) = columns
+    flags, (ledger_id,), (first_id,), (count,), stride, (size,) = columns
     return (
         type(ledger_id) is type(first_id) is type(count) is type(size) is type(stride) is int
         and 0 <= ledger_id <= I64_MAX
         and first_id >= 0
         and count > 0
         and stride > 0
+        and not flags & _ADD_FLAGS_UNKNOWN
         and size == body_bytes >= count * HEADER_BYTES
         and first_id + stride * count <= I64_MAX
     )
@@ -290,10 +300,12 @@ def decode_add(head: Bytes, body_bytes: int) -> AddColumns:
     """Check the columns of an ADD against each other and the body's size."""
     value = _fields(head, (int, list, list, list, (int, list), list), "ADD", _WITHOUT_STRIDES)
     columns = AddColumns(*value)
-    _, ledger_ids, first_ids, counts, strides, sizes = columns
+    flags, ledger_ids, first_ids, counts, strides, sizes = columns
     n = len(ledger_ids)
     if n == len(first_ids) == len(counts) == len(sizes) == 1 and _one_is_sound(columns, body_bytes):
         return columns
+    if flags & _ADD_FLAGS_UNKNOWN:
+        raise ProtocolError(f"ADD: flags {flags} are not known to this side")
     if not 0 < n <= BATCHES_MAX or not n == len(first_ids) == len(counts) == len(sizes):
         raise ProtocolError("ADD: the columns are empty, too long, or differ in length")
     lists = [ledger_ids, first_ids, counts, sizes]
@@ -330,8 +342,10 @@ def decode_present(head: Bytes) -> Present:
 
 def decode_read(head: Bytes) -> Read:
     value = Read(*_fields(head, (int, int, int, int, int), "READ"))
-    if not 0 <= value.ledger_id <= I64_MAX or not 0 <= value.first <= value.last <= I64_MAX or value.bytes_max < 1:
-        raise ProtocolError("READ: a field is out of range")
+    if value.flags & _READ_FLAGS_UNKNOWN:
+        raise ProtocolError(f"READ: flags {value.flags} are not known to this side")
+    if not (_is_i64(value.ledger_id) and 0 <= value.first <= value.last <= I64_MAX and 1 <= value.bytes_max <= I64_MAX):
+        raise ProtocolError(f"READ: a field is out of range in {list(value)}")
     return value
 
 
@@ -340,37 +354,46 @@ def decode_read_reply(head: Bytes) -> ReadReply:
     for item in unknown:
         if not (isinstance(item, list) and len(item) == 2 and all(type(i) is int for i in item)):
             raise ProtocolError("READ reply: a range of unknown ids is malformed")
+        if not 0 <= item[0] <= item[1] <= I64_MAX:
+            raise ProtocolError("READ reply: a range of unknown ids is out of range")
+    if not (-1 <= examined_to <= I64_MAX and -1 <= lac <= I64_MAX):
+        raise ProtocolError("READ reply: a field is out of range")
     return ReadReply(status, examined_to, [(a, b) for a, b in unknown], lac)
 
 
 def decode_read_lac(head: Bytes) -> ReadLac:
     value = ReadLac(*_fields(head, (int, int), "READ_LAC"))
-    if not 0 <= value.ledger_id <= I64_MAX:
+    if value.flags & _READ_FLAGS_UNKNOWN:
+        raise ProtocolError(f"READ_LAC: flags {value.flags} are not known to this side")
+    if not _is_i64(value.ledger_id):
         raise ProtocolError("READ_LAC: the ledger id is out of range")
     return value
 
 
 def decode_read_lac_reply(head: Bytes) -> ReadLacReply:
-    return ReadLacReply(*_fields(head, (int, int, bool), "READ_LAC reply"))
+    value = ReadLacReply(*_fields(head, (int, int, bool), "READ_LAC reply"))
+    if not _is_i64(value.entry_bytes):
+        raise ProtocolError("READ_LAC reply: the size of the entry is out of range")
+    return value
 
 
 def decode_write_lac(head: Bytes) -> WriteLac:
     value = WriteLac(*_fields(head, (int,), "WRITE_LAC"))
-    if not 0 <= value.ledger_id <= I64_MAX:
+    if not _is_i64(value.ledger_id):
         raise ProtocolError("WRITE_LAC: the ledger id is out of range")
     return value
 
 
 def decode_wait_lac(head: Bytes) -> WaitLac:
     value = WaitLac(*_fields(head, (int, int, bool, int), "WAIT_LAC"))
-    if not (0 <= value.ledger_id <= I64_MAX and -1 <= value.known_lac <= I64_MAX and 0 <= value.wait_ms <= I64_MAX):
+    if not (_is_i64(value.ledger_id) and -1 <= value.known_lac <= I64_MAX and _is_i64(value.wait_ms)):
         raise ProtocolError("WAIT_LAC: a field is out of range")
     return value
 
 
 def decode_force(head: Bytes) -> Force:
     value = Force(*_fields(head, (int,), "FORCE"))
-    if not 0 <= value.ledger_id <= I64_MAX:
+    if not _is_i64(value.ledger_id):
         raise ProtocolError("FORCE: the ledger id is out of range")
     return value
 
@@ -380,7 +403,10 @@ def decode_hello(head: Bytes) -> Hello:
 
 
 def decode_hello_reply(head: Bytes) -> HelloReply:
-    return HelloReply(*_fields(head, (int, str, str, int, int), "HELLO reply"))
+    value = HelloReply(*_fields(head, (int, str, str, int, int), "HELLO reply"))
+    if not (_is_i64(value.frame_bytes_max) and _is_i64(value.entry_bytes_max)):
+        raise ProtocolError("HELLO reply: a limit is out of range")
+    return value
 
 
 def decode_error(head: Bytes) -> ErrorReply:

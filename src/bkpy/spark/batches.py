@@ -11,16 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from bkpy.client.block import Block
-from bkpy.config import MIB
-
-# Of payload in one batch, unless one entry alone is larger. Spark holds a batch in memory on both sides of a socket.
-BATCH_BYTES_MAX = 4 * MIB
 
 
-def batches(
-    block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int = BATCH_BYTES_MAX
-) -> Iterator[pa.RecordBatch]:
-    """The entries of a block. `columns` are the source's names of the columns that the schema has."""
+def batches(block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The entries of a block, with at most `bytes_max` of payload in a batch unless one entry alone is larger.
+
+    `columns` are the source's names of the columns that the schema has.
+    """
     for part in _parts(block, bytes_max):
         arrays = [_column(name, part) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)  # of exactly this schema, or an error

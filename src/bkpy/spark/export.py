@@ -1,7 +1,7 @@
 """Closed ledgers as Parquet, CSV or JSON files, written by the workers of a Spark session.
 
 Invariants: everything that can be known to be wrong is refused before Spark starts and before anything is written; a
-summary is returned only if every entry that was planned was also written.
+summary is returned only if every entry that was planned was also written, and nothing else was.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bkpy import errors
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
-from bkpy.spark.options import format_ledgers, parse_options
+from bkpy.errors import ConfigError, CorruptDataError
+from bkpy.spark.failures import translating
+from bkpy.spark.lock import TargetLock, is_uri
+from bkpy.spark.options import SourceOptions, format_ledgers, parse_options
 
 if TYPE_CHECKING:
     from pyspark.core.status import StatusTracker
     from pyspark.sql import DataFrame, SparkSession
 
-    from bkpy.spark.planning import EntryRange
+    from bkpy.spark.planning import EntryRange, Selection
 
 FORMATS: Final = ("parquet", "csv", "json")
 PAYLOADS: Final = ("utf8", "base64")
@@ -34,6 +35,12 @@ Progress = Callable[[int, int], None]
 
 _PROGRESS_INTERVAL_S: Final = 0.2
 _JOB_GROUP: Final = "spark.jobGroup.id"  # Spark's own name of the property
+_OF_ONE_WRITE: Final = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+# Options of the data source that an export has arguments for, or that would change what an export is.
+_NOT_OPTIONS: Final = frozenset(
+    ("metadataserviceuri", "ledgers", "passwordfile", "skipunauthorized", "columns", "failondataloss", "pushdown")
+)
 
 # Spark's defaults would trim blanks off the payloads, and escape quotes in a way that few other readers expect.
 _CSV: Final = {
@@ -51,6 +58,7 @@ class ExportSummary:
     directory: str
     format: str
     ledgers: int
+    skipped: list[int]  # ledgers with another password, left out on request
     rows: int
     bytes: int
     files: int
@@ -65,55 +73,64 @@ def export_ledgers(
     format: str = "parquet",
     payload: str | None = None,
     password_file: str | None = None,
+    skip_unauthorized: bool = False,
+    options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
+    output: int | None = None,
     progress: Progress | None = None,
 ) -> ExportSummary:
     """Write the entries of closed ledgers to files in the directory `to`. Blocks; not for use inside an event loop.
 
     `ledgers` is a sequence of ids, or text as the data source takes it, "7,9-12" or "closed". `to` is a path that is
-    empty or doesn't exist, or a URI that Spark can write to and where nothing exists. Payloads are bytes in Parquet and
-    Base64 text elsewhere, unless `payload` is "utf8" or "base64". Without `spark`, a session on `master` is made and
-    stopped. `progress` is called from another thread with the partitions that are done and all there are.
+    empty or doesn't exist, or a URI that Spark can write to and where nothing exists; one export at a time of a
+    cluster writes there. Payloads are bytes in Parquet and Base64 text elsewhere, unless `payload` is "utf8" or
+    "base64". With `skip_unauthorized`, ledgers with another password are left out. `options` are the data source's,
+    for what has no argument here. Without `spark`, a session on `master` is made and ended, whose output goes to the
+    file descriptor `output`. `progress` is called from another thread with the partitions that are done and all there
+    are.
 
-    Raises `ConfigError`, what planning and reading raise, and `CorruptDataError` if payloads are not UTF-8 or if
-    Spark did not write all that was planned.
+    Raises `ConfigError`, also if another export is writing there, what planning and reading raise, and
+    `CorruptDataError` if payloads are not UTF-8 or if something else is in `to` in the end than all that was planned.
     """
     started = time.monotonic()
-    _check(format, payload)
-    given = {"metadataServiceUri": connect_string}
+    _check(format, payload, options or {})
+    given = {**(options or {}), "metadataServiceUri": connect_string, "skipUnauthorized": str(skip_unauthorized)}
     given["ledgers"] = ledgers if isinstance(ledgers, str) else format_ledgers(ledgers)
     if password_file is not None:
         given["passwordFile"] = password_file
     directory, target, mode = _target(to)
-    ids, parts = _plan(given)
+    checked = parse_options(given)
+    selection, parts = _plan(checked)
     # A ledger that is closed meanwhile is no part of the plan any more.
-    given["ledgers"] = format_ledgers(ids)
-    session = _session(master) if spark is None else spark
-    try:
-        rows = _rows(session, given, payload or (None if format == "parquet" else "base64"))
-        with _reporting(session, len(parts), progress), _translating():
-            written, size = _write(rows, format, target, mode)
-        files = len(session.read.format(format).schema("entry_id bigint").load(target).inputFiles())
-    finally:
-        if spark is None:
-            session.stop()
+    given["ledgers"] = format_ledgers(metadata.ledger_id for metadata in selection.ledgers)
+    job = _Job(given, payload or (None if format == "parquet" else "base64"), format, target, mode, directory)
+    with _locked(checked, to) as lock:
+        _target(to)  # again: another export may have ended since
+        with _session(spark, master, output) as session:
+            written, size, files = job.run(session, lock, len(parts), progress)
     planned = sum(part.entries for part in parts)
     if written != planned:
         raise CorruptDataError(f"{written} entries were written, not the {planned} there are", path=directory)
-    return ExportSummary(directory, format, len(ids), written, size, files, time.monotonic() - started)
+    count = len(selection.ledgers)
+    return ExportSummary(
+        directory, format, count, selection.unauthorized, written, size, files, time.monotonic() - started
+    )
 
 
-def _check(format: str, payload: str | None) -> None:
+def _check(format: str, payload: str | None, options: Mapping[str, str]) -> None:
     if format not in FORMATS:
         raise ConfigError(f"format {format!r} is not one of {', '.join(FORMATS)}")
     if payload is not None and payload not in PAYLOADS:
         raise ConfigError(f"payload {payload!r} is not one of {', '.join(PAYLOADS)}")
+    for name in options:
+        if name.lower() in _NOT_OPTIONS:
+            raise ConfigError(f"option {name} can't be given to an export, which decides on it itself")
 
 
 def _target(to: str | Path) -> tuple[str, str, str]:
     """Where to write: as people write it, as a URI, and with Spark's mode of writing that fits what was found there."""
-    if "://" in str(to):
+    if is_uri(to):
         return str(to), str(to), "errorifexists"  # only Spark can look there
     path = Path(to).absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -126,19 +143,67 @@ def _target(to: str | Path) -> tuple[str, str, str]:
     return str(path), path.as_uri(), "append"
 
 
-def _plan(given: dict[str, str]) -> tuple[list[int], list[EntryRange]]:
+def _plan(options: SourceOptions) -> tuple[Selection, list[EntryRange]]:
     """The ledgers to export and their partitions, as the data source will plan them."""
     from bkpy.spark.planning import load_ledgers, plan
 
-    options = parse_options(given)
-    metadata = load_ledgers(options)
-    return [ledger.ledger_id for ledger in metadata], plan(metadata, options)
+    selection = load_ledgers(options)
+    return selection, plan(selection.ledgers, options)
 
 
-def _session(master: str) -> SparkSession:
-    from bkpy.spark.session import local_session
+def _locked(options: SourceOptions, to: str | Path) -> AbstractContextManager[TargetLock]:
+    lock = TargetLock(
+        options.metadata_uri, to, session_timeout_s=options.session_timeout_s, connect_timeout_s=options.timeout_s
+    )
+    return lock.held()
 
-    return local_session("bkpy export", master=master)
+
+@contextmanager
+def _session(spark: SparkSession | None, master: str, output: int | None) -> Iterator[SparkSession]:
+    """The caller's session, or one for a while."""
+    from bkpy.spark.session import own_session
+
+    if spark is not None:
+        yield spark
+        return
+    with own_session("bkpy export", master=master, output=output) as session:
+        yield session
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What Spark has to do: read with the options `given`, write in `format` to `target`."""
+
+    given: dict[str, str]
+    payload: str | None
+    format: str
+    target: str
+    mode: str
+    directory: str
+
+    def run(self, spark: SparkSession, lock: TargetLock, total: int, progress: Progress | None) -> tuple[int, int, int]:
+        """Do it. The rows that were written, the bytes of their payloads, and the files that there are now."""
+        with translating(self.directory), _job_group(spark) as group:
+            rows = _rows(spark, self.given, self.payload)
+            # Spark stops writing if the lock is lost, and whatever then comes of it, it counts as that.
+            with (
+                lock.telling(lambda: spark.sparkContext.cancelJobGroup(group)),
+                _reporting(spark, group, total, progress),
+            ):
+                written, size = _write(rows, self.format, self.target, self.mode)
+            there = spark.read.format(self.format).schema("entry_id bigint").load(self.target).inputFiles()
+        if len(writes_of(there)) > 1:
+            raise CorruptDataError(
+                "somebody else has written into the directory meanwhile: what is there is not this export alone",
+                path=self.directory,
+            )
+        return written, size, len(there)
+
+
+def writes_of(files: Iterable[str]) -> set[str]:
+    """What tells the writes apart that have left these files: Spark puts an id of each write into all its names."""
+    names = (file.rpartition("/")[2] for file in files)
+    return {found[1] if (found := _OF_ONE_WRITE.match(name)) else name for name in names}
 
 
 def _rows(spark: SparkSession, given: dict[str, str], payload: str | None) -> DataFrame:
@@ -178,17 +243,35 @@ def _write(rows: DataFrame, format: str, target: str, mode: str) -> tuple[int, i
 
 
 @contextmanager
-def _reporting(spark: SparkSession, total: int, progress: Progress | None) -> Iterator[None]:
+def _job_group(spark: SparkSession) -> Iterator[str]:
+    """Meanwhile, this thread's jobs are a group of their own."""
+    context = spark.sparkContext
+    group = f"bkpy export {uuid.uuid4()}"
+    before = context.getLocalProperty(_JOB_GROUP)
+    context.setLocalProperty(_JOB_GROUP, group)
+    # Not after Ctrl-C: a call that was interrupted still has this thread's connection.
+    interrupted = True
+    try:
+        yield group
+        interrupted = False
+    except Exception:
+        interrupted = False
+        raise
+    finally:
+        if not interrupted:
+            with suppress(Exception):  # the Java process may have died
+                context.setLocalProperty(_JOB_GROUP, before)  # type: ignore[arg-type]  # None removes it
+
+
+@contextmanager
+def _reporting(spark: SparkSession, group: str, total: int, progress: Progress | None) -> Iterator[None]:
     """Meanwhile, tell how many of Spark's tasks are done."""
     if progress is None:
         yield
         return
-    context = spark.sparkContext
-    group = f"bkpy export {uuid.uuid4()}"  # jobs of an earlier export must not count
-    before = context.getLocalProperty(_JOB_GROUP)
-    context.setLocalProperty(_JOB_GROUP, group)
     ended = threading.Event()
-    reporter = threading.Thread(target=_report, args=(context.statusTracker(), group, total, progress, ended))
+    tracker = spark.sparkContext.statusTracker()
+    reporter = threading.Thread(target=_report, args=(tracker, group, total, progress, ended), daemon=True)
     progress(0, total)
     reporter.start()
     try:
@@ -196,48 +279,22 @@ def _reporting(spark: SparkSession, total: int, progress: Progress | None) -> It
     finally:
         ended.set()
         reporter.join()
-        context.setLocalProperty(_JOB_GROUP, before)  # type: ignore[arg-type]  # None removes it
     progress(total, total)
 
 
 def _report(tracker: StatusTracker, group: str, total: int, progress: Progress, ended: threading.Event) -> None:
-    while not ended.wait(_PROGRESS_INTERVAL_S):
-        done = 0
-        for job in tracker.getJobIdsForGroup(group):
-            info = tracker.getJobInfo(job)
-            for stage in info.stageIds if info is not None else ():
-                stage_info = tracker.getStageInfo(stage)
-                done += stage_info.numCompletedTasks if stage_info is not None else 0
-        progress(min(done, total), total)
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, ConnectionError):  # the Java process has died, and who waits for it says so
+        while not ended.wait(_PROGRESS_INTERVAL_S):
+            progress(min(_tasks_done(tracker, group), total), total)
 
 
-# What Spark tells of an error: a line of a Python traceback, the text of `raise_error`, the first of its causes.
-_OURS: Final = re.compile(r"^bkpy\.errors\.(\w+): (.+)$", re.MULTILINE)
-_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_CAUSE: Final = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
-
-
-@contextmanager
-def _translating() -> Iterator[None]:
-    """Spark wraps an error of a task into the stories of three layers; raise the one that it began with."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as e:
-        raise translated(str(e)) from e
-
-
-def translated(text: str) -> BookKeeperError:
-    """The error that a text of Spark's is about."""
-    if found := _OURS.search(text):
-        kind = getattr(errors, found[1], None)
-        if isinstance(kind, type) and issubclass(kind, BookKeeperError):
-            return kind(found[2])
-    if found := _RAISED.search(text):
-        return CorruptDataError(found[1])
-    if "[PATH_ALREADY_EXISTS]" in text:
-        return ConfigError("there is something already where the export is to go")
-    causes = _CAUSE.findall(text)
-    return BookKeeperError(f"Spark failed: {causes[-1] if causes else text.partition(chr(10))[0]}")
+def _tasks_done(tracker: StatusTracker, group: str) -> int:
+    done = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            stage_info = tracker.getStageInfo(stage)
+            done += stage_info.numCompletedTasks if stage_info is not None else 0
+    return done

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
-from bkpy.config import GIB, KIB, MIB
+from bkpy import password_file
+from bkpy.config import GIB, MIB
 from bkpy.errors import ConfigError
 from bkpy.metadata.uri import parse_uri
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
@@ -28,6 +28,7 @@ COLUMNS: Final = ("log", "ledger_id", "entry_id", "payload", "length", "position
 LEDGERS_MAX: Final = 1_000_000  # named in one read: the metadata of each is read before the first row
 PARTITIONS_MAX: Final = 100_000  # Spark's driver keeps a record of each
 PREFETCH_DEPTH_MAX: Final = 64  # times fetchBytes is what a task may hold in memory
+METADATA_REQUESTS_MAX: Final = 10_000  # in flight at once, on one connection
 TIMEOUT_S_MAX: Final = 3600.0
 
 _LEDGERS = re.compile(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?")
@@ -46,8 +47,12 @@ class SourceOptions:
     partition_bytes_max: int = 64 * MIB  # a fraction of a second's work at full speed, so a lost task costs little
     fetch_bytes: int = MIB
     prefetch_depth: int = 8  # measured: hides several milliseconds of latency; more gains nothing
+    batch_bytes_max: int = 4 * MIB  # Spark holds a batch in memory on both sides of a socket
+    metadata_requests: int = 100  # hides the latency and stays a small load for ZooKeeper
     timeout_s: float = 10.0
+    session_timeout_s: float = 10.0
     password_file: str | None = None
+    skip_unauthorized: bool = False
     fail_on_data_loss: bool = True
     pushdown: bool = False
 
@@ -58,6 +63,7 @@ class SourceOptions:
             "prefetch_depth": self.prefetch_depth,
             "read_timeout_s": self.timeout_s,
             "metadata_timeout_s": self.timeout_s,
+            "session_timeout_s": self.session_timeout_s,
         }
 
     def password(self) -> bytes:
@@ -66,13 +72,8 @@ class SourceOptions:
 
 
 def read_password(path: str | None) -> bytes:
-    """What the file says, without one line break at its end; empty for no file. `ConfigError` if it can't be read."""
-    if path is None:
-        return b""
-    try:
-        return Path(path).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as e:
-        raise ConfigError(f"the password file can't be read: {e.strerror}", path=path) from e
+    """The password in the file, as `password_file.read_password` reads it; empty for no file."""
+    return b"" if path is None else password_file.read_password(path)
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -203,10 +204,14 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "columns": ("columns", _columns),
     "minPartitions": ("partitions_min", _whole(1, PARTITIONS_MAX)),
     "maxBytesPerPartition": ("partition_bytes_max", _whole(1, 1024 * GIB)),
-    "fetchBytes": ("fetch_bytes", _whole(4 * KIB, 32 * MIB)),
+    "fetchBytes": ("fetch_bytes", _whole(1, 32 * MIB)),
     "prefetchDepth": ("prefetch_depth", _whole(1, PREFETCH_DEPTH_MAX)),
+    "maxBytesPerBatch": ("batch_bytes_max", _whole(1, GIB)),
+    "metadataRequests": ("metadata_requests", _whole(1, METADATA_REQUESTS_MAX)),
     "timeoutSeconds": ("timeout_s", _seconds),
+    "sessionTimeoutSeconds": ("session_timeout_s", _seconds),
     "passwordFile": ("password_file", str),
+    "skipUnauthorized": ("skip_unauthorized", _flag),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "pushdown": ("pushdown", _flag),
 }

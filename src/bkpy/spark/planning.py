@@ -11,15 +11,12 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import bkpy
-from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError
+from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
-from bkpy.spark.options import CLOSED, SourceOptions
-
-_METADATA_IN_FLIGHT: Final = 100  # reads of metadata at once: hides the latency and stays a small load for ZooKeeper
+from bkpy.spark.options import CLOSED, SourceOptions, format_ledgers
 
 
 @dataclass(frozen=True)
@@ -36,27 +33,54 @@ class EntryRange:
         return self.last - self.first + 1
 
 
-def load_ledgers(options: SourceOptions) -> list[LedgerMetadata]:
-    """The metadata of the ledgers to read, by id. Blocks, on an event loop of its own.
+@dataclass(frozen=True)
+class Selection:
+    """The metadata of the ledgers to read, by id, and the ids of those with another password, left out on request."""
 
-    Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed, `UnauthorizedError` for one with another
-    password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are left out;
-    without `fail_on_data_loss`, so are named ones that don't exist.
+    ledgers: list[LedgerMetadata]
+    unauthorized: list[int]
+
+
+def load_ledgers(options: SourceOptions) -> Selection:
+    """The ledgers to read. Blocks, on an event loop of its own.
+
+    Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed, `UnauthorizedError` that names all those
+    with another password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are
+    left out; without `fail_on_data_loss`, so are named ones that don't exist; with `skip_unauthorized`, those with
+    another password.
     """
     return asyncio.run(_load(options))
 
 
-async def _load(options: SourceOptions) -> list[LedgerMetadata]:
-    password = options.password()
+async def _load(options: SourceOptions) -> Selection:
     async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
         if options.ledgers is not None:
             ids = list(options.ledgers)
         else:
             ids = sorted([ledger_id async for ledger_id in client.list_ledgers()])
         found: list[LedgerMetadata] = []
-        for i in range(0, len(ids), _METADATA_IN_FLIGHT):
-            found += await _read(client, ids[i : i + _METADATA_IN_FLIGHT], options)
-    return [metadata.authorised(password) for metadata in found]
+        for i in range(0, len(ids), options.metadata_requests):
+            found += await _read(client, ids[i : i + options.metadata_requests], options)
+    return select(found, options)
+
+
+def select(found: Sequence[LedgerMetadata], options: SourceOptions) -> Selection:
+    """Those whose password was given. The others are one `UnauthorizedError`, unless they are to be left out."""
+    password = options.password()
+    refused: dict[int, UnauthorizedError] = {}
+    for metadata in found:
+        try:
+            metadata.authorised(password)
+        except UnauthorizedError as e:
+            refused[metadata.ledger_id] = e
+    if refused and not options.skip_unauthorized:
+        if len(refused) == 1:
+            raise next(iter(refused.values()))
+        why = "another password than the one given" if password else "a password, and none was given"
+        raise UnauthorizedError(
+            f"{len(refused)} of the {len(found)} closed ledgers have {why} [ledgers {format_ledgers(refused)}]"
+        )
+    return Selection([metadata for metadata in found if metadata.ledger_id not in refused], list(refused))
 
 
 async def _read(client: bkpy.Client, ids: Sequence[int], options: SourceOptions) -> list[LedgerMetadata]:

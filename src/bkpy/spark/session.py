@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError
 from bkpy.java import java_home_for_spark
+from bkpy.spark.jvm import GATEWAY_PORT, end_jvm, jvm_is_ours, start_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,25 +30,91 @@ _QUIET: Final[Mapping[str, str]] = {
 _PRIVATE: Final[Mapping[str, str]] = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 
 
-def local_session(app_name: str, *, master: str = "local[*]", config: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(
+    app_name: str,
+    *,
+    master: str = "local[*]",
+    config: Mapping[str, str] | None = None,
+    output: int | None = None,
+    jvm_grace_s: float = 10.0,
+) -> SparkSession:
     """A session whose workers run this Python; takes some seconds. Stop it with its `stop`.
 
     With a `master` other than "local...", tasks run there and the driver can be reached from outside. `config` is
     Spark's own and overrides what is chosen here. A session that this process has already is returned as it is.
-    `ConfigError` when PySpark or a Java runtime is missing.
+    What Java and the workers print goes to the file descriptor `output`, by default where this process's own goes.
+
+    The Java process ends with this one, however this one ends: it is asked to, and killed after `jvm_grace_s` seconds,
+    which it needs to remove its temporary files. `ConfigError` when PySpark or a Java runtime is missing.
     """
     try:
         import pyarrow  # noqa: F401 - the data source needs it, and it is told here rather than by a failed task
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as e:
-        raise ConfigError(f"{e.name} is missing; get it with: pip install 'bkpy[spark]'") from None
+        raise ConfigError(f"{e.name} is missing; get it with pip install '.[spark]' in bkpy's source tree") from None
     local = master.startswith("local")
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**_QUIET, **(_PRIVATE if local else {}), **(config or {})}.items():
+    settings = {"spark.master": master, "spark.app.name": app_name, **_QUIET}
+    settings |= {**(_PRIVATE if local else {}), **(config or {})}
+    builder = SparkSession.builder
+    for name, value in settings.items():
         builder = builder.config(name, value)
     variables = {"JAVA_HOME": str(java_home_for_spark()), "PYSPARK_PYTHON": sys.executable}
     with _environment(variables | ({"SPARK_LOCAL_IP": _LOOPBACK} if local else {})):
-        return builder.getOrCreate()
+        if GATEWAY_PORT in os.environ or (SparkContext._gateway is not None and not jvm_is_ours()):
+            return builder.getOrCreate()  # in a Java process that somebody else has started
+        with _environment(start_jvm(settings, output=output, grace_s=jvm_grace_s)):
+            return builder.getOrCreate()
+
+
+@contextmanager
+def own_session(
+    app_name: str,
+    *,
+    master: str = "local[*]",
+    config: Mapping[str, str] | None = None,
+    output: int | None = None,
+    jvm_grace_s: float = 10.0,
+) -> Iterator[SparkSession]:
+    """A `local_session` for a while. Its Java process has ended afterwards, with all that it was doing.
+
+    A session that this process has already is used as it is, and left as it is.
+    """
+    if _has_session():
+        yield local_session(app_name, master=master, config=config)
+        return
+    interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        session = local_session(app_name, master=master, config=config, output=output, jvm_grace_s=jvm_grace_s)
+        _handle_interrupts_with(interrupt)
+        try:
+            yield session
+        except Exception:
+            _stop(session)
+            raise
+        _stop(session)
+    finally:
+        end_jvm()
+        _handle_interrupts_with(interrupt)
+
+
+def _has_session() -> bool:
+    try:
+        from pyspark import SparkContext
+    except ImportError:  # which `local_session` tells in words
+        return False
+    return SparkContext._active_spark_context is not None
+
+
+def _handle_interrupts_with(handler: Any) -> None:
+    """PySpark sets a handler that speaks to the Java process, in the middle of another conversation with it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def _stop(session: SparkSession) -> None:
+    with suppress(Exception):  # the Java process may have died, and ends in any case
+        session.stop()
 
 
 @contextmanager

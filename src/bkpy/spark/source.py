@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from bkpy.errors import NoSuchEntryError, NoSuchLedgerError
+from bkpy.errors import CorruptDataError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.spark.options import SourceOptions
 from bkpy.spark.pushdown import Conditions
 from bkpy.spark.schema import resolve
@@ -43,7 +43,7 @@ class LedgerSourceReader(DataSourceReader):
         """What each task reads, an `EntryRange`. Raises what `load_ledgers` and `plan` raise."""
         from bkpy.spark.planning import load_ledgers, plan
 
-        return [InputPartition(part) for part in plan(load_ledgers(self._options), self._options, self._narrow)]
+        return [InputPartition(part) for part in plan(load_ledgers(self._options).ledgers, self._options, self._narrow)]
 
     def _narrow(self, whole: EntryRange) -> EntryRange | None:
         return whole
@@ -66,14 +66,14 @@ class LedgerSourceReader(DataSourceReader):
         expected = part.first
         try:
             for block in _stepwise(_blocks(self._options, part)):
-                assert block.first_entry == expected
+                _check(part, expected, block.first_entry)
                 expected = block.last_entry + 1
-                yield from batches(block, columns, schema)
+                yield from batches(block, columns, schema, self._options.batch_bytes_max)
         except (NoSuchLedgerError, NoSuchEntryError):
             if self._options.fail_on_data_loss:
                 raise
         else:
-            assert expected == part.last + 1
+            _check(part, expected, part.last + 1)
 
 
 class FilteringReader(LedgerSourceReader):
@@ -94,6 +94,14 @@ class FilteringReader(LedgerSourceReader):
 
     def _narrow(self, whole: EntryRange) -> EntryRange | None:
         return self._conditions.narrow(whole)
+
+
+def _check(part: EntryRange, expected: int, found: int) -> None:
+    """Not an assertion: workers may run without those, and rows would be missing that nobody misses."""
+    if found != expected:
+        raise CorruptDataError(
+            f"the read went on, or ended, at entry {found}", ledger_id=part.ledger_id, entry_id=expected
+        )
 
 
 async def _blocks(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:

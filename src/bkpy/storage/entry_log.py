@@ -27,11 +27,6 @@ VERSION: Final = 1
 CODEC_STORED: Final = 0
 LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
-RUN_BYTES_MIN: Final = 4096  # between two places where a reader may begin: 8 bytes of table buy a walk this short
-OPEN_LOGS_MAX: Final = 128  # files held open for reading
-# Written and synced at a time, in one system call. More, and syncs of the journal wait too long in the disk's queue;
-# less, and the flush loses the interpreter, and waits for it, more often.
-WRITE_BYTES: Final = 1 << 20
 SUFFIX: Final = ".log"
 _PARTS_MAX: Final = 1024  # what one system call takes
 _PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
@@ -149,8 +144,9 @@ def encode_footer(blocks: Sequence[FooterBlock], offset: int) -> bytes:
 class LogWriter:
     """The log that is being filled. Everything here blocks and runs on the directory's flush worker."""
 
-    def __init__(self, files: Files, directory: str, log_id: int, uuid: bytes) -> None:
+    def __init__(self, files: Files, directory: str, log_id: int, uuid: bytes, *, write_bytes: int = 1 << 20) -> None:
         self.log_id = log_id
+        self._write_bytes = write_bytes  # written and synced at a time, in one system call
         self._files = files
         self._directory = directory
         self._file: File = files.open(f"{directory}/{log_name(log_id)}", create=True)
@@ -170,7 +166,7 @@ class LogWriter:
         self.size += size
         span = ids.last - ids.first
         self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
-        if self.size - self._written >= WRITE_BYTES:
+        if self.size - self._written >= self._write_bytes:
             self._write()
         return place
 
@@ -207,8 +203,9 @@ class LogWriter:
 class LogReader:
     """Reads blocks, keeping some logs open. Blocks; runs on the directory's read worker."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, directory: str, *, open_max: int = 128) -> None:
         self._files = files
+        self._open_max = open_max
         self._directory = directory
         self._open: OrderedDict[int, File] = OrderedDict()
 
@@ -218,7 +215,7 @@ class LogReader:
         if file is None:
             file = self._files.open(f"{self._directory}/{log_name(place.log_id)}", read_only=True)
             self._open[place.log_id] = file
-            if len(self._open) > OPEN_LOGS_MAX:
+            if len(self._open) > self._open_max:
                 self._open.popitem(last=False)[1].close()
         else:
             self._open.move_to_end(place.log_id)

@@ -14,10 +14,11 @@ from itertools import accumulate, chain
 from operator import add, itemgetter, le
 from typing import Final, NamedTuple
 
+from bkpy.config import MIB, BookieSettings
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
 from bkpy.runtime import Bytes, OrderedStore, ReadTransaction
-from bkpy.storage.entry_log import RUN_BYTES_MIN, LogWriter, Place
+from bkpy.storage.entry_log import LogWriter, Place
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.journal_format import Mark
@@ -25,13 +26,19 @@ from bkpy.storage.memtable import Batch, Generation, index_frames
 from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import verifies
 
-STEP_BATCHES: Final = 1000  # about a millisecond of the interpreter: how long the event loop may have to wait
 BLOCK_EFFORT: Final = 50
 LEDGER_EFFORT: Final = 20
-PART_BATCHES: Final = 5000  # of a ledger that are looked at in one go: calls into C don't let the event loop in
 INDEXED_PER_EFFORT: Final = 4  # putting a batch into its ledger's list costs a fraction of writing it
 
 _first = itemgetter(0)
+
+
+class Sizes(NamedTuple):
+    """What pieces are cut by."""
+
+    block_bytes: int
+    run_bytes: int = 4096  # between two places where a reader may begin
+    part_batches: int = 5000  # looked at in one go: calls into C don't let the event loop in
 
 
 class Piece(NamedTuple):
@@ -54,21 +61,21 @@ def _ids(stretches: Sequence[tuple[int, int]]) -> Ids:
     return Ids.from_bits(base, bits)
 
 
-def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_bytes: int) -> Iterator[Piece]:
+def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[Piece]:
     """The pieces of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
     ordered = sorted(batches, key=_first)
     plain: list[Iterator[Piece]] = []
     last = last_entry
-    for start in range(0, len(ordered), PART_BATCHES):
-        found = _plain(ordered[start : start + PART_BATCHES], last, block_bytes)
+    for start in range(0, len(ordered), sizes.part_batches):
+        found = _plain(ordered[start : start + sizes.part_batches], last, sizes)
         if found is None:
-            return _merged(ledger_id, batches, last_entry, block_bytes)
+            return _merged(ledger_id, batches, last_entry, sizes)
         last, made = found
         plain.append(made)
     return chain.from_iterable(plain)
 
 
-def _plain(batches: Sequence[Batch], last: int, block_bytes: int) -> tuple[int, Iterator[Piece]] | None:
+def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iterator[Piece]] | None:
     """(highest id, pieces) of batches beyond `last` and one after the other: joined without looking into them.
 
     None if they aren't like that.
@@ -79,7 +86,7 @@ def _plain(batches: Sequence[Batch], last: int, block_bytes: int) -> tuple[int, 
         return None
     if not all(map(le, followers, firsts[1:])):
         return None
-    return followers[-1] - 1, _sliced(firsts, counts, bodies, starts, ends, block_bytes)
+    return followers[-1] - 1, _sliced(firsts, counts, bodies, starts, ends, sizes)
 
 
 def _sliced(
@@ -88,36 +95,37 @@ def _sliced(
     bodies: Sequence[Bytes],
     starts: Sequence[int],
     ends: Sequence[int],
-    block_bytes: int,
+    sizes: Sizes,
 ) -> Iterator[Piece]:
     """The pieces of plain batches; their slices are made only when the first is asked for, and go with the last."""
     parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
     if firsts[-1] + counts[-1] - firsts[0] == sum(counts):
-        yield from _contiguous(firsts[0], counts, parts, block_bytes)
+        yield from _contiguous(firsts[0], counts, parts, sizes)
     else:
-        yield from _joined(zip(firsts, counts, parts, strict=True), block_bytes)
+        yield from _joined(zip(firsts, counts, parts, strict=True), sizes)
 
 
-def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], block_bytes: int) -> Iterator[Piece]:
+def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Sizes) -> Iterator[Piece]:
     """Pieces of about `block_bytes` from parts without gaps between them; as `_joined`, at a fraction of its time.
 
     The hottest part of a flush, so without a step of Python for each batch.
     """
     used = [0, *accumulate(map(len, parts))]
     rank = [0, *accumulate(counts)]
+    block_bytes, run_bytes, _ = sizes
     begin = 0
     while begin < len(parts):
         end = min(bisect_right(used, used[begin] + block_bytes), bisect_right(rank, rank[begin] + SPAN_MAX)) - 1
         end = max(end, begin + 1)
         runs = [(0, 0)]
         at = begin
-        while (at := bisect_left(used, used[at] + RUN_BYTES_MIN, at, end)) < end:
+        while (at := bisect_left(used, used[at] + run_bytes, at, end)) < end:
             runs.append((rank[at] - rank[begin], used[at] - used[begin]))
         yield Piece(Ids(first + rank[begin], rank[end] - rank[begin]), runs, parts[begin:end], False)
         begin = end
 
 
-def _joined(parts: Iterable[tuple[int, int, Bytes]], block_bytes: int) -> Iterator[Piece]:
+def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[Piece]:
     """Pieces of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order."""
     data: list[Bytes] = []
     runs: list[tuple[int, int]] = []
@@ -125,7 +133,7 @@ def _joined(parts: Iterable[tuple[int, int, Bytes]], block_bytes: int) -> Iterat
     used = rank = run_at = begin = base = following = 0
     for first, count, part in parts:
         size = len(part)
-        if data and (used + size > block_bytes or first + count - base > SPAN_MAX):
+        if data and (used + size > sizes.block_bytes or first + count - base > SPAN_MAX):
             spans.append((begin, following - begin))
             yield Piece(_ids(spans), runs, data, False)
             data, runs, spans = [], [], []
@@ -136,7 +144,7 @@ def _joined(parts: Iterable[tuple[int, int, Bytes]], block_bytes: int) -> Iterat
         elif first != following:
             spans.append((begin, following - begin))
             begin = first
-        if used - run_at >= RUN_BYTES_MIN:
+        if used - run_at >= sizes.run_bytes:
             run_at = used
             runs.append((rank, used))
         data.append(part)
@@ -148,7 +156,7 @@ def _joined(parts: Iterable[tuple[int, int, Bytes]], block_bytes: int) -> Iterat
         yield Piece(_ids(spans), runs, data, False)
 
 
-def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_bytes: int) -> Iterator[Piece]:
+def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[Piece]:
     """Batches that are striped or overlap something: walked, later copies counting only if their checksum is right."""
     codec = RecordCodec(ledger_id)
     records: dict[int, Bytes] = {}
@@ -170,7 +178,7 @@ def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, block_byt
                 doubtful.add(entry_id)
             else:
                 records[entry_id] = view[header.offset : header.end]
-    yield from _joined(((entry_id, 1, records[entry_id]) for entry_id in sorted(records)), block_bytes)
+    yield from _joined(((entry_id, 1, records[entry_id]) for entry_id in sorted(records)), sizes)
     yield from _weak(sorted(doubtful.difference(records)))
 
 
@@ -193,6 +201,12 @@ def last_add_confirmed(batch: Batch) -> int:
     return int.from_bytes(body[start + 16 : start + 24], "little", signed=True)
 
 
+def _check_no_less(ledger_id: int, state: LedgerState, row: LedgerRow) -> None:
+    """Fail rather than write a state that forgets what the ledger's row says: such a state was made up."""
+    known = (not row.key or state.key == row.key) and state.fenced >= row.fenced and state.limbo >= row.limbo
+    assert known, f"ledger {ledger_id} would be less than its row says"
+
+
 class Flushed(NamedTuple):
     """What a checkpoint changed: the new rows of its ledgers, and the shard's."""
 
@@ -212,8 +226,7 @@ class Flush:
         *,
         open_log: Callable[[int], LogWriter],
         log: LogWriter | None,
-        log_bytes_max: int,
-        block_bytes: int,
+        settings: BookieSettings,
         unlisted_logs: Mapping[int, LogRow],
     ) -> None:
         self._store = store
@@ -221,8 +234,9 @@ class Flush:
         self._states = states  # of the ledgers whose states the generation must write
         self._open_log = open_log
         self.log = log  # the one being filled, when the flush has ended
-        self._log_bytes_max = log_bytes_max
-        self._block_bytes = block_bytes
+        self._log_bytes_max = settings.entry_log_max_size_mb * MIB
+        self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
+        self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
         self._changes = Changes(shard)
         self._rows: dict[int, LedgerRow] = {}
         self._wrote = False
@@ -240,13 +254,13 @@ class Flush:
         work = 0
         for frame in frames:
             work += 10 + index_frames((frame,), by_ledger) // INDEXED_PER_EFFORT
-            if work >= STEP_BATCHES:
+            if work >= self._step_batches:
                 work = 0
                 yield True
         for ledger_id in sorted(by_ledger.keys() | self._states.keys()):
             for effort in self._ledger(ledger_id, by_ledger.pop(ledger_id, [])):
                 work += effort
-                if work >= STEP_BATCHES:
+                if work >= self._step_batches:
                     work = 0
                     yield True
 
@@ -259,12 +273,14 @@ class Flush:
         row = get_ledger(txn, ledger_id)
         state = self._states.get(ledger_id)
         if state is not None:
+            if row is not None:
+                _check_no_less(ledger_id, state, row)
             stored = row[4:] if row is not None else ()
             row = LedgerRow(state.key, state.fenced, state.limbo, state.explicit_lac, *stored)
         assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
         strong: list[BlockRow] = []
         weak: list[BlockRow] = []
-        for piece in pieces(ledger_id, batches, row.last_entry, self._block_bytes):
+        for piece in pieces(ledger_id, batches, row.last_entry, self._sizes):
             place = self._append(ledger_id, piece)
             (weak if piece.weak else strong).append(BlockRow(piece.ids, place))
             yield BLOCK_EFFORT + len(piece.data)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from bkpy.runtime import Bytes, File, Files, Runtime
 from bkpy.storage.journal_format import (
@@ -29,14 +28,20 @@ from bkpy.storage.journal_format import (
 )
 from bkpy.storage.observer import StorageObserver
 
-RECYCLED_FILES_MAX: Final = 2  # kept to be overwritten: enough that rolling finds one even when a checkpoint is late
-
 
 class JournalWriter:
     """Writes frames and begins files. Everything here blocks and runs on the journal's worker."""
 
     def __init__(
-        self, runtime: Runtime, directory: str, number: int, *, file_bytes_max: int, backups: int, end: Mark
+        self,
+        runtime: Runtime,
+        directory: str,
+        number: int,
+        *,
+        file_bytes_max: int,
+        backups: int,
+        recycled_max: int,
+        end: Mark,
     ) -> None:
         self._runtime = runtime
         self._files: Files = runtime.files
@@ -44,6 +49,7 @@ class JournalWriter:
         self._number = number
         self._file_bytes_max = file_bytes_max
         self._backups = backups
+        self._recycled_max = recycled_max
         self._file: File | None = None
         self._nonce = b""
         self._recyclable: deque[int] = deque()
@@ -91,7 +97,7 @@ class JournalWriter:
         """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
         below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
         old = below[: len(below) - self._backups] if self._backups else below
-        spare = max(0, len(old) - RECYCLED_FILES_MAX)
+        spare = max(0, len(old) - self._recycled_max)
         for file_id in old[:spare]:
             self._files.unlink(f"{self._directory}/{file_name(file_id)}")
         self._recyclable = deque(old[spare:])
@@ -117,7 +123,9 @@ class _Group:
 class Journal:
     """Gathers records while a sync runs, and commits them together. All methods are called on the event loop.
 
-    `on_failure` is called once with the error of a failed write or sync; nothing is acknowledged after that.
+    `queued_bytes`: in memory until they are synced. `full`: they have reached their bound; `on_written` is called
+    after each sync. `on_failure` is called once with the error of a failed write or sync; nothing is acknowledged after
+    that.
     """
 
     def __init__(
@@ -127,12 +135,16 @@ class Journal:
         *,
         name: str,
         group_bytes_max: int,
+        queue_bytes_max: int,
+        on_written: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         observer: StorageObserver,
     ) -> None:
         self._writer = writer
         self._worker = runtime.files.worker(name)
         self._group_bytes_max = group_bytes_max
+        self._queue_bytes_max = queue_bytes_max
+        self._on_written = on_written
         self._on_failure = on_failure
         self._observer = observer
         self._pending: deque[_Group] = deque()
@@ -140,16 +152,25 @@ class Journal:
         self._writing: _Group | None = None
         self._running = False
         self._failed = False
+        self._lowest = 0  # files with lower ids are let go; None needs them
+        self._letting_go = False
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self.position = writer.position  # the end of what is synced
+        self.queued_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self.queued_bytes >= self._queue_bytes_max
 
     def add(self, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
         """Journal an add record. The buffers are kept until they are on disk, and not copied."""
         header = encode_record(RecordKind.ADD, head, body)
         group = self._gathering
         group.body += (header, head, body)
-        group.bytes += len(header) + len(head) + len(body)
+        size = len(header) + len(head) + len(body)
+        group.bytes += size
+        self.queued_bytes += size
         group.records += 1
         group.callbacks.append(on_durable)
         if not self._running:
@@ -165,6 +186,7 @@ class Journal:
         group = self._gathering
         group.body.append(encode_record(kind, head, body) + head + body)
         group.bytes += len(group.body[-1])
+        self.queued_bytes += len(group.body[-1])
         group.records += 1
         if on_durable is not None:
             group.callbacks.append(on_durable)
@@ -180,11 +202,6 @@ class Journal:
             on_durable()
         else:
             group.callbacks.append(on_durable)
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for the sync that is running."""
-        return self._gathering.bytes + sum(group.bytes for group in self._pending)
 
     def _seal_group(self) -> None:
         self._pending.append(self._gathering)
@@ -220,6 +237,7 @@ class Journal:
         if self._failed:
             return
         self.position, size, seconds = done.result()
+        self.queued_bytes -= group.bytes
         self._start()  # the disk goes on while the callbacks run
         try:
             for callback in group.callbacks:
@@ -227,6 +245,7 @@ class Journal:
         except Exception as e:  # whoever was not called is never acknowledged, so neither may anything after it be
             self.fail(e)
             return
+        self._on_written()
         self._observer.journal_group(group.records, size, seconds)
 
     def fail(self, error: BaseException) -> None:
@@ -235,12 +254,28 @@ class Journal:
             self._failed = True
             self._pending.clear()
             self._gathering = _Group()
+            self.queued_bytes = 0
             self._idle.set()
             self._on_failure(error)
 
-    async def retain(self, lowest: int) -> None:
-        """Let files below the file id `lowest` go; in order with the writes, so none goes while it is being taken."""
-        await self._worker.run(self._writer.retain, lowest)
+    def retain(self, lowest: int) -> None:
+        """Let files below the file id `lowest` go: in order with the writes, so none goes while it is being taken.
+
+        That may take until a disk that stalls goes on, so nobody waits for it.
+        """
+        self._lowest = max(self._lowest, lowest)
+        if not self._letting_go and not self._failed:
+            self._letting_go = True
+            lowest = self._lowest
+            self._worker.run(self._writer.retain, lowest).add_done_callback(lambda done: self._let_go(done, lowest))
+
+    def _let_go(self, done: asyncio.Future[None], lowest: int) -> None:
+        self._letting_go = False
+        error = done.exception()
+        if error is not None:
+            self.fail(error)
+        elif self._lowest > lowest:
+            self.retain(self._lowest)
 
     async def stop(self) -> None:
         """Wait for what is pending, then write the clean-stop frame, unless the journal failed (or fails at that)."""

@@ -7,7 +7,7 @@ Invariants: a frame is handed out only with both checksums right and at its plac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgpack
 from crc32c import crc32c
@@ -34,8 +34,6 @@ from bkpy.storage.journal_format import (
     looks_like_frame,
 )
 
-CHUNK_BYTES: Final = 1 << 20  # read ahead, and the step of searches
-
 
 class Damage(NamedTuple):
     """A place where acknowledged data may be lost."""
@@ -58,15 +56,16 @@ class Frame(NamedTuple):
 class _Reader:
     """Reads a file through a window, so that small frames don't cost a system call each."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, read_bytes: int) -> None:
         self._file = file
+        self._read_bytes = read_bytes
         self._start = 0
         self._window = memoryview(b"")
 
     def get(self, offset: int, length: int) -> memoryview:
         """`length` bytes, fewer at the end of the file."""
         if not self._start <= offset or offset + length > self._start + len(self._window):
-            self._window = memoryview(self._file.pread(max(length, CHUNK_BYTES), offset))
+            self._window = memoryview(self._file.pread(max(length, self._read_bytes), offset))
             self._start = offset
         return self._window[offset - self._start : offset - self._start + length]
 
@@ -90,12 +89,13 @@ class _NextSource(NamedTuple):
 class JournalReplay:
     """Iterates over the frames from `mark` on. `end`, `damages` and `torn` are final when the iteration has ended."""
 
-    def __init__(self, files: Files, directory: str, number: int, mark: Mark) -> None:
+    def __init__(self, files: Files, directory: str, number: int, mark: Mark, *, read_bytes: int = 1 << 20) -> None:
         self._files = files
         self._directory = directory
         self._number = number
         self._mark = mark
         self._ids = [i for i in map(file_id_of, files.listdir(directory)) if i is not None and i >= mark.file_id]
+        self._read_bytes = -(-read_bytes // PAGE_BYTES) * PAGE_BYTES  # read ahead, and the step of searches
         self._clean_stop = False
         self._nonce: bytes | None = None  # of the file being read; None while it is not known
         self.end = mark
@@ -128,7 +128,7 @@ class JournalReplay:
     def _open(self, file_id: int) -> _Source:
         path = f"{self._directory}/{file_name(file_id)}"
         file = self._files.open(path)
-        reader = _Reader(file)
+        reader = _Reader(file, self._read_bytes)
         header = decode_file_header(reader.get(0, PAGE_BYTES))
         if header is not None and header.journal != self._number:
             raise IdentityError(
@@ -176,7 +176,7 @@ class JournalReplay:
         Without the nonce (the file's header can't be read) also the one at `offset`: the chain could not follow it.
         """
         needle, inside, start = (nonce, 8, offset + PAGE_BYTES) if nonce is not None else (FRAME_MAGIC, 0, offset)
-        while chunk := source.file.pread(CHUNK_BYTES, start):
+        while chunk := source.file.pread(self._read_bytes, start):
             at = chunk.find(needle)
             while at >= 0:
                 page = at - inside
@@ -186,7 +186,7 @@ class JournalReplay:
                         return start + page
                 at = chunk.find(needle, at + 1)
             start += len(chunk)
-            if len(chunk) < CHUNK_BYTES:
+            if len(chunk) < self._read_bytes:
                 break
         return None
 
@@ -266,7 +266,7 @@ class JournalReplay:
         return frozenset(ledgers)
 
 
-def cut(files: Files, path: str, offset: int) -> None:
+def cut(files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20) -> None:
     """Cut a torn frame off, after copying it to `<path>.broken`. Both are synced, in this order."""
     directory = path.rpartition("/")[0]
     copy_path = f"{path}.broken"
@@ -276,7 +276,7 @@ def cut(files: Files, path: str, offset: int) -> None:
     copy = files.open(copy_path, create=True)
     try:
         done = 0
-        while chunk := file.pread(CHUNK_BYTES, offset + done):
+        while chunk := file.pread(read_bytes, offset + done):
             if any(chunk):
                 copy.pwritev([chunk], done)
             done += len(chunk)

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError, StorageFailedError
 from bkpy.protocol.messages import AddColumns
-from bkpy.protocol.records import HEADER_BYTES
 from bkpy.runtime import Bytes, Runtime
 from bkpy.storage.index import LedgerRow
 from bkpy.storage.journal import Journal
 from bkpy.storage.journal_format import Mark, RecordKind
+from bkpy.storage.ledger_states import LedgerStates
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.shard import Shard
 from bkpy.storage.split import after, split
-from bkpy.storage.state import LedgerState, StateCache
-
-MIB: Final = 1 << 20
+from bkpy.storage.state import LedgerState, lac_of, take_explicit_lac
 
 
 class ReadResult(NamedTuple):
@@ -53,7 +51,7 @@ class LastEntry(NamedTuple):
     @property
     def lac(self) -> int:
         """The highest last add confirmed that the two records carry; below -1 if there is none."""
-        return max(_lac(self.entry), _lac(self.explicit_lac))
+        return max(lac_of(self.entry), lac_of(self.explicit_lac))
 
 
 class LedgerStorage:
@@ -61,7 +59,8 @@ class LedgerStorage:
 
     `fenced`: ledgers whose normal adds must be refused, authoritative for every ledger that `states` was asked about.
     `failed`: gets the exception when a write or sync failed; the process must stop.
-    `full`: both generations of a memtable are used up; stop reading sockets until an `on_space` callback.
+    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
+    sockets until an `on_space` callback.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class LedgerStorage:
         shards: list[Shard],
         release: Callable[[], None],
     ) -> None:
-        self.fenced: set[int] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
         self.full = False
@@ -86,9 +84,8 @@ class LedgerStorage:
         self._runtime = runtime
         self._observer = observer
         self._release = release  # of the directories' locks
-        self._states = StateCache()
-        self._homes: dict[int, int] = {}  # shards of ledgers that are older than the present number of shards
-        self._loading = asyncio.Lock()
+        self._states = LedgerStates(shards, settings.ledger_states_max)
+        self.fenced = self._states.fenced
         self._fencing: dict[int, asyncio.Future[None]] = {}
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._relieving: set[int] = set()
@@ -128,79 +125,33 @@ class LedgerStorage:
 
         Whoever decides something by a state does so before the next await.
         """
-        cached = self._states.get
-        missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
-        if missing:
-            # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
-            async with self._loading:
-                self._states.trim()
-                await self._load([ledger_id for ledger_id in missing if cached(ledger_id) is None])
-                return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
-        return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
-
-    async def _load(self, ledger_ids: Collection[int]) -> None:
-        # A ledger is in the shard of its id, unless it is older than the number of shards: then in any.
-        missing = set(ledger_ids)
-        for turn in range(len(self.shards)):
-            by_shard: dict[int, list[int]] = {}
-            for ledger_id in sorted(missing):
-                by_shard.setdefault((ledger_id + turn) % len(self.shards), []).append(ledger_id)
-            for number, wanted in by_shard.items():
-                shard = self.shards[number]
-                commits = -1
-                while commits != shard.commits:  # a row from before a checkpoint would deny what that one wrote
-                    commits = shard.commits
-                    rows = await shard.load(wanted)
-                missing.difference_update(rows)
-                for ledger_id, row in rows.items():
-                    if self._states.get(ledger_id) is None:  # it may have been created meanwhile
-                        self.adopt(ledger_id, row, number)
-            if not missing:
-                return
+        return await self._states.load(ledger_ids)
 
     def load_now(self, ledger_id: int) -> LedgerState | None:
         """The ledger's state. Blocks: for the replay at start."""
-        for turn in range(len(self.shards)):
-            if (state := self._states.get(ledger_id)) is not None:
-                return state
-            number = (ledger_id + turn) % len(self.shards)
-            for row in self.shards[number].load_now((ledger_id,)).values():
-                return self.adopt(ledger_id, row, number)
-        return None
+        return self._states.load_now(ledger_id)
 
-    def adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerState:
-        """Put a ledger that an index knows into the cache."""
-        if number != ledger_id % len(self.shards):
-            self._homes[ledger_id] = number
-        if row.fenced:
-            self.fenced.add(ledger_id)
-        state = LedgerState(
-            ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number
-        )
-        self._states.put(state)
-        return state
+    def trim(self) -> None:
+        """Evict states that nothing needs. To be called where no state was just handed out."""
+        self._states.trim()
 
     def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
-        """Put a ledger that was never seen into the cache; the caller journals it."""
-        limbo = self.untrusted
-        state = LedgerState(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
-        if limbo:
-            self.fenced.add(ledger_id)
-        self._states.put(state)
+        """Make a ledger known that was never seen, as was just found out; the caller journals it."""
+        state = self._states.introduce(ledger_id, key, limbo=self.untrusted)
         self.touch(state)
         return state
 
     def touch(self, state: LedgerState) -> None:
         """The state changed and must be in the next checkpoint."""
-        self.shards[state.shard].touch(state)
+        shard = self.shards[state.shard]
+        shard.touch(state)
+        self._grown(shard)
 
     def distrust_everything(self) -> None:
         """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
         for shard in self.shards:
             shard.put_all_in_limbo()
-        for state in self._states.all():
-            state.limbo = state.fenced = True
-            self.fenced.add(state.ledger_id)
+        for state in self._states.distrust_everything():
             self.touch(state)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerState:
@@ -208,23 +159,27 @@ class LedgerStorage:
         state = self._states.get(ledger_id)
         if state is None:
             state = self.introduce(ledger_id, key)
-            kind = RecordKind.FENCE if state.fenced else RecordKind.KEY
-            self._journal(ledger_id).record(kind, ledger_id, key)
+            self._record(RecordKind.FENCE if state.fenced else RecordKind.KEY, ledger_id, key)
         return state
 
     def _journal(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]
 
+    def _record(
+        self, kind: RecordKind, ledger_id: int, body: bytes, on_durable: Callable[[], None] | None = None
+    ) -> None:
+        journal = self._journal(ledger_id)
+        journal.record(kind, ledger_id, body, on_durable)
+        self.full = self.full or journal.full
+
     def add_shard(self, shard: Shard) -> None:
         """Use one ledger directory more. Ledgers seen before stay where they are."""
         self.shards.append(shard)
-        for state in self._states.all():
-            if state.shard != state.ledger_id % len(self.shards):
-                self._homes[state.ledger_id] = state.shard
+        self._states.spread()
 
     def shard_of(self, ledger_id: int) -> int:
         """The number of the shard that holds the ledger, whose state was loaded once."""
-        return self._homes.get(ledger_id, ledger_id % len(self.shards))
+        return self._states.shard_of(ledger_id)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -235,31 +190,37 @@ class LedgerStorage:
         """
         if len(self.shards) == 1 and len(self.journals) == 1:
             self.store(self.shards[0], columns, body)
-            self.journals[0].add(head, body, on_durable)
+            journal = self.journals[0]
+            journal.add(head, body, on_durable)
+            self.full = self.full or journal.full
             return
-        for number, part in split(columns, head, body, self.shard_of).items():
+        for number, part in split(columns, head, body, self._states.shard_of).items():
             self.store(self.shards[number], part.columns, part.body)
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
         callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
         for number, part in parts.items():
             self.journals[number].add(part.head, part.body, callback)
+            self.full = self.full or self.journals[number].full
 
     def store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
-        generation = shard.active
-        generation.add(columns, body)
-        limit = self._generation_bytes_max
-        if generation.bytes >= limit * generation.share and self.journals:
-            if shard.sealed is not None and generation.bytes >= limit:
-                self.full = True
-            if shard.number not in self._relieving:
-                self._relieving.add(shard.number)
-                self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
+        shard.active.add(columns, body)
+        self._grown(shard)
+
+    def _grown(self, shard: Shard) -> None:
+        limit = self.generation_bytes_max
+        if not self.journals:  # the replay, which makes room itself
+            return
+        self.full = self.full or shard.memory_bytes >= 2 * limit
+        if shard.active.bytes >= limit * shard.active.share and shard.number not in self._relieving:
+            self._relieving.add(shard.number)
+            self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
     @property
-    def _generation_bytes_max(self) -> int:
-        return self._settings.memtable_bytes_max // len(self.shards)
+    def generation_bytes_max(self) -> int:
+        """Bytes that a shard's memtable may hold."""
+        return max(1, self._settings.memtable_bytes_max // len(self.shards))
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
@@ -274,7 +235,7 @@ class LedgerStorage:
             self.fenced.add(ledger_id)
             self.touch(state)
             pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
-            self._journal(ledger_id).record(
+            self._record(
                 RecordKind.FENCE, ledger_id, state.key or key, lambda: self._fencing.pop(ledger_id).set_result(None)
             )
         await self._durable(pending)
@@ -287,9 +248,7 @@ class LedgerStorage:
             self.touch(state)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._publishing[ledger_id] = done
-            self._journal(ledger_id).record(
-                RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done)
-            )
+            self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done))
         # The one that is at least as high may not be synced yet; what was journaled last is durable last.
         pending = self._publishing.get(ledger_id)
         if pending is not None:
@@ -304,7 +263,7 @@ class LedgerStorage:
     @property
     def unsynced_bytes(self) -> int:
         """Bytes in memory that wait for a journal."""
-        return sum(journal.pending_bytes for journal in self.journals)
+        return sum(journal.queued_bytes for journal in self.journals)
 
     def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
         done.set_result(None)
@@ -373,7 +332,6 @@ class LedgerStorage:
             generation = shard.seal()
             states = {i: state for i in generation.dirty if (state := self._states.get(i)) is not None}
             assert len(states) == len(generation.dirty), "a state with changes was evicted"
-            self._look_for_space()
             try:
                 rows = await shard.flush(states, marks, close_log=close_log)
             except Exception as e:
@@ -381,9 +339,9 @@ class LedgerStorage:
                 raise
             shard.commits += 1
             self._written(states, rows)
-            self._look_for_space()
+            self.look_for_space()
         for number, journal in enumerate(self.journals):
-            await journal.retain(min(s.row.marks[number].file_id for s in self.shards))
+            journal.retain(min(s.row.marks[number].file_id for s in self.shards))
 
     def _marks(self, shard: Shard) -> tuple[Mark, ...]:
         ends = [journal.position for journal in self.journals] or self.positions
@@ -402,16 +360,20 @@ class LedgerStorage:
 
     async def _relieve(self, shard: Shard) -> None:
         try:
-            limit = self._generation_bytes_max
+            limit = self.generation_bytes_max
             while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
                 await self._checkpoint(shard, False)
         finally:
             self._relieving.discard(shard.number)
 
-    def _look_for_space(self) -> None:
-        limit = self._generation_bytes_max
-        full = any(shard.sealed is not None and shard.active.bytes >= limit for shard in self.shards)
-        if self.full and not full:
+    def look_for_space(self) -> None:
+        """Tell, if memory was full and isn't any more."""
+        limit = 2 * self.generation_bytes_max
+        if (
+            self.full
+            and all(shard.memory_bytes < limit for shard in self.shards)
+            and not any(journal.full for journal in self.journals)
+        ):
             self.full = False
             for callback in list(self.on_space):
                 callback()
@@ -485,15 +447,3 @@ class LedgerStorage:
                     assert state.shard == self.shard_of(ledger_id) == shard.number
         for mark, journal in zip(self._marks(self.shards[0]), self.journals, strict=True):
             assert mark.sequence <= journal.position.sequence
-
-
-def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
-    """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
-    if _lac(record) <= _lac(state.explicit_lac):
-        return False
-    state.explicit_lac = record
-    return True
-
-
-def _lac(record: Bytes) -> int:
-    return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2

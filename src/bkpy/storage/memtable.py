@@ -21,6 +21,7 @@ from bkpy.runtime import Bytes
 Batch = tuple[int, int, int, Bytes, int, int]
 
 BATCH_OVERHEAD_BYTES: Final = 200  # what a batch's column values cost in memory, besides its bytes
+STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in memory until it is written
 
 _first = itemgetter(0)
 
@@ -117,6 +118,14 @@ class Generation:
         self.frames.append((columns, body))
         self.bytes += len(body) + BATCH_OVERHEAD_BYTES * len(columns[1])
 
+    def touch(self, ledger_id: int) -> bool:
+        """Note that the ledger's state must be written with this generation; False if that was noted before."""
+        if ledger_id in self.dirty:
+            return False
+        self.dirty.add(ledger_id)
+        self.bytes += STATE_BYTES
+        return True
+
     def view(self, ledger_id: int) -> LedgerView | None:
         """The ledger's batches, None if it has none. Only on the event loop."""
         if self._indexed < len(self.frames):
@@ -144,5 +153,6 @@ class Generation:
 
     def check_invariants(self) -> None:
         assert self._indexed <= len(self.frames)
-        expected = sum(len(body) + BATCH_OVERHEAD_BYTES * len(columns[1]) for columns, body in self.frames)
+        expected = STATE_BYTES * len(self.dirty)
+        expected += sum(len(body) + BATCH_OVERHEAD_BYTES * len(columns[1]) for columns, body in self.frames)
         assert self.bytes == expected, f"{self.bytes} bytes are accounted for, {expected} are there"

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from bkpy.config import BookieSettings
 from bkpy.errors import CorruptDataError
 from bkpy.runtime import OrderedStore, Runtime
 from bkpy.storage.entry_log import Block, LogReader, LogWriter, Place, decode_block, log_id_of, log_name
@@ -33,17 +34,8 @@ from bkpy.storage.observer import StorageObserver
 from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import Assembled, Stretch, assemble, of_batch, of_block
 
-BLOCK_CACHE_BYTES_MAX: Final = 16 << 20  # blocks read last: scans go on inside them, tailing readers share them
-SHARE_MIN: Final = 0.5  # of what a generation may hold: it is flushed somewhere between this and all of it
 _SEALED_AGE: Final = 0
 _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
-
-
-class Limits(NamedTuple):
-    """The sizes that a shard works with, in bytes."""
-
-    log_bytes_max: int
-    block_bytes: int
 
 
 class RangeRead(NamedTuple):
@@ -74,27 +66,28 @@ class Shard:
         store: OrderedStore,
         row: ShardRow,
         runtime: Runtime,
-        limits: Limits,
+        settings: BookieSettings,
         observer: StorageObserver,
     ) -> None:
         self.number = number
         self.directory = directory
         self.row = row
-        self.active = self._generation(runtime)
         self.sealed: Generation | None = None
         self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
         self._store = store
         self._runtime = runtime
-        self._limits = limits
+        self._settings = settings
         self._observer = observer
         self._log: LogWriter | None = None
-        self._reader = LogReader(runtime.files, directory)
+        self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
         self._flush_worker = runtime.files.worker(f"flush-{number}")
         self._read_worker = runtime.files.worker(f"read-{number}")
+        # Blocks read last: scans go on inside them, tailing readers share them.
         self._cache: OrderedDict[Place, Block] = OrderedDict()
         self._cache_bytes = 0
         self._unlisted_logs = self._list_logs()
+        self.active = self._generation()
 
     def _list_logs(self) -> dict[int, LogRow]:
         """Logs that an unclean stop left without a row. Blocks; also raises the next log's id above all there are."""
@@ -111,10 +104,10 @@ class Shard:
                     file.close()
         return unlisted
 
-    @staticmethod
-    def _generation(runtime: Runtime) -> Generation:
+    def _generation(self) -> Generation:
         # The bookies of a ledger fill up alike. If they all flush at once, nobody is quick to acknowledge.
-        return Generation(SHARE_MIN + (1 - SHARE_MIN) * runtime.rng.random())
+        least = self._settings.memtable_fill_min
+        return Generation(least + (1 - least) * self._runtime.rng.random())
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -138,8 +131,7 @@ class Shard:
 
     def touch(self, state: LedgerState) -> None:
         """The state changed: the next checkpoint writes it, and until then it stays in the cache."""
-        if state.ledger_id not in self.active.dirty:
-            self.active.dirty.add(state.ledger_id)
+        if self.active.touch(state.ledger_id):
             state.pins += 1
 
     # --- checkpoint ---------------------------------------------------------------------------------------------------
@@ -152,7 +144,7 @@ class Shard:
         """Begin a new generation; the old one is to be flushed."""
         assert self.sealed is None
         self.sealed = self.active
-        self.active = self._generation(self._runtime)
+        self.active = self._generation()
         return self.sealed
 
     async def flush(
@@ -169,8 +161,7 @@ class Shard:
             states,
             open_log=self._open_log,
             log=self._log,
-            log_bytes_max=self._limits.log_bytes_max,
-            block_bytes=self._limits.block_bytes,
+            settings=self._settings,
             unlisted_logs=self._unlisted_logs,
         )
         try:
@@ -187,7 +178,13 @@ class Shard:
         return flushed.rows
 
     def _open_log(self, log_id: int) -> LogWriter:
-        return LogWriter(self._runtime.files, self.directory, log_id, self.row.uuid)
+        return LogWriter(
+            self._runtime.files,
+            self.directory,
+            log_id,
+            self.row.uuid,
+            write_bytes=self._settings.entry_log_write_bytes,
+        )
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -341,7 +338,7 @@ class Shard:
         if place not in self._cache:
             self._cache[place] = block
             self._cache_bytes += place.length
-            while self._cache_bytes > BLOCK_CACHE_BYTES_MAX and len(self._cache) > 1:
+            while self._cache_bytes > self._settings.block_cache_bytes_max and len(self._cache) > 1:
                 self._cache_bytes -= self._cache.popitem(last=False)[0].length
 
     # --- end ----------------------------------------------------------------------------------------------------------

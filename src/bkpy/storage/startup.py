@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final, NamedTuple
 
-from bkpy.config import BookieSettings
+from bkpy.config import MIB, BookieSettings
 from bkpy.errors import CorruptDataError, IdentityError, ProtocolError, StorageFailedError
 from bkpy.protocol.messages import decode_add
 from bkpy.runtime import Files, OrderedStore, Runtime
@@ -20,10 +20,11 @@ from bkpy.storage.index import ShardRow
 from bkpy.storage.journal import Journal, JournalWriter
 from bkpy.storage.journal_format import Record, RecordKind, decode_ledger, decode_records, file_id_of
 from bkpy.storage.journal_replay import Frame, JournalReplay, cut, refuse
-from bkpy.storage.ledger_storage import MIB, LedgerStorage, take_explicit_lac
+from bkpy.storage.ledger_storage import LedgerStorage
 from bkpy.storage.observer import StorageObserver
-from bkpy.storage.shard import Limits, Shard
+from bkpy.storage.shard import Shard
 from bkpy.storage.split import split
+from bkpy.storage.state import take_explicit_lac
 
 LOCK_NAME: Final = "lock"
 INDEX_NAME: Final = "index"
@@ -74,7 +75,6 @@ class _Starter:
         self._cleanup = cleanup
         self._journal_directories = [_trim(path) for path in settings.journal_directories]
         self._ledger_directories = [_trim(path) for path in settings.ledger_directories]
-        self._limits = Limits(settings.entry_log_max_size_mb * MIB, settings.block_bytes)
 
     async def start(self) -> LedgerStorage:
         locks = contextlib.ExitStack()
@@ -181,10 +181,16 @@ class _Starter:
 
     # --- shards -------------------------------------------------------------------------------------------------------
 
+    def _open_index(self, path: str, *, create: bool = False) -> OrderedStore:
+        settings = self._settings
+        return self._runtime.store.open(
+            path, create=create, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max
+        )
+
     def _new_index(self, directory: str) -> tuple[OrderedStore, ShardRow]:
         """A new index; one that a start left behind before it got to the cookies is taken if it is empty."""
         path = f"{directory}/{INDEX_NAME}"
-        store = self._runtime.store.open(path, create=True, bytes_max=self._settings.index_bytes_max)
+        store = self._open_index(path, create=True)
         row = index.load_shard(store)
         if row is not None and row.ledgers:
             store.close()
@@ -198,7 +204,7 @@ class _Starter:
     def _known_index(self, directory: LedgerDirectory) -> tuple[OrderedStore, ShardRow]:
         path = f"{directory.path}/{INDEX_NAME}"
         try:
-            store = self._runtime.store.open(path, bytes_max=self._settings.index_bytes_max)
+            store = self._open_index(path)
         except FileNotFoundError:
             raise IdentityError(
                 "this directory's index is gone; restore it, or start a new bookie under a new bookie_id", path=path
@@ -215,7 +221,7 @@ class _Starter:
         return store, row
 
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
-        return Shard(number, directory, store, row, self._runtime, self._limits, self._observer)
+        return Shard(number, directory, store, row, self._runtime, self._settings, self._observer)
 
     def _add_shard(self, storage: LedgerStorage, directory: str) -> str:
         """A further ledger directory: everything journaled so far is in the others' indexes already."""
@@ -239,15 +245,17 @@ class _Starter:
             await storage.checkpoint()
 
     async def _replay_journal(self, storage: LedgerStorage, number: int, directory: str) -> None:
-        replay = JournalReplay(self._files, directory, number, storage.positions[number])
+        read_bytes = self._settings.journal_read_bytes
+        replay = JournalReplay(self._files, directory, number, storage.positions[number], read_bytes=read_bytes)
         frames = size = damages = 0
         for frame in replay:
             damages = self._judge(storage, replay, damages)
             self._apply(storage, number, frame)
             storage.positions[number] = frame.end
             frames, size = frames + 1, size + len(frame.body)
+            storage.trim()
             for shard in storage.shards:
-                if shard.memory_bytes >= self._settings.memtable_bytes_max // len(storage.shards):
+                if shard.memory_bytes >= storage.generation_bytes_max:
                     await storage.checkpoint_shard(shard)
         self._judge(storage, replay, damages)
         storage.positions[number] = replay.end
@@ -256,7 +264,7 @@ class _Starter:
             self._observer.damage(
                 f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
             )
-            cut(self._files, path, offset)
+            cut(self._files, path, offset, read_bytes=read_bytes)
         self._observer.replayed(frames, size)
 
     def _judge(self, storage: LedgerStorage, replay: JournalReplay, seen: int) -> int:
@@ -331,6 +339,7 @@ class _Starter:
                 number,
                 file_bytes_max=settings.journal_max_size_mb * MIB,
                 backups=settings.journal_max_backups,
+                recycled_max=settings.journal_recycled_files_max,
                 end=storage.positions[number],
             )
             storage.positions[number] = writer.begin_file()
@@ -340,6 +349,8 @@ class _Starter:
                     self._runtime,
                     name=f"journal-{number}",
                     group_bytes_max=settings.journal_group_bytes_max,
+                    queue_bytes_max=settings.journal_queue_bytes_max,
+                    on_written=storage.look_for_space,
                     on_failure=storage.fail,
                     observer=self._observer,
                 )

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, add, eventually
 
-from bkpy.bookie import connection as bookie_connection
 from bkpy.client.connect import Client
 from bkpy.client.writer import LedgerWriter
 from bkpy.errors import BookieUnavailableError
@@ -113,7 +112,8 @@ async def test_a_journal_that_is_far_behind_makes_deferred_adds_wait(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that what is not on disk stays bounded."""
-    monkeypatch.setattr(bookie_connection, "_UNSYNCED_BYTES_MAX", 10_000)
+    cluster.settings["deferred_sync_bytes_max"] = 10_000
+    await cluster.restart("a")
     client = await cluster.client()
     writer = await ledger(client)
     with stalled(cluster, monkeypatch):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
-from bkpy.bookie import connection as bookie_connection
 from bkpy.bookie.connection import Connection
 from bkpy.client.connect import Client
 from bkpy.protocol import messages as m
@@ -60,7 +59,8 @@ async def ask(client: Client, op: Op, ledger_id: int) -> Status:
 async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented_again(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch, op: Op
 ) -> None:
-    monkeypatch.setattr(bookie_connection, "_AUTHORISED_MAX", 3)
+    cluster.settings["presented_ledgers_max"] = 3
+    await cluster.restart("a")
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
     key = client._pool._keys[ledger_id]
@@ -82,9 +82,9 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
         async with asyncio.timeout(DEADLINE_S):
             await looking.wait()
         peer._present({901, 902, 903})  # more than one connection may have: all before are forgotten
-        await eventually(lambda: 903 in connection._presented)
+        await eventually(lambda: len(connection.backlog) == 1)
         go_on.set()
-        await eventually(lambda: not connection._backlog_busy)
+        await eventually(lambda: not connection.backlog.busy)
     assert await ask(client, op, ledger_id) == Status.KEY_REQUIRED
     assert ledger_id not in storage.fenced
     reply = await peer.call_as_owner(op, REQUESTS[op](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S)
@@ -99,7 +99,6 @@ async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster:
     ledger_id = await ledger_of_another(cluster, client)
     connection = await connected(cluster, client)
     client._pool.peer("a")._present({ledger_id})
-    await eventually(lambda: ledger_id in connection._authorised)
-    connection._presented.clear()
+    await eventually(lambda: ledger_id in connection.keys.authorised)
     assert await ask(client, op, ledger_id) == Status.OK
     assert ledger_id in cluster.storage("a").fenced

@@ -6,24 +6,26 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually, stored
 
 import bkpy
 from bkpy.client.connect import Client
 from bkpy.client.writer import LedgerWriter
-from bkpy.errors import MetadataConflictError, MetadataUnavailableError
+from bkpy.errors import MetadataUnavailableError
+from bkpy.metadata.outcome import Changed, NotDone, PutOutcome, Unknown
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
 @asynccontextmanager
 async def metadata_writes(
-    client: Client, act: Callable[[LedgerMetadata, Callable[[], Coroutine[Any, Any, int]]], Coroutine[Any, Any, int]]
+    client: Client,
+    act: Callable[[LedgerMetadata, Callable[[], Coroutine[Any, Any, PutOutcome]]], Coroutine[Any, Any, PutOutcome]],
 ) -> Any:
     """While this is entered, `act(metadata, go_on)` stands before every metadata write of the client."""
     catalog = client._cluster.catalog
     write = catalog.write
 
-    async def intercepted(metadata: LedgerMetadata, version: int) -> int:
+    async def intercepted(metadata: LedgerMetadata, version: int) -> PutOutcome:
         return await act(metadata, lambda: write(metadata, version))
 
     catalog.write = intercepted  # type: ignore[method-assign]
@@ -103,7 +105,7 @@ async def test_nothing_is_acknowledged_while_the_new_ensemble_is_being_stored(fi
     go_on = asyncio.Event()
     arrived = asyncio.Event()
 
-    async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         arrived.set()
         await go_on.wait()
         return await write()
@@ -144,7 +146,7 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     client._flights.resend = recording  # type: ignore[method-assign]
     go_on = asyncio.Event()
 
-    async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         await go_on.wait()
         return await write()
 
@@ -171,7 +173,7 @@ async def test_a_second_failure_joins_the_change_that_is_under_way(five: InProce
     first = writer.ensemble
     second = asyncio.Event()
 
-    async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         if not second.is_set():
             five.kill(first[1])
             await eventually(lambda: first[1] in writer._failed)
@@ -279,7 +281,7 @@ async def test_a_bookie_that_joins_later_takes_the_place_of_the_dead_one(cluster
 
 async def other_writes(client: Client, ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
     metadata, version = await client._cluster.catalog.read(ledger_id)
-    await client._cluster.catalog.write(change(metadata), version)
+    stored(await client._cluster.catalog.write(change(metadata), version))
 
 
 @pytest.mark.scenario(27)
@@ -346,14 +348,14 @@ async def test_a_copy_of_an_earlier_fragment_that_was_moved_meanwhile_stays_move
 @pytest.mark.parametrize(
     ("ending", "error"),
     [
-        (MetadataConflictError("somebody was first"), bkpy.LedgerFencedError),
+        (Changed(), bkpy.LedgerFencedError),
         (RuntimeError("a defect"), bkpy.BookKeeperError),
         (asyncio.CancelledError(), bkpy.ClientClosedError),
     ],
     ids=["recovery", "defect", "abandon"],
 )
 async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_change_ends_in_an_error(
-    five: InProcess, ending: BaseException, error: type[bkpy.BookKeeperError]
+    five: InProcess, ending: BaseException | Changed, error: type[bkpy.BookKeeperError]
 ) -> None:
     """It counts a bookie that the metadata may name no more: a recovery need not ask it."""
     client, other = await five.client(add_timeout_s=2 * DEADLINE_S), await five.client()
@@ -367,14 +369,16 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
     pending = writer.append_nowait(b"1")
     await eventually(lambda: bool(peers[0]._adds) and not peers[1]._adds)  # one bookie has it
 
-    async def end(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async def end(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         await other_writes(other, writer.ledger_id, lambda metadata: metadata.in_recovery())
         for connection in five.connections(slow):
             connection.resume("hung")
         await eventually(lambda: writer._acks.above()[0].done)  # a second one, but the first is being replaced
         if isinstance(ending, asyncio.CancelledError):
             writer.abandon()
-        raise ending
+        if isinstance(ending, BaseException):
+            raise ending
+        return ending
 
     async with metadata_writes(client, end):
         five.kill(replaced)
@@ -394,12 +398,12 @@ async def test_a_change_whose_outcome_is_unknown_is_found_out(five: InProcess) -
     await writer.append(b"0")
     lost = 0
 
-    async def lose(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async def lose(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         nonlocal lost
         version = await write()
         if lost < 2:
             lost += 1
-            raise MetadataUnavailableError("the reply was lost", outcome_unknown=True)
+            return Unknown(MetadataUnavailableError("the reply was lost"))
         return version
 
     async with metadata_writes(client, lose):
@@ -503,8 +507,8 @@ async def test_without_the_metadata_store_the_bookies_that_are_left_have_to_do(f
     await writer.append(b"0")
     first = writer.ensemble
 
-    async def refuse(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, int]]) -> int:
-        raise MetadataUnavailableError("no connection")
+    async def refuse(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
+        return NotDone(MetadataUnavailableError("no connection"))
 
     async with metadata_writes(client, refuse):
         five.kill(first[0])

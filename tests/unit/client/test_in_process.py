@@ -16,8 +16,10 @@ from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
 
 
-async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie_connection, "_AUTHORISED_MAX", 3)
+async def test_a_bookie_that_forgets_keys_is_told_again(cluster: InProcess) -> None:
+    cluster.settings["presented_ledgers_max"] = 3
+    for name in "abc":
+        await cluster.restart(name)
     client = await cluster.client()
     writers = [await client.create_ledger(ack_quorum=3) for _ in range(10)]
     for i in range(5):
@@ -175,15 +177,15 @@ async def test_a_client_that_asks_and_does_not_read_costs_little_memory(cluster:
     sender.writelines([part for request in requests for part in request])
     (connection,) = set(node._server._connections) - before
     async with asyncio.timeout(DEADLINE_S):
-        while connection._writable.is_set():
+        while connection.requests._writable.is_set():
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
-    assert connection.in_flight > 400
+    assert connection.requests.in_flight > 400
     assert connection._transport is not None
     assert connection._transport.get_write_buffer_size() < 10 << 20
     sender.close()
     async with asyncio.timeout(DEADLINE_S):
-        while connection.in_flight:
+        while connection.requests.in_flight:
             await asyncio.sleep(0.01)
     await writer.close()
 
@@ -376,8 +378,7 @@ async def test_the_end_of_one_writer_harms_no_other_when_keys_are_asked_for_agai
         for node in cluster.nodes:
             assert node._server is not None
             for connection in node._server._connections:
-                connection._authorised.clear()
-                connection._presented.clear()
+                connection.keys.authorised.clear()
         both = [asyncio.create_task(writer.append(b"y")) for writer in (staying, leaving)]
         await asyncio.sleep(0)
         leaving.abandon()

@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
 import bkpy
 from bkpy.client.connect import Client
+from bkpy.client.peer import Peer
+from bkpy.client.writer import LedgerWriter
+from bkpy.metadata.outcome import PutOutcome
+from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.records import ledger_key
+from bkpy.protocol.messages import Op
+from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, ledger_key, walk
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 
@@ -162,7 +167,7 @@ async def test_a_ledger_that_somebody_closes_during_the_recovery_stays_as_they_c
     catalog = client._cluster.catalog
     original = catalog.write
 
-    async def intervene(metadata: Any, version: int) -> int:
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
         if metadata.state is LedgerState.CLOSED:
             await other.recover_ledger(writer.ledger_id)
         return await original(metadata, version)
@@ -183,7 +188,7 @@ async def test_a_fragment_that_the_writer_adds_before_the_mark_is_recovered(five
     original = catalog.write
     changed = False
 
-    async def intervene(metadata: Any, version: int) -> int:
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
         nonlocal changed
         if not changed:
             changed = True
@@ -223,9 +228,78 @@ async def test_a_fresh_last_fragment_that_knows_of_no_entry_does_not_hide_the_on
     writer = await write(client, 5, ensemble_size=2, write_quorum=2, ack_quorum=2)
     metadata, version = await client._cluster.catalog.read(writer.ledger_id)
     spare = sorted(set("abcde") - set(writer.ensemble))[:2]
-    await client._cluster.catalog.write(metadata.new_fragment(5, tuple(spare)), version)
+    stored(await client._cluster.catalog.write(metadata.new_fragment(5, tuple(spare)), version))
     await client.recover_ledger(writer.ledger_id)
     await check_closed(client, writer.ledger_id, 5)
+
+
+async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(five: InProcess) -> None:
+    """Later entries were acknowledged, and the last fragment has none: their length is in no bookie's last record."""
+    client, other = await five.client(explicit_lac_interval_s=0), await five.client()
+    writer = await client.create_ledger(ack_quorum=3)
+    for i in range(3):
+        await writer.append(payload(i))
+    writer.publish_lac()
+    peers = [other._pool.peer(name) for name in writer.ensemble]
+    async with asyncio.timeout(DEADLINE_S):
+        for peer in peers:  # each has heard of entry 2, with its length
+            while await last_published(peer, writer) != 2:
+                await asyncio.sleep(0.005)
+    for i in range(3, 6):
+        await writer.append(payload(i))
+    writer.abandon()
+    spare = sorted(set("abcde") - set(writer.ensemble))[0]
+    metadata, version = await client._cluster.catalog.read(writer.ledger_id)
+    stored(await client._cluster.catalog.write(metadata.new_fragment(6, (spare, *writer.ensemble[1:])), version))
+    await other.recover_ledger(writer.ledger_id)
+    await check_closed(other, writer.ledger_id, 6)
+
+
+async def last_published(peer: Peer, writer: LedgerWriter) -> int:
+    """The last add confirmed that the bookie got from the writer without an entry, -1 if none."""
+    reply = await peer.call(Op.READ_LAC, m.pack([0, writer.ledger_id]), timeout_s=DEADLINE_S)
+    found = [header.last_add_confirmed for header in walk(reply.body) if header.entry_id == EXPLICIT_LAC_ENTRY]
+    return max(found, default=-1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+async def test_a_recovery_with_every_bound_at_one(cluster: InProcess, count: int) -> None:
+    client = await cluster.client(explicit_lac_interval_s=0)
+    smallest = await cluster.client(
+        **SMALLEST, recovery_ranges_at_once=1, recovery_first_entries=1, recovery_range_entries_max=1
+    )
+    assert smallest._settings.metadata_conflicts_max == 1
+    writer = await client.create_ledger()
+    if count:
+        await writer.append(payload(0))
+        await put(client, writer, writer.ensemble[0], list(range(1, count)), lac=0)
+    writer.abandon()
+    async with asyncio.timeout(DEADLINE_S):
+        await smallest.recover_ledger(writer.ledger_id)
+    await check_closed(smallest, writer.ledger_id, count)
+
+
+async def test_a_client_with_every_bound_on_metadata_at_one(five: InProcess) -> None:
+    client = await five.client(**SMALLEST)
+    writer = await client.create_ledger(ack_quorum=3)
+    await writer.append(payload(0))
+    five.kill(writer.ensemble[0])
+    async with asyncio.timeout(DEADLINE_S):
+        await writer.append(payload(1))
+        await writer.close()
+    await check_closed(client, writer.ledger_id, 2)
+    assert len(client.bookies) == 5
+    await client.delete_ledger(writer.ledger_id)
+
+
+SMALLEST = {
+    "metadata_write_attempts_max": 1,
+    "metadata_requests_in_flight_max": 1,
+    "metadata_conflicts_max": 1,
+    "ledger_id_attempts_max": 1,
+    "bookie_reads_at_once": 1,
+    "recovery_range_bytes_max": 1,
+}
 
 
 @pytest.mark.scenario(14)
@@ -401,12 +475,12 @@ async def test_a_swap_in_an_earlier_fragment_is_kept_by_the_closing_write(five: 
     original = catalog.write
     swapped = False
 
-    async def intervene(metadata: Any, version: int) -> int:
+    async def intervene(metadata: Any, version: int) -> PutOutcome:
         nonlocal swapped
         if metadata.state is LedgerState.CLOSED and not swapped:
             swapped = True
             fresh, at = await catalog.read(writer.ledger_id)
-            await original(fresh.replace_bookie(0, 0, spare), at)
+            stored(await original(fresh.replace_bookie(0, 0, spare), at))
         return await original(metadata, version)
 
     catalog.write = intervene  # type: ignore[method-assign]
@@ -483,7 +557,7 @@ async def record_writes(client: Client) -> list[LedgerState]:
     catalog = client._cluster.catalog
     original = catalog.write
 
-    async def recorded(metadata: Any, version: int) -> int:
+    async def recorded(metadata: Any, version: int) -> PutOutcome:
         states.append(metadata.state)
         return await original(metadata, version)
 
@@ -497,7 +571,7 @@ def hold_at(client: Client, stop: int, gate: asyncio.Event) -> None:
     original = catalog.write
     count = itertools.count()
 
-    async def held(metadata: Any, version: int) -> int:
+    async def held(metadata: Any, version: int) -> PutOutcome:
         turn = next(count)
         if stop == 2 * turn:
             await gate.wait()

@@ -32,15 +32,15 @@ TO_OTHERS = m.pack([NEWER, "what a newer side calls it"])
 
 def answering(monkeypatch: pytest.MonkeyPatch, ops: dict[Op, bytes], names: str) -> Callable[[], None]:
     """These bookies answer such requests with these heads, whatever they do. Returns what ends that."""
-    reply = Connection._reply
+    reply = Connection.reply
 
     def newer(self: Connection, op: int, correlation_id: int, head: bytes, body: Any = ()) -> None:
-        if op in ops and self._server.bookie_id in names:
+        if op in ops and self.server.bookie_id in names:
             head, body = ops[Op(op)], ()
         reply(self, op, correlation_id, head, body)
 
-    monkeypatch.setattr(Connection, "_reply", newer)
-    return lambda: monkeypatch.setattr(Connection, "_reply", reply)
+    monkeypatch.setattr(Connection, "reply", newer)
+    return lambda: monkeypatch.setattr(Connection, "reply", reply)
 
 
 def epochs(client: Client) -> dict[str, int]:

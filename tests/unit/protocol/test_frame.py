@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from bkpy.errors import FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
-from bkpy.protocol.receive_buffer import CHUNK_BYTES_MAX, ChunkPool, ReceiveBuffer
+from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
 
 LIMIT = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 def feed(buffer: ReceiveBuffer, data: bytes, step: int) -> list[tuple[int, int, bytes, bytes]]:
@@ -56,7 +57,7 @@ def test_a_buffer_whose_frames_nobody_keeps_stays_small() -> None:
     buffer = ReceiveBuffer(LIMIT)
     data = b"".join(wire.encode(3, 1, b"h", [b"x" * 1000]))
     feed(buffer, data * 500, 1024)
-    assert len(buffer.get_buffer()) <= CHUNK_BYTES_MAX
+    assert len(buffer.get_buffer()) <= CHUNK_BYTES
 
 
 @pytest.mark.parametrize("position", range(len(b"".join(wire.encode(3, 9, b"head", [b"body"])))))
@@ -98,23 +99,23 @@ def test_golden_frame() -> None:
 
 def test_a_chunk_is_used_again_only_when_nobody_keeps_a_slice_of_it() -> None:
     pool = ChunkPool(2)
-    first = pool.take(CHUNK_BYTES_MAX)
+    first = pool.take(CHUNK_BYTES)
     kept = memoryview(first)[10:20]
-    second = pool.take(CHUNK_BYTES_MAX)
+    second = pool.take(CHUNK_BYTES)
     assert second is not first
     kept.release()
-    assert pool.take(CHUNK_BYTES_MAX) is first
-    assert len(first) == CHUNK_BYTES_MAX
-    assert pool.take(CHUNK_BYTES_MAX) is second
+    assert pool.take(CHUNK_BYTES) is first
+    assert len(first) == CHUNK_BYTES
+    assert pool.take(CHUNK_BYTES) is second
     assert len(pool.take(100)) == 100  # small ones are made anew
 
 
 def test_a_pool_forgets_chunks_beyond_its_bound() -> None:
     pool = ChunkPool(2)
-    kept = [memoryview(pool.take(CHUNK_BYTES_MAX)) for _ in range(3)]
+    kept = [memoryview(pool.take(CHUNK_BYTES)) for _ in range(3)]
     seen = {id(view.obj) for view in kept}
     kept.pop(0).release()  # the pool has lost sight of it
-    assert id(pool.take(CHUNK_BYTES_MAX)) not in {id(view.obj) for view in kept}
+    assert id(pool.take(CHUNK_BYTES)) not in {id(view.obj) for view in kept}
     assert len(seen) == 3
 
 

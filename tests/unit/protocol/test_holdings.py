@@ -67,3 +67,13 @@ def test_an_empty_ledger_holds_nothing() -> None:
     (only,) = holdings(ledger(2, 2, (0,), -1))
     assert (only.first_entry, only.last_entry) == (0, -1)
     assert only.shares == (Share("b00", 1, (), 0), Share("b01", 1, (), 0))
+
+
+@pytest.mark.parametrize(("size", "quorum"), SIZES)
+def test_the_next_entry_of_a_share_is_the_lowest_behind_the_given_one(size: int, quorum: int) -> None:
+    for fragment in holdings(ledger(size, quorum, (0, 4), 31)):
+        for share in fragment.shares:
+            held = entries(share, 100)
+            for given in range(-1, 40):
+                assert share.following(given) == next((entry_id for entry_id in held if entry_id > given), None)
+    assert all(share.following(-1) is None for f in holdings(ledger(3, 2, (0,), -1)) for share in f.shares)

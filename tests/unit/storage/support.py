@@ -61,6 +61,28 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
     )
 
 
+# Every bound of the storage at its smallest.
+SMALLEST: dict[str, Any] = {
+    "journal_group_bytes_max": 1,
+    "journal_queue_bytes_max": 1,
+    "journal_max_backups": 0,
+    "journal_recycled_files_max": 0,
+    "journal_read_bytes": 4096,
+    "memtable_bytes_max": 1,
+    "memtable_fill_min": 0.001,
+    "block_bytes": 1,
+    "block_run_bytes": 1,
+    "entry_log_max_size_mb": 1,
+    "entry_log_write_bytes": 1,
+    "flush_step_batches": 1,
+    "flush_part_batches": 1,
+    "open_entry_logs_max": 1,
+    "block_cache_bytes_max": 1,
+    "ledger_states_max": 1,
+    "index_readers_max": 4,
+}
+
+
 def records(ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"data", lac: int = -1) -> bytes:
     """The records of these entries, one after the other."""
     codec = RecordCodec(ledger_id)
@@ -100,7 +122,7 @@ class Batch:
 
 
 def add(storage: LedgerStorage, *batches: Batch, bodies: Sequence[bytes] | None = None) -> asyncio.Future[None]:
-    """One ADD frame of these batches; resolved when it is durable. Ledgers not in the cache are created."""
+    """One ADD frame of these batches; resolved when it is durable. Ledgers that were never seen are created."""
     parts = [batch.body() for batch in batches] if bodies is None else list(bodies)
     strides = {batch.stride for batch in batches}
     columns = AddColumns(
@@ -111,8 +133,9 @@ def add(storage: LedgerStorage, *batches: Batch, bodies: Sequence[bytes] | None 
         strides.pop() if len(strides) == 1 else [batch.stride for batch in batches],
         [len(part) for part in parts],
     )
-    for batch in batches:
-        storage.create(batch.ledger_id, KEY)
+    for ledger_id in dict.fromkeys(batch.ledger_id for batch in batches):
+        if storage.load_now(ledger_id) is None:
+            storage.create(ledger_id, KEY)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     storage.add(columns, pack(list(columns)), memoryview(b"".join(parts)), lambda: future.set_result(None))
     return future

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from bkpy.storage.entry_log import WRITE_BYTES, LogReader, LogWriter, decode_block
+from bkpy.storage.entry_log import LogReader, LogWriter, decode_block
 from bkpy.storage.ids import Ids
 from sim.disk import SimDisk
 
@@ -28,7 +28,7 @@ def test_thousands_of_small_blocks_are_readable_where_their_places_say() -> None
     disk = SimDisk()
     log = new_log(disk)
     data = records(1, (5,))
-    places = [log.append(1, Ids(5, 1), [(0, 0)], [data]) for _ in range(2 * WRITE_BYTES // 100)]
+    places = [log.append(1, Ids(5, 1), [(0, 0)], [data]) for _ in range((2 << 20) // 100)]
     log.finish()
     reader = LogReader(disk, "/d")
     for place in places:

@@ -60,6 +60,7 @@ class Journal:
             0,
             file_bytes_max=self.file_bytes,
             backups=self.backups,
+            recycled_max=2,
             end=end,
         )
         self.writer.begin_file()

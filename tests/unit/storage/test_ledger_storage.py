@@ -13,7 +13,6 @@ from bkpy.protocol.records import RecordCodec
 from bkpy.runtime import real_runtime
 from bkpy.storage.entry_log import log_id_of
 from bkpy.storage.ledger_storage import LedgerStorage
-from bkpy.storage.state import StateCache
 
 from .support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
 from .support import settings as bookie_settings
@@ -150,26 +149,6 @@ async def test_memtables_are_flushed_at_different_fills_between_a_half_and_all()
     await storage.close()
 
 
-async def test_full_memory_is_told_and_ends(tmp_path: Path) -> None:
-    bookie = Bookie(tmp_path, memtable_bytes_max=100_000)
-    storage = await bookie.boot()
-    woken = asyncio.Event()
-    storage.on_space.append(woken.set)
-    futures = [add(storage, Batch(1, i, payload=b"x" * 20_000)) for i in range(40)]
-    await asyncio.gather(*futures)
-    for i in range(40, 400):
-        add(storage, Batch(1, i, payload=b"x" * 20_000))
-        if storage.full:
-            break
-        await asyncio.sleep(0)
-    assert storage.full
-    await asyncio.wait_for(woken.wait(), DEADLINE_S)
-    assert not storage.full
-    await storage.checkpoint()
-    assert storage.memory_bytes == 0
-    await storage.close()
-
-
 async def test_reads_during_a_checkpoint_see_everything(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, block_bytes=4096)
     storage = await bookie.boot()
@@ -253,9 +232,8 @@ async def test_a_fence_is_effective_at_once_and_waited_for_by_all() -> None:
 
 
 async def test_states_with_changes_stay_and_fences_stay_known() -> None:
-    host = Host()
+    host = Host(settings=bookie_settings(ledger_states_max=5))
     storage = await host.boot()
-    storage._states = StateCache(5)
     await add(storage, *(Batch(ledger_id, 0) for ledger_id in range(20)))
     await storage.fence(3, KEY)
     await storage.states(range(100, 110))
@@ -277,12 +255,14 @@ async def test_states_with_changes_stay_and_fences_stay_known() -> None:
 
 async def test_a_state_that_is_loaded_while_a_checkpoint_commits_knows_what_it_wrote() -> None:
     """Its row was read before the commit and arrives behind it; what lies past its last entry must not be denied."""
-    host = Host()
+    host = Host(settings=bookie_settings(ledger_states_max=1))
     storage = await host.boot()
-    await add(storage, Batch(7, 0, 5))
+    await add(storage, Batch(7, 0, 5), Batch(8, 0))
     await storage.checkpoint()
     await add(storage, Batch(7, 5, 5))
-    storage._states = StateCache(0)
+    for other in (9, 8, 9):
+        await storage.states((other,))
+    assert storage._states.get(7) is None
     shard = storage.shards[0]
     load = shard.load
 
@@ -301,6 +281,7 @@ async def test_a_state_that_is_loaded_while_a_checkpoint_commits_knows_what_it_w
 async def test_a_refused_second_create_keeps_the_key() -> None:
     host = Host()
     storage = await host.boot()
+    await storage.states((1,))
     first = storage.create(1, KEY)
     assert storage.create(1, b"x" * 32) is first
     assert first.key == KEY

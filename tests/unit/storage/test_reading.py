@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log import decode_block, encode_block, log_name
-from bkpy.storage.flush import _contiguous, _joined, pieces
+from bkpy.storage.flush import Sizes, _contiguous, _joined, pieces
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.memtable import Batch as Stored
 from bkpy.storage.memtable import Generation
@@ -28,14 +28,14 @@ def stored(ledger_id: int, ids: range, body: bytes | None = None) -> Stored:
 
 def test_contiguous_batches_are_joined_and_cut_into_blocks() -> None:
     batches = [stored(1, range(i, i + 10)) for i in range(0, 1000, 10)]
-    made = list(pieces(1, batches, -1, 4000))
+    made = list(pieces(1, batches, -1, Sizes(4000)))
     assert [i for piece in made for i in piece.ids.from_rank(0)] == list(range(1000))
     assert all(piece.ids.full and sum(map(len, piece.data)) <= 4000 for piece in made)
 
 
 def test_batches_with_gaps_share_a_block_and_none_spans_too_much() -> None:
     batches = [stored(1, range(i, i + 2)) for i in (0, 10, 50, SPAN_MAX - 2, SPAN_MAX, 3 * SPAN_MAX)]
-    made = list(pieces(1, batches, -1, 1 << 20))
+    made = list(pieces(1, batches, -1, Sizes(1 << 20)))
     assert [list(piece.ids.from_rank(0)) for piece in made] == [
         [0, 1, 10, 11, 50, 51, SPAN_MAX - 2, SPAN_MAX - 1],
         [SPAN_MAX, SPAN_MAX + 1],
@@ -45,7 +45,7 @@ def test_batches_with_gaps_share_a_block_and_none_spans_too_much() -> None:
 
 def test_a_run_begins_every_few_thousand_bytes() -> None:
     batches = [stored(1, range(i, i + 1)) for i in range(2000)]
-    (piece,) = pieces(1, batches, -1, 1 << 20)
+    (piece,) = pieces(1, batches, -1, Sizes(1 << 20))
     block = decode_block(b"".join(encode_block(1, piece.ids, piece.runs, piece.data)[0]), 1)
     assert block.runs[0] == (0, 0)
     assert all(4096 <= b[1] - a[1] <= 4096 + 36 for a, b in zip(block.runs, block.runs[1:], strict=False))
@@ -63,8 +63,8 @@ def test_batches_without_gaps_make_the_same_pieces_as_any_others(
     for count, size in sizes:
         batches.append((first, count, bytes(size)))
         first += count
-    quick = _contiguous(7, [b[1] for b in batches], [b[2] for b in batches], block_bytes)
-    plain = _joined(iter(batches), block_bytes)
+    quick = _contiguous(7, [b[1] for b in batches], [b[2] for b in batches], Sizes(block_bytes))
+    plain = _joined(iter(batches), Sizes(block_bytes))
     assert [(list(p.ids.from_rank(0)), p.runs, p.data) for p in quick] == [
         (list(p.ids.from_rank(0)), p.runs, p.data) for p in plain
     ]

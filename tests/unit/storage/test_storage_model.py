@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .support import Batch, Host, add, read_all
+from .support import SMALLEST, Batch, Host, add, read_all
 from .support import settings as bookie_settings
 
 LEDGERS = 3
@@ -34,8 +35,8 @@ actions = st.lists(
 )
 
 
-async def run(script: list[tuple[str, object]], journals: int, ledgers: int) -> None:
-    host = Host(settings=bookie_settings(journals=journals, ledgers=ledgers, block_bytes=4096))
+async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **bounds: Any) -> None:
+    host = Host(settings=bookie_settings(journals=journals, ledgers=ledgers, **{"block_bytes": 4096, **bounds}))
     storage = await host.boot()
     model: dict[int, dict[int, bytes]] = {ledger_id: {} for ledger_id in range(LEDGERS)}
     for number, (action, argument) in enumerate([*script, ("crash", True), ("close", None)]):
@@ -80,6 +81,12 @@ def test_one_journal_and_one_ledger_directory(script: list[tuple[str, object]]) 
 @settings(max_examples=40, deadline=None)
 def test_two_journals_and_three_ledger_directories(script: list[tuple[str, object]]) -> None:
     asyncio.run(run(script, 2, 3))
+
+
+@given(actions)
+@settings(max_examples=30, deadline=None)
+def test_every_bound_at_its_smallest(script: list[tuple[str, object]]) -> None:
+    asyncio.run(run(script, 2, 2, **SMALLEST))
 
 
 @pytest.mark.exhaustive

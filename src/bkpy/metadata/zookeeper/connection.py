@@ -18,8 +18,6 @@ from bkpy.errors import FrameTooLargeError
 
 # ZooKeeper's own limit (jute.maxbuffer): it closes the connection on a longer request, without an answer.
 REQUEST_BYTES_MAX = 0xFFFFF
-# Replies have no limit on the server's side; a listing of a million children has about 30 MB.
-REPLY_BYTES_MAX = 64 << 20
 XID_MAX = 0x7FFFFFFF
 
 _LENGTH = struct.Struct("!i")
@@ -40,6 +38,7 @@ class Connection:
         handshake: Any,
         on_event: Callable[[Any], None],
         last_zxid: int,
+        reply_bytes_max: int,
     ) -> None:
         self.handshake = handshake
         self.last_zxid = last_zxid
@@ -49,6 +48,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._on_event = on_event
+        self._reply_bytes_max = reply_bytes_max
         self._xid = 0
         self._pending: dict[int, tuple[Any, asyncio.Future[Any]]] = {}
 
@@ -61,13 +61,14 @@ class Connection:
         *,
         tls: ssl.SSLContext | None,
         on_event: Callable[[Any], None],
+        reply_bytes_max: int,
     ) -> Connection:
         """Connect and shake hands. The caller puts one timeout round the whole of it. Raises `OSError`."""
         reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         try:
             payload = request.serialize()
             writer.write(_LENGTH.pack(len(payload)) + payload)
-            answer = protocol.ConnectResponse.deserialize(await _read_frame(reader))
+            answer = protocol.ConnectResponse.deserialize(await _read_frame(reader, reply_bytes_max))
         except asyncio.IncompleteReadError as error:
             writer.transport.abort()
             raise ConnectionResetError(f"{host}:{port} closed the connection during the handshake") from error
@@ -77,7 +78,7 @@ class Connection:
         except BaseException:
             writer.transport.abort()
             raise
-        return cls(reader, writer, answer, on_event, request.last_seen_zxid)
+        return cls(reader, writer, answer, on_event, request.last_seen_zxid, reply_bytes_max)
 
     def usable(self) -> bool:
         """Whether a request can be sent. The transport may be closed some turns before `read` has noticed."""
@@ -116,7 +117,7 @@ class Connection:
         reason: BaseException = ConnectionLost("the connection was given up")
         try:
             while True:
-                self._receive(await _read_frame(self._reader))
+                self._receive(await _read_frame(self._reader, self._reply_bytes_max))
         except asyncio.IncompleteReadError:
             reason = ConnectionLost("the server closed the connection")
         except (OSError, struct.error, KeyError, UnicodeDecodeError) as error:
@@ -155,9 +156,9 @@ class Connection:
                 future.set_exception(ConnectionLost(str(reason)))
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+async def _read_frame(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if not 0 <= length <= REPLY_BYTES_MAX:
+    if not 0 <= length <= bytes_max:
         raise ConnectionResetError(f"this is no ZooKeeper server: its answer would have {length} bytes")
     return await reader.readexactly(length)
 

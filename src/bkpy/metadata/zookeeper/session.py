@@ -8,27 +8,32 @@ authenticated and set all watches again.
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import ssl
 from collections.abc import Sequence
 from typing import Any
 
 from aiozk import exc, protocol
 
+from bkpy.config import MetadataSettings
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
+from bkpy.metadata.outcome import NotDone, told
 from bkpy.metadata.store import SessionEvents, SessionState
 from bkpy.metadata.zookeeper.connection import Connection, ConnectionLost
 from bkpy.metadata.zookeeper.watches import WatchTable
 from bkpy.runtime import Runtime
 
-RECONNECT_DELAY_MIN_S = 0.05
-RECONNECT_DELAY_MAX_S = 1.0
-CLOSE_TIMEOUT_S = 1.0
-# More calls than this wait their turn: enough to keep a server busy, few enough to fail quickly when it goes silent.
-IN_FLIGHT_MAX = 1000
-
 # Answers by a server that no longer serves this session; the request was not carried out.
 _SESSION_ERRORS = (exc.SessionExpired, exc.SessionMoved, exc.UnknownSession)
 _OPEN_FAILURES = (OSError, TimeoutError, ConnectionLost, exc.ResponseError)
+# Where a name has several addresses, the error has no number of its own, and those of all of them in its text.
+_ERROR_NUMBER = re.compile(r"\[Errno (\d+)\]")
+_NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}  # the latter of an IPv6 address on a host without
+
+
+class _NoServer(Exception):  # noqa: N818 - what was found, for `_run`
+    """No server is running at any of the addresses."""
 
 
 class Session:
@@ -38,6 +43,7 @@ class Session:
         self,
         hosts: Sequence[tuple[str, int]],
         runtime: Runtime,
+        settings: MetadataSettings,
         *,
         session_timeout_s: float,
         call_timeout_s: float,
@@ -51,6 +57,7 @@ class Session:
         self.call_timeout_s = call_timeout_s
         self._asked_timeout_ms = int(session_timeout_s * 1000)
         self._runtime = runtime
+        self._settings = settings
         self._tls = tls
         self._auth = tuple(auth)
         self._hosts = runtime.rng.sample(list(hosts), len(hosts))  # clients spread over the servers
@@ -61,11 +68,17 @@ class Session:
         self._settled = asyncio.Event()  # connected, or there never will be a connection again
         self._fatal: BookKeeperError | None = None
         self._last_failure = "no server was tried yet"
-        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._slots = asyncio.Semaphore(settings.metadata_requests_in_flight_max)
         self._task: asyncio.Task[Any] | None = None
+        self._refused_timeout_s: float | None = None
 
-    async def start(self, connect_timeout_s: float) -> None:
-        """Return once connected. Raises `MetadataUnavailableError` after `connect_timeout_s`, `UnauthorizedError`."""
+    async def start(self, connect_timeout_s: float, refused_timeout_s: float | None = None) -> None:
+        """Return once connected.
+
+        Raises `UnauthorizedError`, and `MetadataUnavailableError` after `connect_timeout_s`, or if all servers have
+        refused the connection at once for `refused_timeout_s`.
+        """
+        self._refused_timeout_s = refused_timeout_s
         self._task = self._runtime.spawn(self._run(), name="zookeeper-session", on_death=self._die)
         try:
             async with asyncio.timeout(connect_timeout_s):
@@ -73,7 +86,8 @@ class Session:
         except TimeoutError:
             await self.close()
             raise MetadataUnavailableError(
-                f"no ZooKeeper server could be reached within {connect_timeout_s} s ({self._last_failure})"
+                f"no ZooKeeper server could be reached within {connect_timeout_s:g} s, of {self._addresses()}; "
+                f"the last failure: {self._last_failure}"
             ) from None
         except BaseException:
             await self.close()
@@ -89,7 +103,7 @@ class Session:
             self._task.cancel()
         if connection is not None and connection.usable():
             try:
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                async with asyncio.timeout(self._settings.metadata_close_timeout_s):
                     await connection.send(protocol.CloseRequest())
             except (TimeoutError, ConnectionLost, exc.ResponseError):
                 pass  # the server expires the session by itself
@@ -145,7 +159,7 @@ class Session:
     async def _usable_connection(self) -> Connection:
         while True:
             if self._fatal is not None:
-                raise self._fatal
+                raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all
             connection = self._connection
             # Between a connection's end and this session's noticing it there are turns of the loop.
             if connection is not None and connection.usable():
@@ -163,6 +177,10 @@ class Session:
             except exc.AuthFailed:
                 self._fail(UnauthorizedError("ZooKeeper refuses the credentials"))
                 return
+            except _NoServer as error:
+                self._fail(MetadataUnavailableError(str(error)))
+                return
+            self._refused_timeout_s = None  # from now on, servers that are away are waited for
             self._connection = connection
             self._settled.set()
             self.events.emit(SessionState.CONNECTED)
@@ -181,8 +199,9 @@ class Session:
 
     async def _connect(self) -> Connection:
         """A connection that is ready for use, however long it takes: every server in turn, then again after a pause."""
-        delay_s = RECONNECT_DELAY_MIN_S
+        delay_s = self._settings.metadata_reconnect_pause_min_s
         failures = 0
+        refused_since: float | None = None  # by all servers, one after the other
         while True:
             host, port = self._hosts[self._next_host]
             # Even if all servers but one are silent, that one is reached before the session times out.
@@ -196,13 +215,29 @@ class Session:
                 self._last_failure = f"{host}:{port}: {error!r}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
+                if not _is_refusal(error):
+                    refused_since = None
+                elif refused_since is None:
+                    refused_since, failures = self._runtime.clock.monotonic(), 1
             else:
                 if connection is not None:
                     return connection
                 continue  # the session is gone; this server is well and gives a new one
             if failures % len(self._hosts) == 0:
+                if refused_since is not None:
+                    self._check_refusals(refused_since)
                 await asyncio.sleep(delay_s * (0.5 + self._runtime.rng.random() / 2))
-                delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
+                delay_s = min(2 * delay_s, self._settings.metadata_reconnect_pause_max_s)
+
+    def _check_refusals(self, since: float) -> None:
+        """Give up if the first connection is refused by everybody for so long that nobody seems to be there."""
+        if self._refused_timeout_s is None:
+            return
+        if self._runtime.clock.monotonic() - since >= self._refused_timeout_s:
+            raise _NoServer(f"no ZooKeeper server is running at {self._addresses()}: the connection is refused")
+
+    def _addresses(self) -> str:
+        return ", ".join(f"{host}:{port}" for host, port in sorted(self._hosts))
 
     async def _open(self, host: str, port: int) -> Connection | None:
         """Connect, resume or start the session, authenticate, set the watches. None if the session turned out gone."""
@@ -214,7 +249,14 @@ class Session:
             password=self._password,
             read_only=False,
         )
-        connection = await Connection.open(host, port, request, tls=self._tls, on_event=self.watches.dispatch)
+        connection = await Connection.open(
+            host,
+            port,
+            request,
+            tls=self._tls,
+            on_event=self.watches.dispatch,
+            reply_bytes_max=self._settings.metadata_reply_bytes_max,
+        )
         try:
             answer = connection.handshake
             if self.session_id not in (0, answer.session_id):
@@ -263,3 +305,11 @@ class Session:
                     pinged_at = connection.last_sent_at
             elif now - pinged_at >= patience_s:
                 connection.abort(ConnectionLost(f"the server was silent for {now - connection.last_received_at:.1f} s"))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether nobody listens at the address, or at any of those that a name has."""
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    numbers = {int(number) for number in _ERROR_NUMBER.findall(str(error))} if isinstance(error, OSError) else set()
+    return errno.ECONNREFUSED in numbers and numbers <= _NOBODY_THERE

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiozk import exc, protocol
 
+from bkpy.config import MetadataSettings
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store import (
     BadVersion,
@@ -38,7 +39,7 @@ _REFUSALS = {
 # Codes above this one come from a server in trouble, those below it from one that refused.
 _API_ERRORS_FROM = -100
 _ANY_VERSION = -1
-_ARM_PAUSE_S = 0.2  # between two attempts to set a watch: a server in trouble answers at once
+_DEFAULTS = MetadataSettings()
 
 
 class ZooKeeperStore(MetadataStore):
@@ -53,21 +54,29 @@ class ZooKeeperStore(MetadataStore):
         call_timeout_s: float | None = None,
         tls: ssl.SSLContext | None = None,
         auth: Sequence[tuple[str, bytes]] = (),
+        settings: MetadataSettings = _DEFAULTS,
     ) -> None:
         self.runtime = runtime
         # Longer than a session lives without a connection, a call has nothing to wait for.
         self.call_timeout_s = session_timeout_s if call_timeout_s is None else call_timeout_s
+        self._settings = settings
         self._session = Session(
-            hosts, runtime, session_timeout_s=session_timeout_s, call_timeout_s=self.call_timeout_s, tls=tls, auth=auth
+            hosts,
+            runtime,
+            settings,
+            session_timeout_s=session_timeout_s,
+            call_timeout_s=self.call_timeout_s,
+            tls=tls,
+            auth=auth,
         )
         self.session_events = self._session.events
         self._acl = [protocol.AUTHED_UNRESTRICTED if auth else protocol.UNRESTRICTED_ACCESS]
         self._watches: dict[Watch, None] = {}
         self._closed = False
 
-    async def start(self, connect_timeout_s: float = 10.0) -> None:
-        """Connect. Raises `MetadataUnavailableError` when that takes longer than `connect_timeout_s`."""
-        await self._session.start(connect_timeout_s)
+    async def start(self, connect_timeout_s: float = 10.0, refused_timeout_s: float | None = None) -> None:
+        """Connect. Raises `MetadataUnavailableError`, see `Session.start`."""
+        await self._session.start(connect_timeout_s, refused_timeout_s)
 
     @property
     def session_id(self) -> int:
@@ -181,7 +190,7 @@ class ZooKeeperStore(MetadataStore):
             except MetadataUnavailableError as error:
                 if not error.retriable:
                     raise
-                await asyncio.sleep(_ARM_PAUSE_S)
+                await asyncio.sleep(self._settings.metadata_retry_pause_s)  # a server in trouble answers at once
             else:
                 self._session.watches.register(watch, kind)
                 return

@@ -1,0 +1,51 @@
+"""How many files a bookie may open, and how many connections that leaves.
+
+Every connection is a file. Were there as many as the process may open, the next file of the journal couldn't be, and
+the bookie would end. So connections get what is left when the storage has all it may come to need.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bkpy.config import BookieSettings
+from bkpy.errors import ConfigError
+
+_OF_PROCESS: Final = 32  # the loop, standard streams, ZooKeeper, sockets that listen, locks
+_OF_JOURNAL_DIRECTORY: Final = (
+    8  # the file that is written, the next one, those that are replayed or kept, the directory
+)
+_OF_LEDGER_DIRECTORY: Final = 8  # the log that is written, the next one, the index's two, the directory
+_SHARE_OF_NEWCOMERS: Final = 8  # one in so many
+
+
+def storage_files(settings: BookieSettings) -> int:
+    """Files that the storage and the process may come to have open, and those that are kept to spare."""
+    return (
+        _OF_PROCESS
+        + settings.files_spare
+        + len(settings.journal_directories) * _OF_JOURNAL_DIRECTORY
+        + len(settings.ledger_directories) * (_OF_LEDGER_DIRECTORY + settings.open_entry_logs_max)
+    )
+
+
+def fit_files(settings: BookieSettings, files_max: int) -> BookieSettings:
+    """The settings with as many connections as a process that may open `files_max` files has room for.
+
+    What the kernel has accepted counts as well: the loop takes all of it at once, before anybody is refused.
+    `ConfigError` if there is no room for any.
+    """
+    left = files_max - storage_files(settings)
+    if settings.connections_max + settings.newcomers_max + settings.listen_backlog <= left:
+        return settings
+    few = left // _SHARE_OF_NEWCOMERS
+    if few < 1:
+        raise ConfigError(
+            f"this process may open {files_max} files, and the storage needs {storage_files(settings)}: "
+            "raise the limit (ulimit -n, LimitNOFILE)"
+        )
+    newcomers, backlog = min(settings.newcomers_max, few), min(settings.listen_backlog, few)
+    connections = min(settings.connections_max, left - newcomers - backlog)
+    return settings.model_copy(
+        update={"connections_max": connections, "newcomers_max": newcomers, "listen_backlog": backlog}
+    )

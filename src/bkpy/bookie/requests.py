@@ -1,0 +1,228 @@
+"""The requests of one connection that keep no order: reads, fences, long polls, explicit last add confirmed, force.
+
+Invariants: a request that waits holds nothing of the receive buffer; it is decided by the keys that were presented
+before it on the wire; a fence is for the ledger whose key was checked; answers in memory are bounded, for a connection
+and for the bookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bkpy.bookie.keys import Claim
+from bkpy.bookie.waiters import Waiter
+from bkpy.errors import BookKeeperError
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.records import is_explicit_lac
+
+if TYPE_CHECKING:
+    from bkpy.bookie.connection import Connection
+    from bkpy.storage.ledger_storage import LastEntry
+
+
+class Requests:
+    """`in_flight`: how many are still to be answered."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.in_flight = 0
+        self._connection = connection
+        self._server = connection.server
+        self._storage = connection.server.storage
+        self._settings = connection.server.settings
+        self._reads = asyncio.Semaphore(self._settings.reads_at_once)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._unread = 0  # answers that the client has yet to read
+        self._waits: dict[Waiter, None] = {}
+        self._long_polls = 0  # they are among those in flight
+
+    def start(self, frame: wire.Frame) -> None:
+        """Begin to serve the request. `ProtocolError` if it isn't one."""
+        op, correlation_id = frame.opcode, frame.correlation_id
+        serving = self._decoded(frame)
+        long_poll = op == Op.WAIT_LAC
+        if long_poll:
+            pending, bound = self._long_polls, self._settings.long_polls_max
+        else:
+            pending, bound = self.in_flight - self._long_polls, self._settings.requests_in_flight_max
+        if pending >= bound or self._server.requests >= self._settings.requests_in_flight_total_max:
+            message = f"{pending} requests of this connection and {self._server.requests} of all are in flight"
+            self._fail(op, correlation_id, Status.TOO_MANY_REQUESTS, f"{message}, which is the limit")
+            return
+        self._long_polls += long_poll
+        self.in_flight += 1
+        self._server.requests += 1
+        self._server.spawn(
+            self._serve(op, correlation_id, serving), f"request of {self._connection.peer}", self._connection
+        )
+
+    def _decoded(self, frame: wire.Frame) -> Callable[[], Awaitable[None]]:
+        """What will serve the request: without the frame, which is of a buffer that others need."""
+        op, correlation_id, head = frame.opcode, frame.correlation_id, frame.head
+        keys = self._connection.keys
+        if op == Op.READ:
+            read = m.decode_read(head)
+            return partial(self._read, correlation_id, read, keys.claim_on_arrival(read.ledger_id))
+        if op == Op.READ_LAC:
+            read_lac = m.decode_read_lac(head)
+            return partial(self._read_lac, correlation_id, read_lac, keys.claim_on_arrival(read_lac.ledger_id))
+        if op == Op.WAIT_LAC:
+            return partial(self._wait_lac, correlation_id, m.decode_wait_lac(head))
+        if op == Op.FORCE:
+            force = m.decode_force(head)
+            return partial(self._force, correlation_id, force, keys.claim_on_arrival(force.ledger_id))
+        write = m.decode_write_lac(head)
+        record = bytes(frame.body) if is_explicit_lac(frame.body, write.ledger_id) else None
+        return partial(self._write_lac, correlation_id, write, record, keys.claim_on_arrival(write.ledger_id))
+
+    async def _serve(self, op: int, correlation_id: int, serving: Callable[[], Awaitable[None]]) -> None:
+        done: Callable[[], None] = self._connection.metrics.request_started(op)
+        try:
+            await serving()
+        except BookKeeperError as e:
+            self._fail(op, correlation_id, Status.UNKNOWN, str(e))
+        finally:
+            done()
+            self._long_polls -= op == Op.WAIT_LAC
+            self.in_flight -= 1
+            self._server.requests -= 1
+            self._connection.ended()
+
+    def _fail(self, op: int, correlation_id: int, status: Status, message: str) -> None:
+        self._connection.reply(op, correlation_id, m.pack([int(status), message]))
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client isn't reading its answers: make no more."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        while self._unread:
+            self._unread -= 1
+            self._server.answers.release()
+
+    def close(self) -> None:
+        """The connection is gone: nobody waits for it."""
+        self.resume_writing()
+        for waiter in self._waits:
+            waiter.end()
+
+    @contextlib.asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """Answers are in memory for a few at once only, until the client has read them."""
+        async with self._reads:
+            await self._writable.wait()
+            await self._server.answers.acquire()
+            try:
+                yield
+            finally:
+                self._connection.flush()  # so that the next one waits if the client doesn't read
+                if self._writable.is_set():
+                    self._server.answers.release()
+                else:
+                    self._unread += 1
+
+    # --- the requests -----------------------------------------------------------------------------------------------
+
+    async def _fence(self, ledger_id: int, claim: Claim) -> Status:
+        """Fence for a recovering reader, which must have presented the key."""
+        state = (await self._storage.states((ledger_id,)))[ledger_id]
+        status = claim.verdict(None if state is None else state.key)
+        if status != Status.OK:
+            return status
+        if state is None:
+            if claim.key is None:  # authorised, and forgotten meanwhile
+                return Status.KEY_REQUIRED
+            # Before anything else happens: somebody else could create it now, with another key, and would be fenced.
+            state = self._storage.create(ledger_id, claim.key)
+        await self._storage.fence(ledger_id, state.key)
+        self._server.waiters.wake((ledger_id,))
+        return Status.OK
+
+    async def _read(self, correlation_id: int, read: m.Read, claim: Claim) -> None:
+        if read.flags & Flags.RECOVERY:
+            status = await self._fence(read.ledger_id, claim)
+            if status != Status.OK:
+                self._fail(Op.READ, correlation_id, status, f"fencing ledger {read.ledger_id} was refused")
+                return
+        limit = min(read.bytes_max, self._settings.read_bytes_max)
+        async with self._answering():
+            result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
+            self._connection.metrics.read_done(sum(map(len, result.segments)))
+            head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
+            self._connection.reply(Op.READ, correlation_id, head, result.segments)
+
+    async def _read_lac(self, correlation_id: int, request: m.ReadLac, claim: Claim) -> None:
+        if request.flags & Flags.RECOVERY:
+            status = await self._fence(request.ledger_id, claim)
+            if status != Status.OK:
+                self._fail(Op.READ_LAC, correlation_id, status, f"fencing ledger {request.ledger_id} was refused")
+                return
+        async with self._answering():
+            self._tell_last(Op.READ_LAC, correlation_id, await self._storage.last_entry(request.ledger_id))
+
+    def _tell_last(self, op: Op, correlation_id: int, last: LastEntry) -> None:
+        known = Status.UNKNOWN if last.limbo else Status.OK
+        status = known if last.known else Status.NO_SUCH_LEDGER
+        head = m.pack([int(status), len(last.entry), last.fenced])
+        self._connection.reply(op, correlation_id, head, [last.entry, last.explicit_lac])
+
+    async def _wait_lac(self, correlation_id: int, request: m.WaitLac) -> None:
+        waiters = self._server.waiters
+        waiter = waiters.add(request.ledger_id)  # before the first look, so that nothing falls between the two
+        self._waits[waiter] = None
+        wait_s = min(request.wait_ms / 1000, self._settings.long_poll_max_s)
+        timer = asyncio.get_running_loop().call_later(wait_s, waiter.end)
+        if self._server.draining or self._connection.lost:
+            waiter.end()
+        try:
+            while not await self._told(correlation_id, request, waiter):
+                await waiter.changed.wait()
+        finally:
+            timer.cancel()
+            del self._waits[waiter]
+            waiters.remove(request.ledger_id, waiter)
+
+    async def _told(self, correlation_id: int, request: m.WaitLac, waiter: Waiter) -> bool:
+        """Answer a long poll if there is news or its time is up; whether it was."""
+        async with self._answering():
+            waiter.changed.clear()
+            last = await self._storage.last_entry(request.ledger_id)
+            news = last.lac > request.known_lac or (last.fenced and not request.known_fenced)
+            if not news and not waiter.over:
+                return False
+            self._tell_last(Op.WAIT_LAC, correlation_id, last)
+            return True
+
+    async def _may_write(self, ledger_id: int, claim: Claim) -> tuple[Status, bool]:
+        """(whether this client may change the ledger, whether the ledger was ever seen)."""
+        state = (await self._storage.states((ledger_id,)))[ledger_id]
+        status = claim.verdict(None if state is None else state.key)
+        if status == Status.OK and ledger_id in self._storage.fenced:
+            status = Status.FENCED
+        return status, state is not None
+
+    async def _write_lac(self, correlation_id: int, request: m.WriteLac, record: bytes | None, claim: Claim) -> None:
+        status, seen = await self._may_write(request.ledger_id, claim)
+        if status == Status.OK and not seen:
+            status = Status.NO_SUCH_LEDGER
+        if status == Status.OK and record is None:
+            status = Status.BAD_REQUEST
+        if status == Status.OK and record is not None:
+            await self._storage.set_explicit_lac(request.ledger_id, record)
+            self._server.waiters.wake((request.ledger_id,))
+        self._fail(Op.WRITE_LAC, correlation_id, status, "")
+
+    async def _force(self, correlation_id: int, request: m.Force, claim: Claim) -> None:
+        status, _ = await self._may_write(request.ledger_id, claim)
+        if status == Status.OK:
+            await self._storage.force(request.ledger_id)
+        self._fail(Op.FORCE, correlation_id, status, "")

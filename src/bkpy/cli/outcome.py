@@ -1,0 +1,72 @@
+"""What a command's end, of whatever kind, means for its exit status and what is said about it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from bkpy.cli import INTERRUPTED, TERMINATED
+from bkpy.cli.app import bkpy, debugging
+from bkpy.cli.common import Terminated
+from bkpy.errors import BookKeeperError
+
+
+def status_of(arguments: Sequence[str] | None) -> int:
+    """Run the command line; its exit status. An error is told in one line, with the notes that were added to it."""
+    warnings.showwarning = _warn
+    _print_everything()
+    try:
+        result = bkpy.main(arguments, prog_name="bkpy", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.Abort:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
+    except click.UsageError as e:
+        path = e.ctx.command_path if e.ctx is not None else "bkpy"
+        return _complain(f"{e.format_message().rstrip('.')} (see {path} --help)", 2)
+    except click.ClickException as e:
+        return _complain(e.format_message(), 1)
+    except Exception as e:
+        if debugging():
+            raise
+        return _complain(_told(e), 1)
+
+
+def _print_everything() -> None:
+    """What the terminal's encoding lacks is shown escaped: a ledger's own text must not end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _told(error: Exception) -> str:
+    notes = getattr(error, "__notes__", [])
+    while isinstance(error, ExceptionGroup):  # one cause is enough for a line
+        error = error.exceptions[0]
+    if isinstance(error, BookKeeperError):
+        what = str(error)
+    elif isinstance(error, OSError) and error.strerror and error.filename is not None:
+        what = f"{_path(error.filename)}: {error.strerror}"
+    elif isinstance(error, OSError):
+        what = str(error)
+    else:
+        what = f"unexpected {type(error).__name__}: {error} (bkpy --debug ... shows where)"
+    return "; ".join([what, *notes])
+
+
+def _path(name: object) -> str:
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """What a library warns of is for the user of the command; the line of code that caused it is not."""
+    print(f"bkpy: warning: {message}", file=sys.stderr)
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"bkpy: {message}", file=sys.stderr)
+    return status

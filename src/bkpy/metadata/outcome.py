@@ -1,0 +1,91 @@
+"""What became of a conditional write: values that a caller has to tell apart, where an error could be passed over.
+
+    certain   Done, Gone; Exists, Missing, Changed: refused, and nothing of this call is there; NotDone: never sent
+    open      Unknown: it may be there, now or later; Overtaken: it is not there any more, but may have been
+
+Whoever gets one matches all of its kinds, with `assert_never` behind the last. An error with `outcome_unknown` is made
+of it by `told`, where a user is told of it and nowhere before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bkpy.errors import BookKeeperError
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The value is there, at `version`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The node is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Refused: there is somebody else's node at `node`."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Refused: there is no `node`, or none above it. `index` is the operation's place in its transaction."""
+
+    node: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Refused: the node has another version than expected, and not ours, or nodes below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Somebody else's later write is there. Whether ours came before it can't be told by looking at the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Certainly nothing was written, because of `error`."""
+
+    error: BookKeeperError
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something may have been written, and `error` is why that can't be told."""
+
+    error: BookKeeperError
+
+
+CreateOutcome = Done | Exists | Missing | Overtaken | NotDone | Unknown
+PutOutcome = Done | Missing | Changed | Overtaken | NotDone | Unknown
+DeleteOutcome = Gone | Missing | Changed | Overtaken | NotDone | Unknown
+
+
+def doubted(outcome: NotDone | Unknown, doubt: bool) -> NotDone | Unknown:
+    """What a failure is after something else in the same matter had, or had not, an unknown outcome."""
+    return Unknown(outcome.error) if doubt else outcome
+
+
+def told(outcome: NotDone | Unknown, *, ledger_id: int | None = None, bookie: str | None = None) -> BookKeeperError:
+    """The error for a user, always a new one: the one inside may be shared, and says nothing of the whole call."""
+    error = outcome.error
+    public = type(error)(
+        error.message,
+        ledger_id=error.ledger_id if ledger_id is None else ledger_id,
+        entry_id=error.entry_id,
+        bookie=error.bookie if bookie is None else bookie,
+        path=error.path,
+        retriable=error.retriable,
+        outcome_unknown=isinstance(outcome, Unknown),
+    )
+    public.__cause__ = error
+    return public

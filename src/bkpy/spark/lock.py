@@ -1,0 +1,182 @@
+"""One export at a time into one place, whatever file system that is: an ephemeral node in the cluster's metadata.
+
+The node is named after the target and says who has it. It goes when its exporter ends, and if that dies, when its
+session ends: nothing has to be removed by hand.
+
+A process that was stopped for longer than its session lives finds out only when it goes on, so the lock alone doesn't
+prove that nobody else has written: the export looks at what is there in the end, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import hashlib
+import json
+import os
+import posixpath
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, assert_never
+from urllib.parse import unquote, urlsplit
+
+from bkpy.config import ClientSettings
+from bkpy.errors import BookKeeperError, ConfigError
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.resolve import create_certainly, ensure_path, read_if_there
+from bkpy.metadata.store import Create, MetadataStore, SessionState
+from bkpy.runtime import real_runtime
+
+LOCKS: Final = "exports"
+LOCK_VERSION: Final = 1
+
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def is_uri(to: str | Path) -> bool:
+    """Whether this is a URI and not a path."""
+    return _URI.match(str(to)) is not None
+
+
+def normalised(to: str | Path) -> str:
+    """One spelling for all those of a target: an absolute URI, for a local path with its symbolic links resolved."""
+    parts = urlsplit(str(to))
+    if not is_uri(to) or parts.scheme.lower() == "file":
+        return Path(unquote(parts.path) if is_uri(to) else to).resolve().as_uri()
+    path = posixpath.normpath("/" + parts.path.strip("/"))
+    return f"{parts.scheme.lower()}://{parts.netloc.lower()}{path}"
+
+
+class TargetLock:
+    """The lock on a target, kept by a thread with a metadata session of its own."""
+
+    def __init__(self, uri: str, to: str | Path, *, session_timeout_s: float, connect_timeout_s: float) -> None:
+        self._uri = uri
+        self._to = to
+        self._target = normalised(to)
+        self._session_timeout_s = session_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._lost = threading.Event()
+        self._on_loss: Callable[[], None] | None = None
+        self._taken: Future[None] = Future()
+        self._released: Future[None] = Future()
+
+    @contextmanager
+    def held(self) -> Iterator[TargetLock]:
+        """Hold the lock for a while. Raises `ConfigError` at once if somebody else has it."""
+        thread = threading.Thread(target=self._run, name="bkpy export lock", daemon=True)
+        thread.start()
+        try:
+            self._taken.result()
+            yield self
+        finally:
+            self._released.set_result(None)
+            thread.join()
+
+    @contextmanager
+    def telling(self, on_loss: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile call `on_loss`, in another thread, when the lock is lost; then raise, whatever came of it."""
+        self._on_loss = on_loss
+        try:
+            self.check()
+            yield
+        finally:
+            self._on_loss = None
+            self.check()
+
+    def check(self) -> None:
+        """Raise `BookKeeperError` if the lock was lost."""
+        if self._lost.is_set():
+            raise BookKeeperError(
+                "the metadata session was lost, and with it the lock that keeps other exports out", path=str(self._to)
+            )
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._hold())
+        except BaseException as e:
+            if self._taken.done():  # nobody waits for it any more, and without a session there is no lock
+                self._lose()
+            else:
+                self._taken.set_exception(e)
+
+    async def _hold(self) -> None:
+        store, root = await connect_store(
+            self._uri,
+            real_runtime(),
+            session_timeout_s=self._session_timeout_s,
+            connect_timeout_s=self._connect_timeout_s,
+        )
+        try:
+            forget = store.session_events.subscribe(self._on_state)
+            await self._take(store, f"{root}/{LOCKS}")
+            self._taken.set_result(None)
+            await asyncio.wrap_future(self._released)
+            forget()
+        finally:
+            await store.close()
+
+    async def _take(self, store: MetadataStore, parent: str) -> None:
+        node = f"{parent}/{hashlib.sha256(self._target.encode()).hexdigest()}"
+        owner = {
+            "version": LOCK_VERSION,
+            "target": self._target,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "user": _user(),
+            "since_ms": time.time_ns() // 1_000_000,
+            "token": store.runtime.rng.randbytes(16).hex(),
+        }
+        attempts_max = ClientSettings().metadata_write_attempts_max
+        above = await ensure_path(store, parent, attempts_max=attempts_max)
+        if isinstance(above, NotDone):
+            raise told(above)
+        while True:
+            ours = Create(node, json.dumps(owner).encode(), ephemeral=True)
+            outcome = await create_certainly(store, ours, attempts_max=attempts_max)
+            match outcome:
+                case Done():
+                    return
+                case Exists() | Overtaken() | Missing():
+                    found = await read_if_there(store, node)
+                    if found is not None:  # else it has just gone
+                        raise self._refusal(found[0])
+                case NotDone() | Unknown():  # a node that is there after all goes with the session
+                    raise told(outcome)
+                case _:
+                    assert_never(outcome)
+
+    def _refusal(self, data: bytes) -> ConfigError:
+        who = "somebody"
+        with suppress(ValueError, KeyError, TypeError):
+            owner: dict[str, Any] = json.loads(data)
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner["since_ms"] / 1000))
+            who = f"process {owner['pid']} of {owner['user']} on {owner['host']}, since {since}"
+        return ConfigError(
+            f"another export is writing there: {who}. (Should it have died, it will be forgotten within seconds)",
+            path=str(self._to),
+        )
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._lose()
+
+    def _lose(self) -> None:
+        self._lost.set()
+        if self._on_loss is not None:
+            with suppress(Exception):  # the session's own work has to go on
+                self._on_loss()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an id without a name
+        return f"user {os.getuid()}"

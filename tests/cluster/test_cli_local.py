@@ -1,0 +1,199 @@
+"""`bkpy local`: a cluster in the foreground, until it is told to stop, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.command import PATIENCE_S, bkpy, start, write
+from tests.conftest import alive
+
+from bkpy.local import LocalCluster
+from bkpy.local_process import free_port
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "local"
+
+
+def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path) -> None:
+    ledger_id = -1
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with start("local", "--dir", directory, uri=None) as local:
+            try:
+                assert local.stdout is not None
+                uri = local.stdout.readline().decode().strip()
+                assert uri.startswith("zk://127.0.0.1:"), local.stderr.read() if local.stderr else ""
+                if ledger_id < 0:
+                    ledger_id = write(uri, b"kept\n")
+                assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
+                pids = running_below(local.pid)
+                assert len(pids) == 4
+            finally:
+                local.send_signal(number)
+            assert local.wait(PATIENCE_S) == 0
+            assert local.stderr is not None
+            assert b"Traceback" not in local.stderr.read()
+        assert not any(alive(pid) for pid in pids)
+
+
+def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Path) -> None:
+    with start("local", "--dir", directory, uri=None) as local:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (pids := running_below(local.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        local.send_signal(signal.SIGINT)
+        assert local.wait(PATIENCE_S) in (0, 130)  # 0 if it was quicker than we are
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_local_says_what_is_in_the_way(directory: Path) -> None:
+    async def occupied() -> None:
+        async with LocalCluster(directory, bookies=0):
+            done = await asyncio.to_thread(bkpy, "local", "--dir", directory, status=1)
+            assert f"another process runs a cluster in {directory}" in done.stderr.decode()
+
+    asyncio.run(occupied())
+
+
+def running_below(pid: int) -> list[int]:
+    """The children of a process, whichever of its threads started them."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            children += map(int, (task / "children").read_text().split())
+    return children
+
+
+@contextlib.contextmanager
+def running(directory: Path, *options: object) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A cluster of the command, and its address; ended by Ctrl-C, cleanly, if it still runs."""
+    with start("local", "--dir", directory, *options, uri=None) as local:
+        assert local.stdout is not None
+        try:
+            uri = local.stdout.readline().decode().strip()
+            assert uri.startswith("zk://127.0.0.1:"), local.stderr.read() if local.stderr else ""
+            yield local, uri
+        finally:
+            local.send_signal(signal.SIGINT)
+            assert local.wait(PATIENCE_S) == 0
+            assert local.stderr is not None
+            rest = local.stderr.read().decode()
+            assert rest.endswith("Stopping; once more to kill.\n")
+            assert "Traceback" not in rest
+
+
+def pids_of(directory: Path) -> dict[str, int]:
+    """Processes by the directory of the cluster's that they were started for."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_text().replace("\0", " ")
+            for name in ("zookeeper", "bookie-1", "bookie-2", "bookie-3"):
+                if f" {directory / name}/" in command and alive(int(process.name)):
+                    found[name] = int(process.name)
+    return found
+
+
+def line_with(stream: object, *words: str) -> str:
+    """The next line that has all the words."""
+    for line in iter(stream.readline, b""):  # type: ignore[attr-defined]
+        if all(word in line.decode() for word in words):
+            return line.decode()
+    raise AssertionError(f"no line with {words}")
+
+
+@pytest.mark.parametrize("victim", ["bookie-2", "zookeeper"])
+def test_what_dies_is_started_again_and_the_others_go_on(directory: Path, victim: str) -> None:
+    name = "ZooKeeper" if victim == "zookeeper" else victim
+    with running(directory) as (local, uri):
+        ledger_id = write(uri, b"kept\n")
+        before = pids_of(directory)
+        assert len(before) == 4
+        for _ in range(2):
+            os.kill(pids_of(directory)[victim], signal.SIGKILL)
+            line_with(local.stderr, f"{name} was ended by SIGKILL", f"{directory / victim}/", "starting it again in")
+            line_with(local.stderr, f"{name} serves again")
+        after = pids_of(directory)
+        assert {part for part in after if after[part] != before[part]} == {victim}
+        assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
+        assert write(uri, b"more\n", "--ensemble", "3,3,3") > ledger_id
+    assert not pids_of(directory)
+
+
+def test_what_can_not_start_is_tried_less_and_less_often_and_holds_up_nobody(directory: Path) -> None:
+    with running(directory) as (local, uri):
+        config = directory / "bookie-2" / "bookie.toml"
+        listen = next(line for line in config.read_text().splitlines() if line.startswith("listen"))
+        host, port = listen.split('"')[1].split(":")
+        before = pids_of(directory)
+        squatter = socket.socket()
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        os.kill(before["bookie-2"], signal.SIGKILL)
+        while True:  # until the kernel has taken the port from the dead process
+            with contextlib.suppress(OSError):
+                squatter.bind((host, int(port)))
+                squatter.listen()
+                break
+        with squatter:
+            line_with(local.stderr, "bookie-2 was ended by SIGKILL", "again in 0.5 s")
+            for pause in ("1 s", "2 s"):
+                line_with(local.stderr, "bookie-2 did not start: bookie bookie-2 at", "status 1", f"again in {pause}")
+            assert write(uri, b"with two\n", "--ensemble", "2,2,2") >= 0
+        line_with(local.stderr, "bookie-2 serves again")
+        assert {part: pid for part, pid in pids_of(directory).items() if part != "bookie-2"} == {
+            part: pid for part, pid in before.items() if part != "bookie-2"
+        }
+
+
+@pytest.mark.parametrize("moment", ["it rests", "it starts"])
+def test_ctrl_c_during_a_restart_ends_everything(directory: Path, moment: str) -> None:
+    with running(directory) as (local, _):
+        before = pids_of(directory)
+        os.kill(before["bookie-1"], signal.SIGKILL)
+        os.kill(before["bookie-3"], signal.SIGKILL)
+        line_with(local.stderr, "was ended by SIGKILL")
+        deadline = time.monotonic() + PATIENCE_S
+        while moment == "it starts" and pids_of(directory).get("bookie-1", before["bookie-1"]) == before["bookie-1"]:
+            assert time.monotonic() < deadline
+    assert not pids_of(directory)
+
+
+def test_what_dies_stays_down_on_request(directory: Path) -> None:
+    with running(directory, "--no-restart") as (local, uri):
+        before = pids_of(directory)
+        os.kill(before["bookie-1"], signal.SIGKILL)
+        line_with(local.stderr, "bookie-1 was ended by SIGKILL and stays down")
+        write(uri, b"with two\n", "--ensemble", "2,2,2")
+        assert set(pids_of(directory)) == set(before) - {"bookie-1"}
+
+
+def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> None:
+    port = free_port()
+    for options in (["--port", port], []):  # it is remembered
+        with running(directory, "--bookies", 1, "--set", "journal_max_size_mb=3", *options) as (_, uri):
+            assert "journal_max_size_mb = 3\n" in (directory / "bookie-1" / "bookie.toml").read_text()
+            assert uri == f"zk://127.0.0.1:{port}/ledgers"
+    with socket.create_server(("127.0.0.1", port)):
+        message = bkpy("local", "--dir", directory, "--port", port, status=1).stderr.decode()
+        assert f"port {port}, where ZooKeeper is to listen, is taken" in message
+        with running(directory, "--bookies", 1) as (local, uri):
+            assert uri != f"zk://127.0.0.1:{port}/ledgers"
+            line_with(local.stderr, f"Port {port}, where ZooKeeper was the last time, is taken")
+    assert json.loads((directory / "cluster.json").read_text())["zookeeper_port"] != port
+
+
+def test_a_directory_that_can_not_be_made_is_named() -> None:
+    message = bkpy("local", "--dir", "/proc/x", status=1).stderr.decode()
+    assert message == "bkpy: a cluster can't be kept in /proc/x: No such file or directory\n"

@@ -1,0 +1,105 @@
+"""The command as a process: closed descriptors, Ctrl-C before it has begun, terminals and encodings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment
+
+import bkpy as bkpy_library
+from bkpy.local import LocalCluster
+
+
+def shell(redirection: str, *arguments: str, uri: str | None) -> subprocess.CompletedProcess[bytes]:
+    """The command as a shell runs it with the redirection."""
+    line = f'"$@" {redirection}'
+    return subprocess.run(
+        ["/bin/sh", "-c", line, "sh", *COMMAND, *arguments],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        env=environment(uri),
+    )
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_standard_stream_that_is_closed_is_empty(cluster: LocalCluster, closed: str) -> None:
+    done = shell(closed, "cluster", "show", uri=cluster.connect_string)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (b"instance id" in done.stdout) is ("1>&-" not in closed)
+    done = shell(closed, "ledger", "write", uri=cluster.connect_string)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+
+
+INTERRUPTED_AT = """\
+import os, runpy, signal, sys
+
+module = sys.argv[1]
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[1:] = ["ledger", "list", "--connect", "zk://127.0.0.1:1/ledgers"]
+runpy.run_module("bkpy", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["click", "bkpy.cli.outcome", "bkpy.errors", "bkpy.cli.ledger", "bkpy.client.connect"]
+)
+def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_heeded() -> None:
+    code = "import sys; before = set(sys.modules); import bkpy.cli; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith((b"bkpy.", b"asyncio", b"click", b"typing"))] == [b"bkpy.cli"]
+
+
+def test_every_public_name_is_there() -> None:
+    names = {name: getattr(bkpy_library, name) for name in bkpy_library.__all__}
+    assert all(thing.__name__ == name for name, thing in names.items() if name != "__version__")
+    assert bkpy_library.local.LocalCluster is LocalCluster
+    assert not hasattr(bkpy_library, "nothing_of_that_name")
+    assert not hasattr(bkpy_library, "__wrapped__")
+
+
+def test_text_that_the_terminal_can_not_show_is_escaped(cluster: LocalCluster) -> None:
+    uri = cluster.connect_string
+    ledger_id = as_json("ledger", "create", "--metadata", "stadt=Zürich", uri=uri)["ledger_id"]
+    shown = bkpy("ledger", "show", ledger_id, uri=uri, PYTHONIOENCODING="ascii").stdout
+    assert rb"Z\xfcrich" in shown
+    assert "Zürich" in bkpy("ledger", "show", ledger_id, uri=uri, PYTHONIOENCODING="utf-8").stdout.decode()
+
+
+def test_clients_take_settings_from_the_command_line(cluster: LocalCluster) -> None:
+    uri = cluster.connect_string
+    ledger_id = int(bkpy("--set", "entry_bytes_max=10", "ledger", "write", uri=uri, stdin=b"ten bytes.\n").stdout)
+    assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"ten bytes.\n"
+    done = bkpy("--set", "entry_bytes_max=9", "ledger", "write", "--json", uri=uri, stdin=b"ten bytes.\n", status=1)
+    assert b"line 1 is longer than 9 bytes" in done.stderr
+    for wrong, words in [
+        ("read_timeout=1", ["unknown setting read_timeout;", "read_timeout_s"]),
+        ("read_timeout_s=soon", ["read_timeout_s", "'soon'"]),
+    ]:
+        message = bkpy("--set", wrong, "ledger", "list", uri=uri, status=1).stderr.decode()
+        assert all(word in message for word in words), message
+    assert b"NAME=VALUE, not 'x'" in bkpy("--set", "x", "ledger", "list", uri=uri, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [(["l"], {"local", "ledger"}), (["ledger", "re"], {"read", "recover"}), (["ledger", "list", "--l"], {"--long"})],
+)
+def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[str]) -> None:
+    line = " ".join(["bkpy", *words])
+    completion = {"_BKPY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    shown = bkpy(**completion).stdout.decode().split()
+    assert {entry.partition(",")[2] for entry in shown} == wanted

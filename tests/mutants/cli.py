@@ -1,0 +1,133 @@
+"""The command line and the local cluster."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+LOCAL = "tests/cluster/test_local_cluster.py::"
+COMMANDS = "tests/cluster/test_cli.py::"
+PROCESS = "tests/cluster/test_cli_process.py::"
+WRITE = "tests/cluster/test_cli_write.py::"
+SUPERVISOR = "tests/unit/test_local_supervisor.py::"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a part that ends at once is started again without growing pauses",
+        "a bookie that can't start keeps the machine busy",
+        "pause_s = min(2 * pause_s, self._pause_max_s)",
+        "pass",
+        (f"{SUPERVISOR}test_the_pause_grows_up_to_its_bound_while_a_process_ends_at_once",),
+    ),
+    Mutant(
+        "the pause never becomes short again",
+        "a bookie that ran for a week is away for half a minute",
+        "if time.monotonic() - running_since >= self._steady_s:",
+        "if False:",
+        (f"{SUPERVISOR}test_a_process_that_ran_for_long_is_started_after_the_shortest_pause",),
+    ),
+    Mutant(
+        "a start that fails ends the supervision of all",
+        "one bookie that can't start takes the whole local cluster with it",
+        'except (BookKeeperError, OSError) as e:\n    what = f"{part.name} did not start: {str(e).splitlines()[0]}"',
+        'except ZeroDivisionError as e:\n    what = f"{part.name} did not start: {str(e).splitlines()[0]}"',
+        (f"{SUPERVISOR}test_a_start_that_fails_is_tried_again_after_a_longer_pause",),
+    ),
+    Mutant(
+        "the bookies of a cluster are new objects after stop and start",
+        "who kept one believes that it does not run, and can't stop it",
+        "bookie = known.get(bookie_id) or LocalBookie(self, bookie_id, port)",
+        "bookie = LocalBookie(self, bookie_id, port)",
+        (f"{LOCAL}test_its_bookies_are_the_same_objects_after_stop_and_start",),
+    ),
+    Mutant(
+        "a password file may be empty",
+        "a ledger that was to be protected can be read by everybody",
+        "if not password.strip():",
+        "if False:",
+        ("tests/unit/test_password_file.py::test_a_file_without_a_password_is_refused",),
+    ),
+    Mutant(
+        "a password loses all white space at its end",
+        "ledgers that were written with such a password can't be opened any more",
+        'password = Path(path).read_bytes().removesuffix(b"\\n").removesuffix(b"\\r")',
+        "password = Path(path).read_bytes().rstrip()",
+        ("tests/unit/test_password_file.py::test_one_line_break_at_the_end_does_not_count",),
+    ),
+    Mutant(
+        "ledgers are deleted though nobody was there to ask",
+        "a script without --yes deletes ledgers",
+        "if not answer and not sys.stdin.isatty():",
+        "if not answer and not sys.stdin.isatty():\n    return\nif not answer:",
+        (f"{COMMANDS}test_nothing_is_deleted_without_a_yes",),
+    ),
+    Mutant(
+        "deleting ends at the first ledger that is missing",
+        "the ledgers behind it stay",
+        "if not isinstance(e, bkpy.NoSuchLedgerError):\n    return",
+        "return",
+        (f"{COMMANDS}test_deleting_goes_on_past_a_ledger_that_is_missing_and_says_what_became_of_each",),
+    ),
+    Mutant(
+        "SIGTERM does not end a command in order",
+        "the ledger of a write that is terminated stays open, and nobody knows how much was acknowledged",
+        "asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)",
+        "pass",
+        (f"{WRITE}test_a_signal_is_answered_with_what_was_acknowledged",),
+    ),
+    Mutant(
+        "entries that were read count as acknowledged",
+        "a user believes what a fence or a lost bookie took away",
+        "return 0 if self._writer is None else self._writer.last_add_confirmed + 1",
+        "return 0 if self._writer is None else self._writer.last_add_confirmed + 2",
+        (f"{WRITE}test_a_fence_is_told_of_with_what_was_acknowledged",),
+    ),
+    Mutant(
+        "missing copies are not warned of",
+        "a user takes three copies for granted where there are two",
+        "writing.warn()",
+        "pass",
+        (f"{WRITE}test_copies_that_are_missing_are_told_of",),
+    ),
+    Mutant(
+        "what a bookie lacks begins behind the first entry that it lacks",
+        "somebody who copies what is missing leaves a hole",
+        "start if start > entry_id else start + ((entry_id - start) // self.step + 1) * self.step",
+        "start if start > entry_id else start + ((entry_id - start) // self.step + 2) * self.step",
+        ("tests/unit/protocol/test_holdings.py::test_the_next_entry_of_a_share_is_the_lowest_behind_the_given_one",),
+    ),
+    Mutant(
+        "a published last add confirmed counts as an entry",
+        "a bookie whose entries are missing is shown as complete, or the other way round",
+        "return max((header.entry_id for header in walk(reply.body[:size])), default=-1)",
+        "return max((header.last_add_confirmed for header in walk(reply.body)), default=-1)",
+        ("tests/cluster/test_inspection.py::test_each_bookie_tells_its_last_entry",),
+    ),
+    Mutant(
+        "a closed standard stream stays closed",
+        "what is printed goes to whatever got its descriptor, or the command dies in an assertion",
+        "_open_closed_streams()\ntry:",
+        "try:",
+        (f"{PROCESS}test_a_standard_stream_that_is_closed_is_empty",),
+    ),
+    Mutant(
+        "the library is loaded before Ctrl-C is heeded",
+        "Ctrl-C while the command is being loaded is answered with a traceback",
+        "TYPE_CHECKING = False  # for which",
+        "TYPE_CHECKING = True  # for which",
+        (f"{PROCESS}test_nothing_is_loaded_before_ctrl_c_is_heeded",),
+    ),
+    Mutant(
+        "a cluster may be made inside another one's tree",
+        "two clusters name the same nodes",
+        'if await store.exists(f"{above}/{paths.INSTANCE_ID}"):',
+        "if False:",
+        ("tests/cluster/test_metadata_ledgers.py::test_a_cluster_inside_anothers_tree_is_refused",),
+    ),
+    Mutant(
+        "a bookie may advertise an address that nobody can connect to",
+        "the bookie is registered, and no client reaches it",
+        "if _is_wildcard(host) or advertised == 0:",
+        "if advertised == 0:",
+        ("tests/unit/test_config.py::test_refusals_are_one_line_and_name_their_place",),
+    ),
+]

@@ -1,0 +1,216 @@
+"""Defects in what is made of metadata writes whose outcome is unknown, and of servers that lag behind."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_OUTCOMES = "tests/unit/metadata/test_outcomes.py"
+_EDGES = "tests/unit/metadata/test_edges.py"
+_IN_DOUBT = "tests/unit/client/test_unknown_outcomes.py"
+_CLOSING = "tests/unit/client/test_closing_write.py"
+_LAGGING = "tests/unit/client/test_lagging_metadata.py"
+_RECOVERY = "tests/unit/client/test_recovery.py"
+_REFUSALS = "tests/cluster/test_zookeeper_refusals.py"
+_NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_not_name"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a read-back that fails ends a write as an error, which says that nothing was written",
+        "an acknowledged entry is cut off when the ledger is recovered",
+        "try:\n"
+        "    await store.sync(path)\n"
+        "    return await read_if_there(store, path)\n"
+        "except BookKeeperError as error:\n"
+        "    return Unknown(error)",
+        "await store.sync(path)\nreturn await read_if_there(store, path)",
+        (f"{_OUTCOMES}::test_a_put",),
+    ),
+    Mutant(
+        "a lost connection counts as a write that was not sent",
+        "an acknowledged entry is cut off when the ledger is recovered",
+        "return Unknown(error) if error.outcome_unknown else NotDone(error)",
+        "return NotDone(error)",
+        (f"{_OUTCOMES}::test_a_put", f"{_OUTCOMES}::test_what_is_certain_is_true_whatever_happens"),
+    ),
+    Mutant(
+        "a second attempt that is not sent makes the first one certain",
+        "an acknowledged entry is cut off when the ledger is recovered",
+        "return Unknown(outcome.error) if doubt else outcome",
+        "return outcome",
+        (f"{_OUTCOMES}::test_a_put", f"{_OUTCOMES}::test_a_create", f"{_OUTCOMES}::test_a_delete"),
+    ),
+    Mutant(
+        "equal bytes found by a write that was refused at once count as its own",
+        "of two who write from the same version, both believe that they were first",
+        "return Changed() if unknown is None else await _whose_value(store, path, data, expected_version)",
+        "return await _whose_value(store, path, data, expected_version)",
+        (f"{_OUTCOMES}::test_a_put",),
+    ),
+    Mutant(
+        "equal bytes count as this write's own at whatever version they are",
+        "a client goes on with a version that isn't the node's",
+        "if found[1] != expected_version + 1:",
+        "if found[1] <= expected_version:",
+        (f"{_OUTCOMES}::test_a_put",),
+    ),
+    Mutant(
+        "a value that was replaced since counts as one that was never there",
+        "a creation that was done is denied, and done again",
+        "return Exists(operation.path) if found is not None and found[1] == 0 else Overtaken()",
+        "return Exists(operation.path)",
+        (f"{_OUTCOMES}::test_a_create", f"{_EDGES}::test_creating_a_ledger"),
+    ),
+    Mutant(
+        "equal bytes found by a creation that was refused at once count as its own",
+        "two clients believe that they have made the same node",
+        "if unknown is None or result.index != 0:",
+        "if result.index != 0:",
+        (f"{_OUTCOMES}::test_a_create",),
+    ),
+    Mutant(
+        "the refusal of another operation of the transaction is taken for that of the node itself",
+        "what was refused is said to be in doubt",
+        "if unknown is None or result.index != 0:",
+        "if unknown is None:",
+        (f"{_OUTCOMES}::test_a_create_below_a_node_that_is_missing_or_together_with_one_that_is_refused",),
+    ),
+    Mutant(
+        "a deletion whose reply was lost finds nothing, and says that there was nothing",
+        "who deletes a ledger is told that there is no such ledger",
+        "return Missing(path) if unknown is None else Gone()",
+        "return Missing(path)",
+        (f"{_OUTCOMES}::test_a_delete",),
+    ),
+    Mutant(
+        "a deletion that is refused after one with an unknown outcome is certain",
+        "a node that was deleted and has come back is said to have been there all the time",
+        "return Changed() if unknown is None else Overtaken()",
+        "return Changed()",
+        (f"{_OUTCOMES}::test_a_delete", f"{_OUTCOMES}::test_a_node_with_nodes_below_is_not_deleted"),
+    ),
+    Mutant(
+        "a deletion of a cookie is tried again",
+        "a bookie that came back meanwhile loses its new cookie",
+        "outcome = await delete_certainly(store, paths.cookie(root, bookie_id), expected_version, attempts_max=1)",
+        "outcome = await delete_certainly(store, paths.cookie(root, bookie_id), expected_version, attempts_max=5)",
+        (f"{_EDGES}::test_a_cookie_is_deleted_once",),
+    ),
+    Mutant(
+        "a writer takes a change of its ensemble with an unknown outcome for one that was not stored",
+        "an acknowledged entry is cut off when the ledger is recovered",
+        "case Unknown():\n    doubt = True\ncase _:",
+        "case Unknown():\n    return False\ncase _:",
+        (_NOTHING_IS_ACKNOWLEDGED,),
+    ),
+    Mutant(
+        "a writer that can't send its change again forgets that the first attempt may have been stored",
+        "an acknowledged entry is cut off when the ledger is recovered",
+        "case NotDone():\n    if not doubt:\n        return False",
+        "case NotDone():\n    return False",
+        (_NOTHING_IS_ACKNOWLEDGED,),
+    ),
+    Mutant(
+        "a second close that sends nothing makes the first one certain",
+        "the application believes that its ledger is open, and it is closed",
+        "closed = doubted(closed, self._end_in_doubt)",
+        "pass",
+        (f"{_IN_DOUBT}::test_a_writer_whose_closing_write_is_in_doubt_says_so_until_it_is_known",),
+    ),
+    Mutant(
+        "a ledger is closed whatever version it is at",
+        "somebody else's change of the metadata is overwritten, a recovery's among them",
+        "outcome = await catalog.write(closed, version)",
+        "outcome = await catalog.write(closed, (await catalog.read(ledger_id))[1])",
+        (
+            f"{_CLOSING}::test_it_keeps_what_somebody_else_has_written",
+            f"{_CLOSING}::test_a_writer_never_closes_what_somebody_is_recovering",
+        ),
+    ),
+    Mutant(
+        "a closing write that may have been replaced since counts as refused when it can't be looked at",
+        "the application believes that its ledger is open, and it is closed",
+        "return doubted(NotDone(error), isinstance(outcome, Overtaken))",
+        "return NotDone(error)",
+        (f"{_CLOSING}::test_what_is_said_of_it_is_no_more_than_is_known",),
+    ),
+    Mutant(
+        "a mark that may have been replaced since counts as refused when it can't be looked at",
+        "whoever recovers believes that the writer goes on, and it is fenced",
+        "raise told(doubted(NotDone(error), isinstance(outcome, Overtaken)), ledger_id=ledger_id) from error",
+        "raise told(NotDone(error), ledger_id=ledger_id) from error",
+        (f"{_CLOSING}::test_whoever_marks_a_ledger_is_told_whether_the_mark_may_be_there",),
+    ),
+    Mutant(
+        "a recovery takes any length that the writer published for that of the last entry",
+        "the ledger is closed with a wrong length",
+        "if self._explicit[0] == last:",
+        "if self._explicit[0] >= 0:",
+        (f"{_RECOVERY}::test_the_length_that_a_writer_published_is_that_of_its_entry_alone",),
+    ),
+    Mutant(
+        "a server that lags behind is believed when it knows of no ledger",
+        "a ledger that exists is denied",
+        "await store.sync(path)\nfound = await read_if_there(store, path)",
+        "found = await read_if_there(store, path)",
+        (
+            f"{_LAGGING}::test_a_ledger_that_a_lagging_server_does_not_know_of_is_there",
+            f"{_LAGGING}::test_a_cluster_and_a_cookie_that_a_lagging_server_does_not_know_of_are_there",
+        ),
+    ),
+    Mutant(
+        "a listing is what a server that lags behind knows",
+        "ledgers that exist are not listed",
+        "await self._store.sync(self._root)",
+        "pass",
+        (f"{_LAGGING}::test_a_ledger_that_a_lagging_server_does_not_know_of_is_there[list]",),
+    ),
+    Mutant(
+        "a ledger whose creation is cancelled stays",
+        "ledgers that nobody knows of gather in the metadata",
+        'self._runtime.spawn(self._take_back(ledger, new.node), name=f"take back ledger {new.ledger_id}")',
+        "pass",
+        (f"{_IN_DOUBT}::test_a_creation_that_is_cancelled_leaves_no_ledger",),
+    ),
+    Mutant(
+        "the ledger that is taken back may be somebody else's",
+        "a ledger vanishes",
+        "if isinstance(found, Answer) and found.value == (ledger.data, 0):",
+        "if isinstance(found, Answer):",
+        (f"{_EDGES}::test_only_what_was_made_is_taken_back",),
+    ),
+    Mutant(
+        "a new ledger that somebody has changed at once counts as an id that was taken",
+        "one call makes two ledgers, one of which nobody knows of",
+        "return Unknown(MetadataConflictError(what, ledger_id=new.ledger_id))",
+        "continue",
+        (f"{_EDGES}::test_creating_a_ledger",),
+    ),
+    Mutant(
+        "a bookie whose registration got lost once gives up",
+        "a bookie does not start, or stays unregistered",
+        "doubt = True\nif self._runtime.clock.monotonic() >= deadline:",
+        "doubt = True\nif True:",
+        (f"{_EDGES}::test_a_registration_survives_lost_connections",),
+    ),
+    Mutant(
+        "what is told to one caller of a session that has ended is told to all of them",
+        "a read is said to have an unknown outcome",
+        "raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all",
+        "raise self._fatal",
+        (f"{_EDGES}::test_every_call_of_a_session_that_has_ended_gets_an_error_of_its_own",),
+    ),
+    Mutant(
+        "a server that does not answer counts as one that is not there",
+        "nobody waits for a server that is slow to start",
+        "if not _is_refusal(error):",
+        "if False:",
+        (f"{_REFUSALS}::test_one_server_that_is_silent_is_reason_to_wait",),
+    ),
+    Mutant(
+        "a session that is running gives up when its servers are away for a second",
+        "every restart of ZooKeeper ends all clients",
+        "self._refused_timeout_s = None  # from now on, servers that are away are waited for",
+        "pass",
+        (f"{_REFUSALS}::test_servers_that_go_away_later_are_waited_for",),
+    ),
+]

@@ -1,0 +1,107 @@
+"""Finds the code that a mutant changes and writes the changed file; says why where it can't."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests import mutants
+
+from . import Mutant
+
+NO_AREAS = {"planting", "running", "__main__"}
+
+
+class DoesNotApply(Exception):  # noqa: N818 - it is about the mutant
+    """The mutant has to be written anew; the text says why."""
+
+
+class Place(NamedTuple):
+    """Where a mutant's `find` is: in `lines` lines from `first` on, between `before` and `after` in those."""
+
+    path: Path
+    first: int  # from 0
+    lines: int
+    before: str
+    after: str
+
+
+def all_mutants() -> list[Mutant]:
+    """Those of every area, in the order of their modules."""
+    found: list[Mutant] = []
+    for module in pkgutil.iter_modules(mutants.__path__):
+        if module.name not in NO_AREAS:
+            found += importlib.import_module(f"{mutants.__name__}.{module.name}").MUTANTS
+    twice = [name for name, count in Counter(mutant.name for mutant in found).items() if count > 1]
+    if twice:
+        raise DoesNotApply(f"two mutants are called {twice[0]!r}")
+    return found
+
+
+def locate(mutant: Mutant, source: Path) -> Place:
+    """The one place in all modules below `source`. Blanks at the ends of lines don't count.
+
+    Where there are whole lines that match, parts of other lines are not looked at.
+    """
+    wanted = "\n".join(line.strip() for line in mutant.find.strip().splitlines())
+    if not wanted:
+        raise DoesNotApply("`find` is empty")
+    places = [place for path in sorted(source.rglob("*.py")) for place in _places(wanted, path)]
+    places = [place for place in places if not place.before + place.after] or places
+    if len(places) != 1:
+        where = ", ".join(f"{place.path.relative_to(source)}:{place.first + 1}" for place in places)
+        raise DoesNotApply(f"`find` occurs {len(places)} times" + (f": {where}" if where else ""))
+    return places[0]
+
+
+def _places(wanted: str, path: Path) -> Iterator[Place]:
+    text = "\n".join(line.strip() for line in path.read_text(encoding="utf-8").splitlines()) + "\n"
+    start = text.find(wanted)
+    while start >= 0:
+        end = start + len(wanted)
+        before = text[text.rfind("\n", 0, start) + 1 : start]
+        after = text[end : text.index("\n", end)]
+        yield Place(path, text.count("\n", 0, start), wanted.count("\n") + 1, before, after)
+        start = text.find(wanted, start + 1)
+
+
+def changed(mutant: Mutant, place: Place) -> str:
+    """The text of the file with the mutant in it: Python that differs."""
+    before = place.path.read_text(encoding="utf-8")
+    lines = before.splitlines()
+    first = lines[place.first]
+    indent = first[: len(first) - len(first.lstrip())]
+    new = place.before + textwrap.dedent(mutant.replace.strip("\n")) + place.after
+    lines[place.first : place.first + place.lines] = textwrap.indent(new, indent).splitlines()
+    after = "\n".join(lines) + "\n"
+    try:
+        same = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+    except SyntaxError as e:
+        raise DoesNotApply(f"with it, {place.path.name} is no Python: {e.msg} in line {e.lineno}") from None
+    if same:
+        raise DoesNotApply("it changes nothing")
+    return after
+
+
+def plant(mutant: Mutant, source: Path) -> None:
+    """Change the one file below `source`."""
+    place = locate(mutant, source)
+    place.path.write_text(changed(mutant, place), encoding="utf-8")
+
+
+def check_test_id(node_id: str, root: Path) -> None:
+    """Whether there is a test of that name, without collecting anything."""
+    path, *names = node_id.split("::")
+    if not (root / path).exists():
+        raise DoesNotApply(f"there is no {path}")
+    for name in names:
+        function = name.partition("[")[0]
+        text = (root / path).read_text(encoding="utf-8")
+        if f"def {function}(" not in text and f"class {function}" not in text:
+            raise DoesNotApply(f"{path} has no {function}")

@@ -1,0 +1,103 @@
+"""Spark: reading, planning, the export and the Java process behind it."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+READING = "tests/spark/test_spark_reading.py::"
+PLANNING = "tests/spark/test_spark_planning.py::"
+LOCK = "tests/spark/test_spark_lock.py::"
+JVM = "tests/spark/test_spark_jvm.py::"
+EXPORT = "tests/spark/test_spark_export.py::"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "spark: damage ends a partition quietly",
+        "rows vanish from queries and exports",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if self._options.fail_on_data_loss:\n        raise",
+        "except __import__('bkpy').DigestMismatchError:\n    return\n"
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if self._options.fail_on_data_loss:\n        raise",
+        (READING + "test_damaged_entries_always_are_an_error",),
+    ),
+    Mutant(
+        "spark: damage counts as data loss",
+        "with failOnDataLoss=false, rows vanish that are there",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if self._options.fail_on_data_loss:",
+        "except (NoSuchLedgerError, NoSuchEntryError, __import__('bkpy').DigestMismatchError):\n"
+        "    if self._options.fail_on_data_loss:",
+        (READING + "test_damaged_entries_always_are_an_error",),
+    ),
+    Mutant(
+        "spark: a partition may end early",
+        "rows vanish when a read ends before its last entry",
+        "_check(part, expected, part.last + 1)",
+        "pass",
+        (READING + "test_entries_that_are_missing_or_come_twice_are_an_error",),
+    ),
+    Mutant(
+        "spark: the order of entries is only asserted",
+        "rows vanish where workers run without assertions",
+        'if found != expected:\n    raise CorruptDataError(\n        f"the read went on,',
+        'assert found == expected\nif False:\n    raise CorruptDataError(\n        f"the read went on,',
+        (READING + "test_so_they_are_where_python_runs_without_assertions",),
+    ),
+    Mutant(
+        "spark: the end of a striped ledger is not planned",
+        "the last entry of every striped ledger is missing",
+        "first, last = max(start, fragment_first), min(end, fragment_end) - 1",
+        "first, last = max(start, fragment_first), min(end, fragment_end) - 1\n"
+        "last -= fragment_end == count and metadata.write_quorum < metadata.ensemble_size",
+        (PLANNING + "test_a_striped_ledger_is_planned_to_its_last_entry",),
+    ),
+    Mutant(
+        "spark: the last range of each striped fragment is short",
+        "the last entry of every fragment of a striped ledger is missing",
+        "for low, high in pairwise(whole.first + whole.entries * i // count for i in range(count + 1)):\n"
+        "    yield EntryRange(whole.ledger_id, low, high - 1,",
+        "for low, high in pairwise(whole.first + whole.entries * i // count for i in range(count + 1)):\n"
+        "    yield EntryRange(whole.ledger_id, low, high - 1 - (count > 1 and high > whole.last),",
+        (PLANNING + "test_a_striped_ledger_is_planned_to_its_last_entry",),
+    ),
+    Mutant(
+        "spark: ledgers with a password are left out unasked",
+        "an export of all ledgers lacks some and says nothing",
+        "if refused and not options.skip_unauthorized:",
+        "if refused and options.ledgers is not None:",
+        (PLANNING + "test_every_ledger_with_another_password_is_named_or_left_out",),
+    ),
+    Mutant(
+        "spark: the lock on an export's directory outlives its holder",
+        "a directory is refused for ever after an export died",
+        "Create(node, json.dumps(owner).encode(), ephemeral=True)",
+        "Create(node, json.dumps(owner).encode())",
+        (LOCK + "test_the_lock_of_a_dead_process_is_forgotten",),
+    ),
+    Mutant(
+        "spark: spellings of one directory have locks of their own",
+        "two exports write into one directory",
+        "return Path(unquote(parts.path) if is_uri(to) else to).resolve().as_uri()",
+        "return Path(unquote(parts.path) if is_uri(to) else to).absolute().as_uri()",
+        (LOCK + "test_every_spelling_of_a_target_is_one",),
+    ),
+    Mutant(
+        "spark: a lost lock goes unnoticed",
+        "an export that was cut off for long writes beside its successor",
+        "if state is SessionState.EXPIRED:\n    self._lose()",
+        "if state is SessionState.EXPIRED:\n    pass",
+        (LOCK + "test_a_lost_lock_is_told_and_fails_what_it_was_for",),
+    ),
+    Mutant(
+        "spark: what others wrote beside an export goes unnoticed",
+        "rows are there twice, with _SUCCESS and a summary",
+        "if len(writes_of(there)) > 1:",
+        "if len(writes_of(there)) > len(there):",
+        (EXPORT + "test_of_two_exports_of_two_clusters_the_later_fails",),
+    ),
+    Mutant(
+        "spark: the guard ends only the command itself",
+        "what a start script has started stays when its program dies",
+        "os.killpg(command.pid, signal.SIGKILL)  # also what a shell has left behind",
+        "command.kill()",
+        (JVM + "test_what_a_shell_leaves_behind_is_killed",),
+    ),
+]

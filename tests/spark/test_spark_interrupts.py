@@ -1,0 +1,127 @@
+"""Whatever ends an export or the demo, at whatever moment, ends its Java process as well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark.conftest import Ledgers
+
+pytestmark = pytest.mark.timeout(900)
+
+INTERVAL_S = 0.01
+
+
+class Program:
+    """A `bkpy` command, and every process that it has started, known by a variable that they all inherit."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._mark = f"BKPY_TEST_{uuid.uuid4().hex}".encode()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bkpy", *map(str, arguments)],
+            env=environment | {"TEST_MARK": self._mark.decode()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            # What runs in a shell's background ignores Ctrl-C, and so would all that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def commands(self) -> dict[int, str]:
+        """By process id; without the program itself and without what has ended."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == self.process.pid:
+                continue
+            try:
+                if self._mark in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended, or not ours
+                continue
+        return found
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()[1].decode()
+            time.sleep(INTERVAL_S)
+
+    def runs(self, *names: str) -> bool:
+        return any(name in command for command in self.commands().values() for name in names)
+
+    def end(self) -> tuple[int, str]:
+        """Status and standard error, when all its processes have ended."""
+        stderr = self.process.communicate()[1].decode()
+        while self.commands():
+            time.sleep(INTERVAL_S)
+        return self.process.returncode, stderr
+
+
+@pytest.fixture
+def export(ledgers: Ledgers, tmp_path: Path) -> Iterator[Program]:
+    program = Program("export", "--connect", ledgers.uri, "--ledgers", ledgers.plain, "--to", tmp_path / "out")
+    yield program
+    for pid in (*program.commands(), program.process.pid):
+        if program.process.poll() is None or pid != program.process.pid:
+            os.kill(pid, signal.SIGKILL)
+
+
+def moment(program: Program, target: Path, name: str) -> Callable[[], bool]:
+    """Whether the program has got that far. Some moments are so short that the next one counts, too."""
+    return {
+        "guard": lambda: program.runs("jvm_guard"),
+        "launcher": lambda: program.runs("org.apache.spark.launcher.Main", "SparkSubmit"),
+        "java": lambda: program.runs("SparkSubmit"),
+        "workers": lambda: program.runs("pyspark.daemon"),
+        "writing": lambda: (target / "_temporary").exists(),
+    }[name]
+
+
+slow = pytest.mark.exhaustive
+MOMENTS = [
+    "launcher",
+    "java",
+    pytest.param("guard", marks=slow),
+    pytest.param("workers", marks=slow),
+    pytest.param("writing", marks=slow),
+]
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_ctrl_c_leaves_no_process(export: Program, tmp_path: Path, name: str) -> None:
+    export.wait_for(moment(export, tmp_path / "out", name))
+    os.killpg(export.process.pid, signal.SIGINT)
+    assert export.end() == (130, f"bkpy: interrupted; {tmp_path / 'out'} holds no complete export\n")
+
+
+@pytest.mark.parametrize("name", ["java", *(pytest.param(name, marks=slow) for name in ("launcher", "writing"))])
+def test_sigterm_leaves_no_process(export: Program, tmp_path: Path, name: str) -> None:
+    export.wait_for(moment(export, tmp_path / "out", name))
+    export.process.send_signal(signal.SIGTERM)
+    assert export.end() == (143, f"bkpy: terminated; {tmp_path / 'out'} holds no complete export\n")
+
+
+@pytest.mark.parametrize("name", ["java", *(pytest.param(name, marks=slow) for name in ("launcher", "writing"))])
+def test_sigkill_leaves_no_process(export: Program, tmp_path: Path, name: str) -> None:
+    export.wait_for(moment(export, tmp_path / "out", name))
+    export.process.send_signal(signal.SIGKILL)
+    assert export.end() == (-signal.SIGKILL, "")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["launcher", "java"])
+def test_ctrl_c_ends_the_demo_with_all_its_processes(tmp_path: Path, name: str) -> None:
+    program = Program("demo", "--dir", tmp_path / "demo")
+    program.wait_for(moment(program, tmp_path, name))
+    os.killpg(program.process.pid, signal.SIGINT)
+    status, stderr = program.end()
+    assert status == 130
+    assert stderr.splitlines()[-1] == f"bkpy: interrupted; the demo in {tmp_path / 'demo'} was not finished"

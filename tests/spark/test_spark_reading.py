@@ -1,0 +1,89 @@
+"""What a task makes of the blocks it reads: every entry once and in order, or an error, without any cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructField, StructType
+
+from bkpy.client.block import Block
+from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
+from bkpy.spark import source
+from bkpy.spark.options import SourceOptions
+from bkpy.spark.planning import EntryRange
+from bkpy.spark.schema import TYPES
+from bkpy.spark.source import LedgerSourceReader
+from spark.test_spark_batches import block_of
+
+
+def entries_read(
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: list[Block],
+    error: BookKeeperError | None = None,
+    *,
+    fail_on_data_loss: bool = True,
+) -> list[int]:
+    """The ids of entries that a task for 0..9 yields, whose blocks are these and then this error."""
+
+    async def some(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
+        for block in blocks:
+            yield block
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(source, "_blocks", some)
+    options = SourceOptions("zk://127.0.0.1:2181/ledgers", (3,), fail_on_data_loss=fail_on_data_loss)
+    reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
+    made = reader.read(InputPartition(EntryRange(3, 0, 9, 100)))
+    return [entry_id for batch in made for entry_id in batch.column(0).to_pylist()]
+
+
+def blocks(*sizes: int) -> list[Block]:
+    firsts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [block_of([b"x"] * size, 3, first) for size, first in zip(sizes, firsts, strict=True)]
+
+
+def test_all_entries_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert entries_read(monkeypatch, blocks(4, 5, 1)) == list(range(10))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize("before", [(), (4,), (4, 6)])
+def test_damaged_entries_always_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, before: tuple[int, ...], fail_on_data_loss: bool
+) -> None:
+    damage = DigestMismatchError("no replica is intact", ledger_id=3, entry_id=sum(before))
+    with pytest.raises(DigestMismatchError, match="no replica is intact"):
+        entries_read(monkeypatch, blocks(*before), damage, fail_on_data_loss=fail_on_data_loss)
+
+
+@pytest.mark.parametrize("lost", [NoSuchEntryError("gone"), NoSuchLedgerError("gone")])
+def test_what_was_deleted_is_an_error_unless_that_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, lost: BookKeeperError
+) -> None:
+    with pytest.raises(type(lost), match="gone"):
+        entries_read(monkeypatch, blocks(4), lost)
+    assert entries_read(monkeypatch, blocks(4), lost, fail_on_data_loss=False) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("found", [blocks(4), blocks(4, 5, 1)[::2], blocks(4, 6)[1:], [*blocks(4), *blocks(4)], []])
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_entries_that_are_missing_or_come_twice_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, found: list[Block], fail_on_data_loss: bool
+) -> None:
+    with pytest.raises(CorruptDataError, match="ledger 3, entry"):
+        entries_read(monkeypatch, found, fail_on_data_loss=fail_on_data_loss)
+
+
+def test_so_they_are_where_python_runs_without_assertions() -> None:
+    script = (
+        "from bkpy.spark.planning import EntryRange; from bkpy.spark.source import _check; "
+        "_check(EntryRange(3, 0, 9, 100), 4, 10)"
+    )
+    done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True)
+    assert done.returncode == 1
+    assert b"CorruptDataError: the read went on, or ended, at entry 10 [ledger 3, entry 4]" in done.stderr

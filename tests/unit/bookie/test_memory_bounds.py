@@ -1,0 +1,122 @@
+"""What a bookie holds in memory for its connections, when they hang or its disks do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.unit.bookie.raw import Raw, add, frame
+
+from bkpy.protocol.messages import Op, Status
+
+KEY = b"k" * 32
+FRAME_BYTES = 200_000
+
+
+def present(*ledger_ids: int) -> bytes:
+    return frame(Op.PRESENT, [list(ledger_ids), [KEY] * len(ledger_ids)])
+
+
+async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    bytes_max = 3 * FRAME_BYTES
+    await cluster.start(
+        "a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES, tick_s=0.02, frame_stall_timeout_s=1.0
+    )
+    server = cluster.server("a")
+    hung = [await Raw.connect(cluster) for _ in range(20)]
+    large = add(1, payload=bytes(FRAME_BYTES))
+    for raw in hung:
+        raw.send(large[: FRAME_BYTES // 2])
+    await eventually(lambda: server.receiving.wanted)
+    assert server.receiving.used <= bytes_max + FRAME_BYTES + 1000
+    living = await Raw.connect(cluster)
+    living.send(present(1), add(1, correlation_id=10))
+    assert (await living.reply(10))[1] == Status.OK  # what is small goes on meanwhile
+    living.send(add(1, 1, payload=bytes(FRAME_BYTES), correlation_id=11))
+    assert (await living.reply(11))[1] == Status.OK
+    await eventually(lambda: cluster.connections("a") == [living.near])
+    await eventually(lambda: server.receiving.used == 0)
+    for raw in (living, *hung):
+        raw.close()
+    await cluster.stop()
+
+
+async def test_a_busy_connection_that_falls_silent_holds_next_to_nothing(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start("a", tick_s=0.02)
+    server = cluster.server("a")
+    raw = await Raw.connect(cluster)
+    raw.send(present(1))
+    for i in range(20):
+        raw.send(add(1, i, payload=bytes(FRAME_BYTES), correlation_id=10 + i))
+        assert (await raw.reply(10 + i))[1] == Status.OK
+    await eventually(lambda: server.receiving.used == 0)
+    raw.send(add(1, 20, correlation_id=50))
+    assert (await raw.reply(50))[1] == Status.OK
+    raw.close()
+    await cluster.stop()
+
+
+async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = InProcess(tmp_path)
+    bytes_max = 2 * FRAME_BYTES
+    await cluster.start("a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES)
+    server, storage = cluster.server("a"), cluster.storage("a")
+    go_on, states = asyncio.Event(), storage.states
+
+    async def held(ids: object) -> object:
+        await go_on.wait()
+        return await states(ids)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage, "states", held)
+    raws = [await Raw.connect(cluster) for _ in range(4)]
+    for ledger_id, raw in enumerate(raws):
+        raw.send(present(ledger_id))
+        raw.send(*(add(ledger_id, i, payload=bytes(10_000), correlation_id=10 + i) for i in range(60)))
+    await eventually(lambda: server.receiving.exhausted and all(raw.near._pauses for raw in raws))
+    waiting = sum(size for raw in raws for size, _ in raw.near.backlog._waiting)
+    assert waiting <= 2 * bytes_max + len(raws) * 20_000  # each of them may fill what it has
+    go_on.set()
+    for raw in raws:
+        assert [(await raw.reply(10 + i))[1] for i in range(60)] == [Status.OK] * 60
+    await eventually(lambda: not any(raw.near.backlog.busy for raw in raws))
+    for raw in raws:
+        raw.close()
+    await eventually(lambda: server.receiving.used == 0)
+    await cluster.stop()
+
+
+async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start("a")
+    storage = cluster.storage("a")
+    writer, reader = await Raw.connect(cluster), await Raw.connect(cluster)
+    writer.send(present(1), add(1, correlation_id=10))
+    assert (await writer.reply(10))[1] == Status.OK
+    other = await Raw.connect(cluster)
+    other.send(present(1), add(1, correlation_id=10))
+    assert (await other.reply(10))[1] == Status.OK
+    storage.full = True
+    writer.send(add(1, 1, correlation_id=11))
+    assert (await writer.reply(11))[1] == Status.OK  # it had come before anybody knew
+    assert "memory" in writer.near._pauses
+    assert "memory" in other.near._pauses  # it writes, too, and hasn't tried
+    newcomers = [await Raw.connect(cluster) for _ in range(3)]  # greeted, all of them
+    received = [raw.near.received_bytes for raw in newcomers]
+    for raw in newcomers:
+        raw.send(present(1), add(1, 2, payload=bytes(FRAME_BYTES), correlation_id=12))
+    reader.send(frame(Op.READ, [0, 1, 0, 0, 100], correlation_id=12))
+    assert (await reader.reply(12))[1][0] == Status.OK  # who only reads does so
+    assert [raw.near.received_bytes for raw in newcomers] == received
+    storage.full = False
+    for callback in storage.on_space:
+        callback()
+    async with asyncio.timeout(DEADLINE_S):
+        for raw in newcomers:
+            assert (await raw.reply(12))[1] == Status.OK
+    for raw in (writer, reader, other, *newcomers):
+        raw.close()
+    await cluster.stop()

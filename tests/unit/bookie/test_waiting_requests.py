@@ -1,0 +1,127 @@
+"""Requests that wait hold nothing of what their connection receives into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.in_process import InProcess, eventually
+from tests.unit.bookie.raw import Raw, add, frame
+
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.receive_buffer import ChunkPool, _unused
+
+KEY = b"k" * 32
+LEDGER = 5
+REQUESTS: dict[str, Callable[[int], bytes]] = {
+    "long poll": lambda i: frame(Op.WAIT_LAC, [LEDGER, 10, True, 60_000], correlation_id=i),
+    "read": lambda i: frame(Op.READ, [0, LEDGER, 0, 0, 100], correlation_id=i),
+    "fence": lambda i: frame(Op.READ_LAC, [int(Flags.RECOVERY), LEDGER], correlation_id=i),
+    "force": lambda i: frame(Op.FORCE, [LEDGER], correlation_id=i),
+    "key": lambda i: frame(Op.PRESENT, [[LEDGER], [KEY]], correlation_id=i),
+}
+# What comes in between and is done with at once.
+FILLER = frame(Op.FORCE, [], b"x" * 3000, correlation_id=1)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
+    local = InProcess(tmp_path)
+    await local.start("a", receive_chunk_bytes_min=4096, receive_chunk_bytes_max=4096, receive_room_bytes_min=1000)
+    yield local
+    await local.stop()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_requests_that_wait_hold_none_of_their_connections_memory(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    chunks: list[bytearray] = []
+    take = ChunkPool.take
+
+    def remember(self: ChunkPool, size: int) -> bytearray:
+        chunks.append(take(self, size))
+        return chunks[-1]
+
+    monkeypatch.setattr(ChunkPool, "take", remember)
+    storage = cluster.storage("a")
+    held = asyncio.Event()
+
+    def holding(function: Any) -> Any:
+        async def wait_first(*args: Any) -> Any:
+            await held.wait()
+            return await function(*args)
+
+        return wait_first
+
+    for method in ("states", "read"):
+        monkeypatch.setattr(storage, method, holding(getattr(storage, method)))
+    raw = await Raw.connect(cluster)
+    server = cluster.server("a")
+    for i in range(20):
+        raw.send(REQUESTS[name](100 + i), FILLER)
+        assert (await raw.reply(1))[1][0] == Status.BAD_REQUEST
+    raw.send(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=99))
+    await eventually(lambda: len(server.waiters.by_ledger) >= 1)
+    kept = [chunk for chunk in {id(chunk): chunk for chunk in chunks}.values() if not _unused(chunk)]
+    assert len(kept) <= 2, f"{len(kept)} chunks are kept by 20 requests"  # what is received into, on either side
+    held.set()
+    raw.close()
+
+
+async def test_entries_stay_where_they_were_received(cluster: InProcess) -> None:
+    """They are not copied once more on their way to the disk."""
+    raw = await Raw.connect(cluster)
+    raw.send(frame(Op.PRESENT, [[LEDGER], [KEY]]), add(LEDGER, 0, correlation_id=10), add(LEDGER, 1, correlation_id=11))
+    assert [(await raw.reply(i))[1] for i in (10, 11)] == [Status.OK, Status.OK]
+    frames = [body for _, body in cluster.storage("a").shards[0].active.frames]
+    assert len(frames) == 2
+    assert all(isinstance(body, memoryview) for body in frames)
+    assert frames[0].obj is frames[1].obj  # type: ignore[union-attr]
+    raw.close()
+
+
+async def test_what_one_bookie_waits_for_is_bounded_over_all_connections(cluster: InProcess) -> None:
+    cluster.settings["requests_in_flight_total_max"] = 5
+    await cluster.restart("a")
+    first, second = await Raw.connect(cluster), await Raw.connect(cluster)
+    first.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in range(10, 14)))
+    await eventually(lambda: cluster.server("a").requests == 4)
+    second.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in (20, 21)))
+    _, head = await second.reply(21)
+    assert head == [
+        Status.TOO_MANY_REQUESTS,
+        "1 requests of this connection and 5 of all are in flight, which is the limit",
+    ]
+    first.close()
+    await eventually(lambda: cluster.server("a").requests == 1)
+    second.send(frame(Op.READ, [0, 6, 0, 0, 100], correlation_id=22))
+    assert (await second.reply(22))[1][0] == Status.OK
+    second.close()
+    await eventually(lambda: cluster.server("a").requests == 0)
+
+
+async def test_answers_that_are_not_read_are_bounded_over_all_connections_and_end(tmp_path: Path) -> None:
+    """A client that reads nothing keeps others waiting for a while only."""
+    cluster = InProcess(tmp_path)
+    await cluster.start("a", answers_at_once=1, tick_s=0.05, reply_stall_timeout_s=0.3, handshake_timeout_s=60.0)
+    silent, other = await Raw.connect(cluster), await Raw.connect(cluster)
+    silent.send(frame(Op.PRESENT, [[LEDGER], [KEY]]))
+    payload = b"x" * 3_000_000
+    for i in range(5):
+        silent.send(add(LEDGER, i, payload=payload, correlation_id=10 + i))
+        assert (await silent.reply(10 + i))[1] == Status.OK
+    silent._reader._transport.pause_reading()  # type: ignore[attr-defined]
+    silent.send(*(frame(Op.READ, [0, LEDGER, i, i, 100], correlation_id=20 + i) for i in range(5)))
+    server = cluster.server("a")
+    await eventually(lambda: server.answers.locked() and "writing" in silent.near._pauses)
+    other.send(frame(Op.READ, [0, LEDGER, 0, 0, 100], correlation_id=30))
+    assert (await other.reply(30))[1][0] == Status.OK
+    assert silent.near.lost
+    assert cluster.connections("a") == [other.near]
+    await eventually(lambda: not server.answers.locked())
+    other.close()
+    await cluster.stop()

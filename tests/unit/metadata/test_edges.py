@@ -1,0 +1,311 @@
+"""What users are told when a connection is lost while a cluster, a ledger, a cookie or a registration is made."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.in_process import DEADLINE_S
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
+
+from bkpy.config import client_settings
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    ClientClosedError,
+    ConfigError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchClusterError,
+)
+from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
+from bkpy.metadata.cookies import delete_cookie, read_cookie, write_cookie
+from bkpy.metadata.ledgers import Created
+from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.outcome import NotDone, Unknown
+from bkpy.metadata.registration import BookieInfo, Registration
+from bkpy.metadata.store import Create, Delete, Put
+from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.runtime import real_runtime
+
+ROOT = "/ledgers"
+COOKIE = json.dumps({"bookie_id": "b", "address": "h:1", "instance_id": "i"}).encode()
+
+
+def builder(token: str) -> Callable[[int], LedgerMetadata]:
+    def build(ledger_id: int) -> LedgerMetadata:
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState.OPEN,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            digest="crc32c",
+            ledger_key=bytes(32),
+            fragments=(Fragment(0, ("a", "b", "c")),),
+            created_ms=0,
+            owner_token=token,
+        )
+
+    return build
+
+
+@pytest.fixture
+def store() -> Troubled:
+    return Troubled(MemoryStore(real_runtime()))
+
+
+@pytest.fixture
+async def cluster(store: Troubled) -> Cluster:
+    """A cluster with one ledger, so that no partition is missing."""
+    made = await init_cluster(store, ROOT)
+    assert isinstance(await made.catalog.create(builder("first")), Created)
+    return made
+
+
+async def error_of(call: Awaitable[Any]) -> BookKeeperError:
+    with pytest.raises(BookKeeperError) as failure:
+        await call
+    return failure.value
+
+
+# --- a cluster ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "unknown"),
+    [
+        ([AWAY], MetadataUnavailableError, False),  # already above the root
+        ([None, None, AWAY], MetadataUnavailableError, False),
+        ([None, None, REPLY_LOST, AWAY], MetadataUnavailableError, True),
+        ([None, None, REPLY_LOST, None, AWAY], MetadataUnavailableError, True),
+        ([None, None, REPLY_LOST, CLOSED], ClientClosedError, True),
+        ([None, None, REPLY_LOST, "changes"], MetadataConflictError, True),
+        ([None, None, "deletes"], MetadataConflictError, False),
+    ],
+)
+async def test_making_a_cluster(store: Troubled, script: list[Any], kind: type, unknown: bool) -> None:
+    instance_id, root = Somebody(store._tree, f"{ROOT}/INSTANCEID"), Somebody(store._tree, ROOT)
+    acts = {"changes": instance_id.puts(b"another"), "deletes": root.deletes}
+    store.script.extend([acts.get(turn, turn) for turn in script])
+    error = await error_of(init_cluster(store, ROOT))
+    assert (type(error), error.outcome_unknown) == (kind, unknown)
+    assert not store.script
+
+
+async def test_a_cluster_is_there_if_its_makers_connection_was_lost_or_somebody_was_first(store: Troubled) -> None:
+    store.script.extend([None, None, REPLY_LOST])
+    made = await init_cluster(store, ROOT)
+    assert (await open_cluster(store, ROOT)).instance_id == made.instance_id
+    error = await error_of(init_cluster(store, ROOT))
+    assert isinstance(error, ConfigError)
+    assert "already under /ledgers" in error.message
+
+
+# --- a ledger -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ([AWAY], NotDone),
+        ([REPLY_LOST, AWAY], NotDone),  # of the id
+        ([None, AWAY], NotDone),
+        ([None, REPLY_LOST, AWAY], Unknown),
+        ([None, REPLY_LOST, None, AWAY], Unknown),
+        ([None, REPLY_LOST, "changes"], Unknown),
+        ([None, REPLY_LOST, None, "deletes"], Unknown),
+        ([None, REPLY_LOST], Created),
+        ([None, "creates"], Created),  # with the next id
+        ([None, REQUEST_LOST, "creates"], Created),
+    ],
+)
+async def test_creating_a_ledger(store: Troubled, cluster: Cluster, script: list[Any], expected: type) -> None:
+    path = cluster.catalog.path_of(1)
+    theirs = builder("theirs")(1).encode()
+    somebody = Somebody(store._tree, path)
+    acts = {"changes": somebody.puts(theirs), "creates": somebody.creates(theirs), "deletes": somebody.deletes}
+    store.script.extend([acts.get(turn, turn) for turn in script])
+    outcome = await cluster.catalog.create(builder("ours"))
+    assert type(outcome) is expected
+    assert not store.script
+    if isinstance(outcome, Created):
+        assert await cluster.catalog.read(outcome.metadata.ledger_id) == (outcome.metadata, 0)
+        assert outcome.metadata.ledger_id == (2 if "creates" in script else 1)
+    elif isinstance(outcome, Unknown):
+        assert outcome.error.ledger_id == 1
+    else:
+        assert path not in store._tree._nodes
+
+
+async def test_ids_that_are_all_taken(store: Troubled) -> None:
+    settings = client_settings(ledger_id_attempts_max=2, ledger_id_pause_max_s=0.001)
+    made = await init_cluster(store, ROOT, settings=settings)
+    assert isinstance(await made.catalog.create(builder("first")), Created)
+    for ledger_id in (1, 2):
+        store._tree.apply(Create(made.catalog.path_of(ledger_id), b"by hand"), 0)
+    outcome = await made.catalog.create(builder("ours"))
+    assert isinstance(outcome, NotDone)
+    assert "2 new ledger ids in a row were taken" in outcome.error.message
+    assert (await store.children(f"{ROOT}/idgen-long/HOB-0000000000")) == []
+
+
+@pytest.mark.parametrize("theirs", [True, False], ids=["somebody else's", "changed by somebody"])
+async def test_only_what_was_made_is_taken_back(store: Troubled, cluster: Cluster, theirs: bool) -> None:
+    """The creation is cancelled before its answer; meanwhile somebody has made, or changed, the ledger of that id."""
+    path, tree = cluster.catalog.path_of(1), store._tree
+    multi, sent = store.multi, asyncio.Event()
+
+    async def held(operations: Any) -> Any:
+        if not theirs:
+            await multi(operations)
+        sent.set()
+        await asyncio.Event().wait()
+
+    store.multi = held  # type: ignore[method-assign]
+    creating = asyncio.create_task(cluster.catalog.create(builder("ours")))
+    await sent.wait()
+    value = builder("theirs")(1).encode()
+    tree.apply(Create(path, value) if theirs else Put(path, value, 0), 0)
+    creating.cancel()
+    await asyncio.wait([creating])
+    taking_back = [task for task in asyncio.all_tasks() if task.get_name() == "take back ledger 1"]
+    assert len(taking_back) == 1
+    await asyncio.wait(taking_back, timeout=DEADLINE_S)
+    assert tree.node(path).data == value
+    assert (await store.children(f"{ROOT}/idgen-long/HOB-0000000000")) == []
+
+
+async def test_a_cluster_that_was_removed_under_a_client(store: Troubled, cluster: Cluster) -> None:
+    for path in sorted((path for path in store._tree._nodes if path != "/"), key=len, reverse=True):
+        store._tree.apply(Delete(path), 0)
+    outcome = await cluster.catalog.create(builder("ours"))
+    assert isinstance(outcome, NotDone)
+    assert isinstance(outcome.error, NoSuchClusterError)
+
+
+# --- a cookie -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [None, 0], ids=["the first", "another"])
+async def test_writing_a_cookie(store: Troubled, cluster: Cluster, known: int | None) -> None:
+    somebody = Somebody(store._tree, f"{ROOT}/cookies/b")
+    if known is not None:
+        somebody.creates(b"{}")()
+    for script, kind, unknown in (
+        ([AWAY], MetadataUnavailableError, False),
+        ([REQUEST_LOST, AWAY], MetadataUnavailableError, True),
+        ([somebody.creates(b"{}") if known is None else somebody.puts(b"{}")], MetadataConflictError, False),
+    ):
+        store.script.extend(script)
+        error = await error_of(write_cookie(store, ROOT, "b", COOKIE, known))
+        assert (type(error), error.outcome_unknown, error.bookie) == (kind, unknown, "b")
+    somebody.deletes()
+    if known is None:
+        store.script.extend([REPLY_LOST, somebody.puts(b"{}")])
+        error = await error_of(write_cookie(store, ROOT, "b", COOKIE, None))
+        assert (type(error), error.outcome_unknown) == (MetadataConflictError, True)
+        error = await error_of(write_cookie(store, "/elsewhere", "b", COOKIE, None))
+        assert isinstance(error, NoSuchClusterError)
+    else:
+        error = await error_of(write_cookie(store, ROOT, "b", COOKIE, known))
+        assert isinstance(error, MetadataConflictError)
+        assert "deleted" in error.message
+
+
+async def test_a_cookie_is_deleted_once(store: Troubled, cluster: Cluster) -> None:
+    """The bookie may come back, and write another one, before a second attempt."""
+    await write_cookie(store, ROOT, "b", COOKIE, None)
+    somebody = Somebody(store._tree, f"{ROOT}/cookies/b")
+    store.script.extend([REPLY_LOST, somebody.creates(b"another")])
+    error = await error_of(delete_cookie(store, ROOT, "b", 0))
+    assert (type(error), error.outcome_unknown, error.bookie) == (MetadataUnavailableError, True, "b")
+    assert await read_cookie(store, ROOT, "b") == (b"another", 0)
+    error = await error_of(delete_cookie(store, ROOT, "b", 7))
+    assert isinstance(error, MetadataConflictError)
+    await delete_cookie(store, ROOT, "b", 0)
+    assert isinstance(await error_of(delete_cookie(store, ROOT, "b")), BookieUnavailableError)
+
+
+# --- a registration -------------------------------------------------------------------------------------------------
+
+B = BookieInfo("b", "h:1")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [[], [REQUEST_LOST], [REPLY_LOST], [REQUEST_LOST, None, REPLY_LOST]],
+    ids=lambda script: ", ".join(map(str, script)),
+)
+async def test_a_registration_survives_lost_connections(store: Troubled, cluster: Cluster, script: list[Any]) -> None:
+    registration = Registration(store, ROOT, B, real_runtime())
+    store.script.extend(script)
+    await registration.register()
+    assert await store.exists(f"{ROOT}/available/b")
+    await registration.set_free_bytes(7)
+    assert json.loads((await store.get(f"{ROOT}/available/b"))[0])["free_bytes"] == 7
+    await registration.unregister()
+    assert not await store.exists(f"{ROOT}/available/b")
+
+
+@pytest.mark.parametrize(
+    ("script", "unknown"),
+    [([AWAY], False), ([None, AWAY], False), ([REPLY_LOST, AWAY], True), ([REQUEST_LOST, None, CLOSED], True)],
+)
+async def test_a_registration_that_fails_says_why(
+    store: Troubled, cluster: Cluster, script: list[Any], unknown: bool
+) -> None:
+    store.script.extend(script)
+    error = await error_of(Registration(store, ROOT, B, real_runtime()).register())
+    assert isinstance(error, MetadataUnavailableError | ClientClosedError)
+    assert error.outcome_unknown == unknown
+
+
+async def test_a_registration_without_a_cluster(store: Troubled) -> None:
+    error = await error_of(Registration(store, ROOT, B, real_runtime()).register())
+    assert (type(error), error.bookie) == (NoSuchClusterError, "b")
+
+
+async def test_a_registration_gives_up_when_its_outcome_stays_unknown(store: Troubled, cluster: Cluster) -> None:
+    store.session_timeout_s = 0.0
+    store.script.extend([REPLY_LOST])
+    error = await error_of(Registration(store, ROOT, B, real_runtime()).register())
+    assert (error.outcome_unknown, error.bookie) == (True, "b")
+
+
+@pytest.mark.parametrize("lost", [AWAY, REPLY_LOST])
+async def test_leaving_without_the_store_is_an_error(store: Troubled, cluster: Cluster, lost: str) -> None:
+    registration = Registration(store, ROOT, B, real_runtime())
+    await registration.register()
+    store.script.extend([None, lost])  # the look, and the deletion
+    error = await error_of(registration.unregister())
+    assert (type(error), error.outcome_unknown) == (MetadataUnavailableError, lost == REPLY_LOST)
+
+
+async def test_a_node_that_can_not_be_brought_up_to_date_is_an_error(store: Troubled, cluster: Cluster) -> None:
+    registration = Registration(store, ROOT, B, real_runtime())
+    await registration._publish()
+    registration.info = dataclasses.replace(B, free_bytes=9)
+    for script, unknown in (([None, None, AWAY], False), ([None, None, REPLY_LOST], True)):
+        store.script.extend(script)  # the creation, the look, the replacement
+        error = await error_of(registration._publish())
+        assert (error.outcome_unknown, error.bookie) == (unknown, "b")
+    await registration._publish()
+    assert json.loads((await store.get(f"{ROOT}/available/b"))[0])["free_bytes"] == 9
+
+
+# --- a session ------------------------------------------------------------------------------------------------------
+
+
+async def test_every_call_of_a_session_that_has_ended_gets_an_error_of_its_own() -> None:
+    """What one caller is told of its call must not be told to another."""
+    store = ZooKeeperStore([("127.0.0.1", 1)], real_runtime())
+    await store.close()
+    errors = [await error_of(store.get("/")) for _ in range(2)]
+    assert errors[0] is not errors[1]
+    assert all(isinstance(error, ClientClosedError) and not error.outcome_unknown for error in errors)

@@ -1,0 +1,224 @@
+"""Memory of a bookie whose disks are slower than its clients: that it is full is told, flushes go on, and it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkpy.protocol.records import RecordCodec
+from bkpy.runtime import real_runtime
+from bkpy.storage.ledger_storage import LedgerStorage
+
+from .support import INSTANCE, KEY, SMALLEST, Batch, Host, add, read_all
+from .support import settings as bookie_settings
+
+TURNS = 200  # of the loop, after which whatever can go on without the stalled disk has ended
+PAYLOAD = b"x" * 2000
+
+
+class Stall:
+    """Holds up what a worker is given, from `begin` to `end`; order is kept."""
+
+    def __init__(self, worker: Any) -> None:
+        self._run = worker.run
+        self._held: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+        self._on = False
+        worker.run = self.run
+
+    def begin(self) -> None:
+        self._on = True
+
+    def end(self) -> None:
+        self._on = False
+        for future, function, args in self._held:
+            asyncio.ensure_future(self._run(function, *args)).add_done_callback(
+                lambda done, future=future: future.set_result(done.result())
+            )
+        self._held.clear()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if not self._on:
+            return self._run(function, *args)  # type: ignore[no-any-return]
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._held.append((future, function, args))
+        return future
+
+
+async def turns(count: int = TURNS) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def known(storage: LedgerStorage, ledger_id: int = 1) -> None:
+    await storage.states((ledger_id,))
+    await add(storage, Batch(ledger_id, 0))
+    await storage.checkpoint()
+    await turns()
+
+
+def check_full(storage: LedgerStorage, host: Host) -> None:
+    """`full` says what is."""
+    used = any(shard.memory_bytes >= 2 * storage.generation_bytes_max for shard in storage.shards)
+    queued = any(journal.queued_bytes >= host.settings.journal_queue_bytes_max for journal in storage.journals)
+    assert storage.full == (used or queued)
+
+
+@pytest.mark.parametrize("journals", [1, 2])
+async def test_a_stalled_journal_is_told_and_holds_up_no_flush(journals: int) -> None:
+    host = Host(settings=bookie_settings(journals=journals, memtable_bytes_max=100_000, journal_queue_bytes_max=50_000))
+    storage = await host.boot()
+    await known(storage)
+    stall = Stall(storage.journals[-1]._worker)
+    ledger_id = 2 * journals - 1  # of the last journal
+    told: list[bool] = []
+    storage.on_space.append(lambda: told.append(storage.full))
+    stall.begin()
+    futures, highest, full_at = [], 0, -1
+    for i in range(1, 300):
+        futures.append(add(storage, Batch(ledger_id, i, payload=PAYLOAD)))
+        check_full(storage, host)
+        if storage.full and full_at < 0:
+            full_at = storage.unsynced_bytes
+        await turns(50)  # a flush is done in this, and nobody who comes again and again is kept from it
+        highest = max(highest, storage.memory_bytes)
+    assert 50_000 <= full_at < 50_000 + 2200, "at the first add that was too much"
+    assert storage.full
+    assert highest < 2 * 100_000, "flushes go on"
+    assert host.reports.checkpoints > 5
+    assert not told
+    assert not any(future.done() for future in futures)
+    stall.end()
+    await asyncio.gather(*futures)
+    assert told == [False]
+    assert not storage.full
+    await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    first = 0 if ledger_id == 1 else 1
+    assert set((await read_all(storage, ledger_id, 0, 299))[0]) == set(range(first, 300))
+
+
+async def test_a_checkpoint_does_not_wait_for_a_stalled_journal_and_its_files_go_later() -> None:
+    host = Host(settings=bookie_settings(journal_max_backups=0, journal_recycled_files_max=0))
+    storage = await host.boot()
+    for i in range(6):
+        await add(storage, Batch(1, i, payload=b"x" * 900_000))
+    assert len(host.journal_files()) == 6
+    stall = Stall(storage.journals[0]._worker)
+    stall.begin()
+    late = add(storage, Batch(1, 6))
+    for _ in range(3):
+        checkpoint = asyncio.ensure_future(storage.checkpoint())
+        await turns()
+        assert checkpoint.done()
+    assert len(host.journal_files()) == 6
+    stall.end()
+    await late
+    await turns()
+    assert len(host.journal_files()) == 1
+    await storage.checkpoint()
+    assert set((await read_all(storage, 1, 0, 9))[0]) == set(range(7))
+    await storage.close()
+
+
+async def test_full_memtables_are_told_and_end() -> None:
+    host = Host(settings=bookie_settings(ledgers=2, memtable_bytes_max=200_000))
+    storage = await host.boot()
+    await known(storage)
+    told: list[bool] = []
+    storage.on_space.append(lambda: told.append(storage.full))
+    stall = Stall(storage.shards[1]._flush_worker)
+    stall.begin()
+    for i in range(1, 300):
+        await add(storage, Batch(1, i, payload=PAYLOAD))
+        check_full(storage, host)
+        if storage.full:
+            break
+    assert 200_000 <= storage.shards[1].memory_bytes < 200_000 + 2300, "both generations of that shard"
+    assert not told
+    stall.end()
+    await turns()
+    assert told == [False]
+    assert not storage.full
+    assert set((await read_all(storage, 1, 0, 299))[0]) == set(range(i + 1))
+
+
+async def test_fences_and_published_confirmations_are_flushed_before_they_fill_memory() -> None:
+    host = Host(settings=bookie_settings(memtable_bytes_max=20_000))
+    storage = await host.boot()
+    before = host.reports.checkpoints
+    for ledger_id in range(200):
+        await storage.fence(ledger_id, KEY)
+        assert storage.memory_bytes < 2 * 20_000
+    assert host.reports.checkpoints > before + 2
+
+
+async def test_fences_count_as_queued() -> None:
+    host = Host(settings=bookie_settings(journal_queue_bytes_max=2000))
+    storage = await host.boot()
+    await known(storage)
+    stall = Stall(storage.journals[0]._worker)
+    stall.begin()
+    fences = [asyncio.ensure_future(storage.fence(i, KEY)) for i in range(2, 200)]
+    await turns()
+    assert storage.full
+    publishing = asyncio.ensure_future(storage.set_explicit_lac(1, RecordCodec(1).explicit_lac(0, 1)))
+    await turns()
+    check_full(storage, host)
+    stall.end()
+    await asyncio.gather(*fences, publishing)
+    assert not storage.full
+
+
+async def test_a_failed_journal_queues_nothing() -> None:
+    host = Host(settings=bookie_settings(journal_queue_bytes_max=1))
+    storage = await host.boot()
+    await known(storage)
+    host.disk.fail_at(1, 5, operation="pwritev", path="journal")
+    add(storage, Batch(1, 1, payload=PAYLOAD))
+    assert storage.full
+    await asyncio.wait([storage.failed])
+    assert storage.unsynced_bytes == 0
+    storage.release()
+
+
+async def test_the_smallest_bounds_make_room_again_and_again() -> None:
+    host = Host(settings=bookie_settings(journals=2, ledgers=2, **SMALLEST))
+    storage = await host.boot()
+    for i in range(20):
+        await storage.states((i % 3,))
+        space = asyncio.Event()
+        storage.on_space[:] = [space.set]
+        future = add(storage, Batch(i % 3, i, payload=PAYLOAD))
+        assert storage.full
+        await future
+        if storage.full:
+            await space.wait()
+        assert not storage.full
+    await storage.close()
+
+
+async def test_full_memory_on_real_threads(tmp_path: Path) -> None:
+    settings = bookie_settings(str(tmp_path), memtable_bytes_max=100_000)
+    storage = await LedgerStorage.open(settings, real_runtime(), instance_id=INSTANCE, expected_cookie=None)
+    space = asyncio.Event()
+    storage.on_space.append(space.set)
+    let_go = threading.Event()
+    storage.shards[0]._flush_worker.run(let_go.wait)
+    futures = []
+    while not storage.full:
+        futures.append(add(storage, Batch(1, len(futures), payload=b"x" * 20_000)))
+    assert 200_000 <= storage.memory_bytes < 200_000 + 21_000
+    await asyncio.gather(*futures)
+    assert storage.full
+    let_go.set()
+    await space.wait()
+    assert not storage.full
+    await storage.checkpoint()
+    assert storage.memory_bytes == 0
+    await storage.close()

@@ -1,0 +1,42 @@
+"""What is a password in a file, and what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bkpy.errors import ConfigError
+from bkpy.password_file import read_password
+from bkpy.spark import options
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n", b" \t\n", b"\n\n\n", b"\r", b"\x0b\x0c"])
+def test_a_file_without_a_password_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    for read in (read_password, options.read_password):
+        with pytest.raises(ConfigError, match=r"holds no password \[file .*secret\]"):
+            read(str(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "password"),
+    [
+        (b"s3cret", b"s3cret"),
+        (b"s3cret\n", b"s3cret"),
+        (b"s3cret\r\n", b"s3cret"),
+        (b"s3cret\r", b"s3cret"),
+        (b" two words \n\n", b" two words \n"),
+        (b"\xff\x00\n", b"\xff\x00"),
+    ],
+)
+def test_one_line_break_at_the_end_does_not_count(tmp_path: Path, content: bytes, password: bytes) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    assert read_password(str(file)) == options.read_password(str(file)) == password
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"can't be read: No such file or directory \[file .*none\]"):
+        read_password(str(tmp_path / "none"))
