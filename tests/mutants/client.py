@@ -15,7 +15,7 @@ _CONNECTIONS: Final = _UNIT + "test_connections.py::"
 _IDLE: Final = _UNIT + "test_idle_writers.py::"
 _LIFETIME: Final = _UNIT + "test_lifetime.py::"
 _ARGUMENTS: Final = _UNIT + "test_bad_arguments.py::"
-_OUTCOMES: Final = _UNIT + "test_unknown_outcomes.py::"
+_OUTCOMES: Final = _UNIT + "test_appends_in_doubt.py::"
 _SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
 
 MUTANTS: list[Mutant] = [

@@ -15,7 +15,6 @@ import bkpy
 from bkpy.client.flights import SentFlight
 from bkpy.errors import MetadataUnavailableError
 from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Status
 
 PATIENT = {"add_timeout_s": 2 * DEADLINE_S, "add_quorum_timeout_s": 2 * DEADLINE_S, "explicit_lac_interval_s": 0}
@@ -64,7 +63,7 @@ def held(cluster: InProcess, names: Any) -> Iterator[dict[str, Held]]:
 
 @pytest.mark.scenario(25)
 async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_are_replaced_too(
-    five: InProcess,
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bookies accept an entry while a third is being replaced, and one of those two is replaced next."""
     client = await five.client(**PATIENT)
@@ -73,16 +72,16 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
     await eventually(lambda: not any(peer._adds for peer in client._pool._peers.values()))
     first, second, _ = writer.ensemble
     spares = set("abcde") - set(writer.ensemble)
-    catalog = client._cluster.catalog
-    write = catalog.write
+    store = client._cluster.store
+    put = store.put
     arrived, go_on = asyncio.Event(), asyncio.Event()
 
-    async def hold(metadata: LedgerMetadata, version: int) -> int:
+    async def hold(*args: Any) -> int:
         arrived.set()
         await go_on.wait()
-        return await write(metadata, version)
+        return await put(*args)
 
-    catalog.write = hold  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "put", hold)
     with held(five, "abcde") as bookies:
         futures = []
         for data in (b"1", b"2"):
@@ -105,7 +104,7 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
             bookies[name].end()
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.gather(*futures) == [1, 2]
-    catalog.write = write  # type: ignore[method-assign]
+    monkeypatch.undo()
     await writer.close()
     assert await contents(client, writer.ledger_id) == [b"0", b"1", b"2"]
 
@@ -152,7 +151,9 @@ async def test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum(
     await writer.close()
 
 
-async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is_pending(four: InProcess) -> None:
+async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is_pending(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await four.client(
         add_timeout_s=2 * DEADLINE_S,
         add_quorum_timeout_s=0.2,
@@ -165,16 +166,16 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     four.hang(lost)
     await writer.append(b"1")
     await eventually(lambda: not client._flights.watched())
-    catalog = client._cluster.catalog
-    write, read = catalog.write, catalog.read
+    store = client._cluster.store
 
-    async def away(*args: Any, **options: Any) -> Any:
+    async def away(*args: Any) -> Any:
         raise MetadataUnavailableError("the store is away", outcome_unknown=True)
 
-    catalog.write = catalog.read = away  # type: ignore[method-assign,assignment]
+    for name in ("put", "get", "sync"):
+        monkeypatch.setattr(store, name, away)
     four.kill(lost)
     await eventually(lambda: writer._acks.frozen)
     await eventually(lambda: writer._error is not None)
     assert isinstance(writer._error, bkpy.QuorumTimeoutError)
-    catalog.write, catalog.read = write, read  # type: ignore[method-assign]
+    monkeypatch.undo()
     writer.abandon()
