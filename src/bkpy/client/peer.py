@@ -17,14 +17,15 @@ import enum
 import errno
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+from bkpy.client.connection import PeerConnection
 from bkpy.config import ClientSettings, split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBuffer
+from bkpy.protocol.receive_buffer import ChunkPool
 from bkpy.runtime import Runtime, descriptors_max
 
 log = logging.getLogger("bkpy.client")
@@ -49,47 +50,6 @@ class _State(enum.Enum):
     UP = enum.auto()
     DOWN = enum.auto()
     CLOSED = enum.auto()
-
-
-class _Connection(asyncio.BufferedProtocol):
-    """One TCP connection of a peer."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.transport: asyncio.Transport | None = None
-        self.receive = ReceiveBuffer(peer.reply_bytes_max, peer.chunks)
-        self.lost = asyncio.get_running_loop().create_future()
-        self._reason: Exception | None = None
-
-    def itself(self) -> _Connection:
-        return self
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Flow control is by `congested`: the transport takes whatever it is given. With no buffer allowed, it writes at
-        # once, and not only when everything else in this turn of the loop has run.
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one only by its methods
-        self.transport.set_write_buffer_limits(0)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.receive.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            for frame in self.receive.received(nbytes):
-                self.peer.received(self, frame)
-        except BookKeeperError as e:
-            self.abort(e)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.lost.done():
-            self.lost.set_result(exc)
-        self.peer.connection_lost(self, exc or self._reason)
-
-    def abort(self, error: BookKeeperError) -> None:
-        self._reason = Exception(error.message)
-        log.warning("closing the connection to bookie %s: %s", self.peer.bookie_id, error)
-        if self.transport is not None:
-            self.transport.abort()
 
 
 class Peer:
@@ -132,7 +92,7 @@ class Peer:
         self._next_id = next_id
         self._state = _State.IDLE
         self._error: BookKeeperError | None = None
-        self._connection: _Connection | None = None
+        self._connection: PeerConnection | None = None
         self._greeting: asyncio.Future[m.HelloReply] | None = None
         self._presented: set[int] = set()
         self._adds: dict[int, tuple[Add, int, float]] = {}
@@ -360,14 +320,14 @@ class Peer:
             await connection.lost
             await asyncio.sleep(shortest)  # a bookie that greets and hangs up at once is not asked in a tight loop
 
-    async def _connect_once(self) -> _Connection:
-        connection: _Connection | None = None
+    async def _connect_once(self) -> PeerConnection:
+        connection: PeerConnection | None = None
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 host, port = split_address(await self._address(self.bookie_id))
                 loop = asyncio.get_running_loop()
                 self._greeting = loop.create_future()
-                self._connection = connection = _Connection(self)
+                self._connection = connection = PeerConnection(self)
                 await loop.create_connection(connection.itself, host, port)
                 hello = m.pack([self._software, self._instance_id, self.bookie_id])
                 self._write(wire.encode(Op.HELLO, self._next_id(), hello))
@@ -393,12 +353,12 @@ class Peer:
         self.entry_bytes_max = max(0, min(reply.entry_bytes_max, m.payload_bytes_max(reply.frame_bytes_max)))
         return connection
 
-    def _drop(self, connection: _Connection | None) -> None:
+    def _drop(self, connection: PeerConnection | None) -> None:
         self._connection = None
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
 
-    def _came_up(self, connection: _Connection) -> None:
+    def _came_up(self, connection: PeerConnection) -> None:
         if connection.lost.done():
             return
         self._state = _State.UP
@@ -413,7 +373,7 @@ class Peer:
         for add, index in waiting:
             self._write_add(add, index)
 
-    def connection_lost(self, connection: _Connection, error: Exception | None) -> None:
+    def connection_lost(self, connection: PeerConnection, error: Exception | None) -> None:
         if connection is not self._connection:
             return
         self._connection = None
@@ -477,7 +437,7 @@ class Peer:
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
-    def received(self, connection: _Connection, frame: wire.Frame) -> None:
+    def received(self, connection: PeerConnection, frame: wire.Frame) -> None:
         if frame.opcode == Op.ADD | wire.REPLY:
             sent = self._adds.pop(frame.correlation_id, None)
             if sent is not None:

@@ -326,6 +326,35 @@ async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_no
     assert await contents(client, writer.ledger_id) == [b"0", bytes(60), bytes(10)]
 
 
+async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled in the turn of the loop in which there was room, before it has gone on."""
+    client = await cluster.client(write_window_bytes=100, write_window_entries=3)
+    writer = await client.create_ledger()
+    given_room: list[asyncio.Task[int]] = []
+    release = LedgerWriter._release
+
+    def release_and_cancel(self: LedgerWriter, size: int, count: int) -> None:
+        release(self, size, count)
+        if self._admitted:
+            while given_room:
+                given_room.pop().cancel()
+
+    monkeypatch.setattr(LedgerWriter, "_release", release_and_cancel)
+    for _ in range(5):  # each would take its part of the window along
+        first = writer.append_nowait(bytes(60))
+        given_room.append(asyncio.create_task(writer.append(bytes(60))))
+        behind = asyncio.create_task(writer.append(bytes(60)))
+        cancelled = given_room[0]
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.wait([first, cancelled, behind])
+        assert cancelled.cancelled()
+        assert first.result() + 1 == behind.result()
+        assert (writer._window_bytes, writer._window_entries) == (0, 0)
+    await writer.close()
+
+
 async def test_of_two_who_close_a_writer_one_may_be_cancelled(cluster: InProcess) -> None:
     client = await cluster.client()
     for at in count():

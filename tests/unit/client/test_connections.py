@@ -81,7 +81,7 @@ async def test_why_a_bookie_hung_up_is_told(cluster: InProcess) -> None:
     peer = client._pool.peer("a")
     await peer.connect()
     for connection in cluster.connections("a"):
-        connection._refuse(bkpy.ProtocolError("it makes no sense"))
+        connection.refuse(bkpy.ProtocolError("it makes no sense"))
     with pytest.raises(BookieUnavailableError, match="it makes no sense"):
         await peer.call(bkpy.protocol.messages.Op.READ_LAC, b"", timeout_s=DEADLINE_S)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
@@ -55,6 +56,7 @@ async def test_a_large_batch_is_cut(small: InProcess) -> None:
         assert await writer.append_batch(entries) == range(300)
         assert await asyncio.gather(*map(writer.append, entries)) == list(range(300, 600))
     assert never_lost(client)
+    assert not writer._told  # nothing was refused
     await writer.close()
     assert await contents(client, writer.ledger_id) == 2 * entries
 
@@ -125,7 +127,9 @@ async def test_the_largest_entry_fits_and_a_larger_one_fails_at_the_call(small: 
     assert never_lost(client)
 
 
-async def pending(cluster: InProcess, client: Client, entries: list[bytes]) -> tuple[bkpy.LedgerWriter, list[object]]:
+async def pending(
+    cluster: InProcess, client: Client, entries: list[bytes]
+) -> tuple[bkpy.LedgerWriter, list[asyncio.Future[int]]]:
     """A writer on a, b and c that needs all three, of which one hangs, and the futures of appends of one turn."""
     await client._pool.peer("d").connect()
     client._ensembles.failed("d")  # taken last
@@ -133,7 +137,7 @@ async def pending(cluster: InProcess, client: Client, entries: list[bytes]) -> t
     assert set(writer.ensemble) == set("abc")
     await writer.append(b"first")
     cluster.hang("a")
-    futures: list[object] = [writer.append_nowait(data) for data in entries]
+    futures = [writer.append_nowait(data) for data in entries]
     await asyncio.sleep(0)  # they leave
     return writer, futures
 
@@ -144,7 +148,7 @@ async def test_what_was_sent_to_others_is_cut_for_the_bookie_that_takes_their_pl
     writer, futures = await pending(mixed, client, entries)
     mixed.kill("a")
     async with asyncio.timeout(DEADLINE_S):
-        assert await asyncio.gather(*futures) == list(range(1, 41))  # type: ignore[arg-type]
+        assert await asyncio.gather(*futures) == list(range(1, 41))
     assert "d" in writer.ensemble
     assert client._pool.peer("d").epoch == 1
     with pytest.raises(bkpy.FrameTooLargeError):
@@ -161,7 +165,7 @@ async def test_a_bookie_that_can_not_take_what_is_pending_is_not_sent_it(mixed: 
     mixed.kill("a")
     with pytest.raises(bkpy.BookieUnavailableError, match=r"takes frames of \d+ bytes"):
         async with asyncio.timeout(DEADLINE_S):
-            await futures[0]  # type: ignore[misc]
+            await futures[0]
     assert client._pool.peer("d").epoch == 1
     writer.abandon()
 
@@ -213,3 +217,33 @@ async def test_a_ledger_without_an_entry_that_fits_says_so(small: InProcess) -> 
         await writer.append(b"x")
     await writer.close()
     await check_closed(client, writer.ledger_id, 0)
+
+
+async def test_a_batch_in_pieces_is_accepted_with_the_last_of_them(
+    mixed: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bookie that has come in answers the first frame, and keeps the others back."""
+    client = await mixed.client(add_timeout_s=2 * DEADLINE_S)
+    entries = [bytes([i]) * 25_000 for i in range(9)]  # one batch, of more bytes than d takes in one frame
+    writer, futures = await pending(mixed, client, entries)
+    storage = mixed.storage("d")
+    add_to_storage = storage.add
+    held: list[tuple[Any, ...]] = []
+    stored: list[Any] = []
+
+    def one(columns: Any, head: Any, body: Any, done: Callable[[], None]) -> None:
+        if stored:
+            held.append((columns, head, body, done))
+            return
+        stored.append(columns)
+        add_to_storage(columns, head, body, done)
+
+    monkeypatch.setattr(storage, "add", one)
+    mixed.kill("a")
+    await eventually(lambda: len(held) > 1 and len(client._pool.peer("d")._adds) == len(held))
+    assert not any(future.done() for future in futures)
+    for args in held:
+        add_to_storage(*args)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await asyncio.gather(*futures) == list(range(1, 10))
+    await writer.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
-from bkpy.bookie.connection import Connection
 from bkpy.client.connect import Client
 from bkpy.client.progress import Progress
 from bkpy.client.writer import LedgerWriter
@@ -84,16 +84,17 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
     await closed.append(b"x")
     await closed.close()
     go_on = asyncio.Event()
-    write_lac = Connection._write_lac
     at_bookies = 0
 
-    async def held(self: Connection, *args: Any) -> None:
+    async def held(set_explicit_lac: Any, *args: Any) -> None:
         nonlocal at_bookies
         at_bookies += 1
         await go_on.wait()
-        await write_lac(self, *args)
+        await set_explicit_lac(*args)
 
-    monkeypatch.setattr(Connection, "_write_lac", held)
+    for name in "abc":
+        storage = cluster.storage(name)
+        monkeypatch.setattr(storage, "set_explicit_lac", partial(held, storage.set_explicit_lac))
     tasks = spawned(client, monkeypatch)
     writers = [await client.create_ledger() for _ in range(WRITERS)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))

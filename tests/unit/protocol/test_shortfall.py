@@ -49,8 +49,9 @@ def test_what_is_accepted_later_is_not_lacking() -> None:
 def test_what_was_acknowledged_without_a_bookie_is_lacking_for_good() -> None:
     lacking = Shortfall()
     lacking.failed("a", 5, ABC)
-    lacking.sent_again("a", [batch(8)], 7)
-    lacking.accepted("a", batch(8))
+    again = batch(8)
+    lacking.sent_again("a", [again], 7)
+    lacking.accepted("a", again)
     assert lacking.up_to(9) == {"a": 5}
 
 

@@ -1,0 +1,242 @@
+"""The client: whose acknowledgements count, what is sent, what is asked again, what an idle writer costs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import Mutant
+
+_UNIT: Final = "tests/unit/client/"
+_COUNTED: Final = _UNIT + "test_counted_acknowledgements.py::"
+_FRAMES: Final = _UNIT + "test_frame_limits.py::"
+_LAC: Final = _UNIT + "test_last_add_confirmed.py::"
+_STATUSES: Final = _UNIT + "test_unknown_statuses.py::"
+_CONNECTIONS: Final = _UNIT + "test_connections.py::"
+_IDLE: Final = _UNIT + "test_idle_writers.py::"
+_LIFETIME: Final = _UNIT + "test_lifetime.py::"
+_ARGUMENTS: Final = _UNIT + "test_bad_arguments.py::"
+_OUTCOMES: Final = _UNIT + "test_appends_in_doubt.py::"
+_SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
+
+MUTANTS: list[Mutant] = [
+    # --- what counts --------------------------------------------------------------------------------------------------
+    Mutant(
+        "what was done during a change stays done though its bookies are replaced next",
+        "an entry is acknowledged with one living copy",
+        """            elif batch.done:
+                undone.append(batch)
+""",
+        "",
+        (_COUNTED + "test_what_was_done_during_a_change_is_pending_again_when_its_bookies_are_replaced_too",),
+    ),
+    Mutant(
+        "a replaced bookie's late answer counts",
+        "an entry is acknowledged that the bookies in the metadata don't have",
+        "            if batch not in released:\n                batch.owner.completed(batch)\n",
+        "            batch.owner.completed(batch)\n",
+        (_COUNTED + "test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum",),
+    ),
+    Mutant(
+        "the lowest last add confirmed is taken",
+        "acknowledged entries stay invisible",
+        "                self._view.advance(answer)\n",
+        "                if len(answered) == 1 or answer.entry_id < self._view.confirmed:\n"
+        "                    self._view.confirmed = answer.entry_id\n",
+        (_LAC + "test_the_highest_answer_counts_once_the_ack_quorums_are_represented",),
+    ),
+    Mutant(
+        "one bookie more is asked for last add confirmed than is needed",
+        "a ledger can't be opened while one of its bookies is away",
+        "if covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):",
+        "if covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum - 1):",
+        (_LAC + "test_the_highest_answer_counts_once_the_ack_quorums_are_represented",),
+    ),
+    Mutant(
+        "a last add confirmed is believed without its digest",
+        "readers see entries that were never acknowledged",
+        """    for header in walk(reply.body):
+        codec.check(reply.body, header.offset, header.end)
+        if best""",
+        """    for header in walk(reply.body):
+        if best""",
+        (_LAC + "test_a_damaged_last_add_confirmed_proves_nothing",),
+    ),
+    Mutant(
+        "an append that is cancelled when it is given room keeps it",
+        "the window shrinks until the writer hangs",
+        """                self._admitted -= 1
+                self._release(size, count)
+""",
+        "                self._admitted -= 1\n",
+        (_UNIT + "test_cancellation.py::test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on",),
+    ),
+    Mutant(
+        "a frozen writer is not watched",
+        "a writer whose change can't be stored, with nothing pending, never ends",
+        "        self._flights.watch(self)\n        changed = False\n",
+        "        changed = False\n",
+        (_COUNTED + "test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is_pending",),
+    ),
+    Mutant(
+        "an append's outcome is what the error's class says",
+        "an append that is in the ledger is reported as one that is not",
+        "self._fail_turn(turn, outcome_unknown=index < sent)",
+        "self._fail_turn(turn, outcome_unknown=error.outcome_unknown)",
+        (
+            _OUTCOMES + "test_what_one_bookie_refuses_for_good_another_may_have",
+            _OUTCOMES + "test_what_was_never_sent_is_known_not_to_be_in_the_ledger",
+        ),
+    ),
+    # --- what is lacking ----------------------------------------------------------------------------------------------
+    Mutant(
+        "a bookie that takes entries again lacks nothing",
+        "entries on fewer bookies than they should be on are not told of",
+        "        if first is None or first <= confirmed:\n",
+        "        if first is None:\n",
+        (_SHORTFALL + "test_what_was_acknowledged_without_a_bookie_is_lacking_for_good",),
+    ),
+    Mutant(
+        "a bookie of which one batch is accepted lacks nothing",
+        "entries on fewer bookies than they should be on are not told of",
+        """            awaited.discard(batch)
+            if not awaited:
+                del""",
+        """            awaited.discard(batch)
+            if True:
+                del""",
+        (_SHORTFALL + "test_what_is_accepted_later_is_not_lacking",),
+    ),
+    Mutant(
+        "a bookie that was replaced is forgotten",
+        "entries on fewer bookies than they should be on are not told of",
+        "for b, first in self._first.items() if b in metadata.fragment_of(first).bookies}",
+        "for b, first in self._first.items() if b in metadata.fragments[-1].bookies}",
+        (
+            _SHORTFALL + "test_a_bookie_that_was_replaced_lacks_what_is_still_its_own",
+            _UNIT + "test_under_replication.py::test_a_bookie_that_was_replaced_lacks_what_was_acknowledged_before",
+        ),
+    ),
+    # --- what is sent -------------------------------------------------------------------------------------------------
+    Mutant(
+        "a batch is cut by the client's own limit alone",
+        "appends fail, and all writers lose their bookies, where bookies take small frames",
+        "*(m.batches_bytes_max(peer.frame_bytes_max) for peer in peers)]",
+        "]",
+        (_FRAMES + "test_a_large_batch_is_cut",),
+    ),
+    Mutant(
+        "the heads of batches take no room",
+        "a turn of many writers costs all of them their bookies, where these take small frames",
+        "* HEADER_BYTES // (HEADER_BYTES + _BATCH_HEAD_BYTES)",
+        "* HEADER_BYTES // HEADER_BYTES",
+        (_FRAMES + "test_what_is_said_to_fit_fits",),
+    ),
+    Mutant(
+        "keys are presented in one frame, however many",
+        "a client of many ledgers loses its bookies, where these take small frames",
+        "count = m.keys_max(self.frame_bytes_max)",
+        "count = len(keys) or 1",
+        (_FRAMES + "test_so_are_the_keys_of_many_ledgers",),
+    ),
+    Mutant(
+        "what is sent once more is not cut",
+        "a bookie that takes smaller frames can't replace another",
+        "pieces = batch.sent.piece(batch).cut(bytes_max)",
+        "pieces = [batch.sent.piece(batch)]",
+        (_FRAMES + "test_what_was_sent_to_others_is_cut_for_the_bookie_that_takes_their_place",),
+    ),
+    Mutant(
+        "a batch that is sent in pieces is accepted with the first",
+        "an entry is acknowledged that too few bookies have",
+        "left = self._to_come.get(batch, 1) - 1",
+        "left = 0",
+        (_FRAMES + "test_a_batch_in_pieces_is_accepted_with_the_last_of_them",),
+    ),
+    Mutant(
+        "frames are sent that the bookie has said it doesn't take",
+        "one writer's pending batch costs all others the connection",
+        "if add.body_bytes + len(add.buffers[0]) > self.frame_bytes_max:",
+        "if add.body_bytes + len(add.buffers[0]) > 1 << 62:",
+        (_FRAMES + "test_bookies_that_come_back_with_a_smaller_limit",),
+    ),
+    Mutant(
+        "frames are written to a connection that is closing",
+        "a line in the log for each of them",
+        "if not transport.is_closing():  # else",
+        "if True:  # else",
+        (_CONNECTIONS + "test_nothing_is_written_to_a_connection_that_is_gone",),
+    ),
+    # --- what is asked again ------------------------------------------------------------------------------------------
+    Mutant(
+        "an attempt to connect that had begun before counts",
+        "a bookie that has just come back is taken for one that can't be reached",
+        "under_way = self._attempting and not again",
+        "under_way = self._attempting",
+        (_CONNECTIONS + "test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_before",),
+    ),
+    Mutant(
+        "a status that isn't known raises in the middle of an answer",
+        "a writer hears of a bookie that failed only when its quorum times out",
+        "                error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)\n                batch.owner",
+        "                error = m.error_of(m.status_of(code), ledger_id=batch.ledger_id, bookie=name)\n"
+        "                batch.owner",
+        (_STATUSES + "test_without_another_bookie_the_append_fails_and_says_why",),
+    ),
+    Mutant(
+        "a read that is refused is tried again",
+        "a bad request goes to every replica for as long as a read may take",
+        "return Answer(Kind.REFUSED, e.message)",
+        "return Answer(Kind.UNAVAILABLE, e.message)",
+        (_STATUSES + "test_a_read_that_all_bookies_refuse_is_asked_of_each_once",),
+    ),
+    Mutant(
+        "True is an id",
+        "what can't be meant is sent to bookies",
+        "    if type(value) is not int:  # a bool is one by inheritance, and a mistake\n",
+        "    if not isinstance(value, int):\n",
+        (_ARGUMENTS + "test_a_bad_id_is_refused_at_the_call",),
+    ),
+    Mutant(
+        "the last fragment ends at 2^62",
+        "a read of the highest ids is malformed, and costs all writers their connections",
+        "return fragments[-1], ENTRY_ID_MAX",
+        "return fragments[-1], 1 << 62",
+        (_ARGUMENTS + "test_the_highest_ids_there_can_be_harm_nobody",),
+    ),
+    # --- what idle writers cost ---------------------------------------------------------------------------------------
+    Mutant(
+        "all writers that pause publish at once",
+        "whatever else their client asks of bookies waits behind them",
+        "if waiting.tasks < self._in_flight_max:",
+        "if waiting.tasks < 1 << 62:",
+        (_IDLE + "test_thousands_that_pause_at_once_leave_room_for_reads",),
+    ),
+    Mutant(
+        "writers that have published are watched for ever",
+        "a client of many idle writers is busy with them",
+        "            if writer.busy():\n                self._active[writer] = None\n                continue\n",
+        "            self._active[writer] = None\n            if writer.busy():\n                continue\n",
+        (_IDLE + "test_a_restart_of_bookies_is_no_work_for_idle_writers",),
+    ),
+    Mutant(
+        "a writer's time counts from when it was last busy",
+        "an append after a long pause fails at once",
+        "        self._since = since\n        for writer",
+        "        self._since |= since\n        for writer",
+        (_IDLE + "test_time_counts_from_the_first_look_at_which_a_writer_was_busy",),
+    ),
+    Mutant(
+        "a writer at rest keeps its queues",
+        "an idle writer takes half as much memory again",
+        "        if not self._queue:\n            self._queue = AT_REST\n",
+        "        pass\n",
+        (_IDLE + "test_an_idle_writer_is_small",),
+    ),
+    Mutant(
+        "writers that were left open are not told of",
+        "a ledger waits for somebody to recover it, and nobody knows",
+        "if self._left_open and not self._closed:",
+        "if self._closed:",
+        (_LIFETIME + "test_a_client_that_is_closed_tells_of_writers_that_were_not",),
+    ),
+]
