@@ -126,7 +126,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a cluster may be made inside another one's tree",
         "two clusters name the same nodes",
-        'if await store.exists(f"{above}/{paths.INSTANCE_ID}"):',
+        'if await store.exists(f"{node}/{paths.INSTANCE_ID}"):',
         "if False:",
         ("tests/cluster/test_metadata_ledgers.py::test_a_cluster_inside_anothers_tree_is_refused",),
     ),

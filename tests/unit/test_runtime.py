@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,76 @@ def test_a_durable_write_takes_any_number_of_buffers(tmp_path: Path) -> None:
     file.write_durably([b"abc"], 0)
     file.close()
     assert (tmp_path / "file").read_bytes() == b"abc" + b"".join(buffers)
+
+
+class Kernel:
+    """Watches the system calls that write: what of a file would a power cut take?"""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, short: bool = False, refuses_flags: bool = False) -> None:
+        self.calls: list[str] = []
+        self.volatile = 0  # bytes that were written since the last sync
+        self._short = short
+        self._refuses_flags = refuses_flags
+        self._pwritev, self._pwrite, self._fdatasync = os.pwritev, os.pwrite, os.fdatasync
+        monkeypatch.setattr(os, "pwritev", self.pwritev)
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+        monkeypatch.setattr(os, "fdatasync", self.fdatasync)
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
+        self.calls.append(f"pwritev {flags}")
+        if flags and self._refuses_flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        data = b"".join(buffers)
+        if self._short:
+            self._short = False
+            data = data[: len(data) // 2]
+        done = self._pwritev(fd, [data], offset)
+        self.volatile += 0 if flags & os.RWF_DSYNC else done
+        return done
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        self.calls.append("pwrite")
+        done = self._pwrite(fd, data[: max(1, len(data) // 2)], offset)  # short again and again
+        self.volatile += done
+        return done
+
+    def fdatasync(self, fd: int) -> None:
+        self.calls.append("fdatasync")
+        self._fdatasync(fd)
+        self.volatile = 0
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("refuses_flags", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 1024, 1025, 3000])
+def test_a_durable_write_is_on_disk_whole_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, short: bool, refuses_flags: bool
+) -> None:
+    file = RealFiles().open(str(tmp_path / "file"), create=True)
+    buffers = [b"%d," % i for i in range(count)]
+    kernel = Kernel(monkeypatch, short=short, refuses_flags=refuses_flags)
+    for start in (5, 100_000):
+        file.write_durably(buffers, start)
+        assert kernel.volatile == 0, kernel.calls
+    file.close()
+    data = b"".join(buffers)
+    assert (tmp_path / "file").read_bytes()[5 : 5 + len(data)] == data
+    assert (tmp_path / "file").read_bytes()[100_000:] == data
+    if count <= 1024 and not short and not refuses_flags:
+        assert kernel.calls == [f"pwritev {os.RWF_DSYNC}"] * 2, "one system call each"
+    if refuses_flags:
+        assert kernel.calls.count(f"pwritev {os.RWF_DSYNC}") <= 1, "not asked for again"
+
+
+@pytest.mark.parametrize("count", [1, 1024, 3000])
+def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    file = RealFiles().open(str(tmp_path / "file"), create=True)
+    Kernel(monkeypatch, short=True)
+    buffers = [b"%d," % i for i in range(count)]
+    data = b"".join(buffers)
+    assert file.pwritev(buffers, 3) == len(data)
+    file.close()
+    assert (tmp_path / "file").read_bytes() == bytes(3) + data
 
 
 def test_a_durable_write_that_fails_says_why() -> None:

@@ -38,9 +38,9 @@ def check_size(name: str, size: Any) -> None:
 
 
 def check_bytes(name: str, value: Any) -> None:
-    """`ConfigError` unless it is bytes."""
+    """`ConfigError` unless it is bytes. The value isn't shown: it may be a password."""
     if not isinstance(value, bytes):
-        raise ConfigError(f"{name} must be bytes, not {_described(value)}")
+        raise ConfigError(f"{name} must be bytes, not {type(value).__name__}")
 
 
 def _check_whole(name: str, value: Any, ledger_id: int | None = None) -> None:

@@ -16,7 +16,7 @@ from bkpy.storage.ledger_storage import LastEntry
 LAST_ADD_CONFIRMED = 16  # the offset of its lowest byte in a record
 
 
-@pytest.mark.parametrize("bookies", permutations("abc"), ids="".join)
+@pytest.mark.parametrize("bookies", list(permutations("abc")), ids="".join)
 async def test_the_highest_answer_counts_once_the_ack_quorums_are_represented(
     cluster: InProcess, bookies: tuple[str, str, str]
 ) -> None:

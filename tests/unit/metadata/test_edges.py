@@ -80,13 +80,14 @@ async def error_of(call: Awaitable[Any]) -> BookKeeperError:
 @pytest.mark.parametrize(
     ("script", "kind", "unknown"),
     [
-        ([AWAY], MetadataUnavailableError, False),  # already above the root
-        ([None, None, AWAY], MetadataUnavailableError, False),
-        ([None, None, REPLY_LOST, AWAY], MetadataUnavailableError, True),
-        ([None, None, REPLY_LOST, None, AWAY], MetadataUnavailableError, True),
-        ([None, None, REPLY_LOST, CLOSED], ClientClosedError, True),
-        ([None, None, REPLY_LOST, "changes"], MetadataConflictError, True),
-        ([None, None, "deletes"], MetadataConflictError, False),
+        ([AWAY], MetadataUnavailableError, False),  # already while looking for a cluster above
+        ([None, AWAY], MetadataUnavailableError, False),
+        ([None, None, None, AWAY], MetadataUnavailableError, False),
+        ([None, None, None, REPLY_LOST, AWAY], MetadataUnavailableError, True),
+        ([None, None, None, REPLY_LOST, None, AWAY], MetadataUnavailableError, True),
+        ([None, None, None, REPLY_LOST, CLOSED], ClientClosedError, True),
+        ([None, None, None, REPLY_LOST, "changes"], MetadataConflictError, True),
+        ([None, None, None, "deletes"], MetadataConflictError, False),
     ],
 )
 async def test_making_a_cluster(store: Troubled, script: list[Any], kind: type, unknown: bool) -> None:
@@ -99,7 +100,7 @@ async def test_making_a_cluster(store: Troubled, script: list[Any], kind: type, 
 
 
 async def test_a_cluster_is_there_if_its_makers_connection_was_lost_or_somebody_was_first(store: Troubled) -> None:
-    store.script.extend([None, None, REPLY_LOST])
+    store.script.extend([None, None, None, REPLY_LOST])
     made = await init_cluster(store, ROOT)
     assert (await open_cluster(store, ROOT)).instance_id == made.instance_id
     error = await error_of(init_cluster(store, ROOT))

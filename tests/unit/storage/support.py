@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,3 +219,37 @@ class Host:
     def journal_files(self, number: int = 0) -> list[str]:
         directory = self.settings.journal_directories[number]
         return [f"{directory}/{name}" for name in self.disk.listdir(directory) if name.endswith(".txn")]
+
+
+class Stall:
+    """Holds up what a worker is given, from `begin` to `end`; order is kept."""
+
+    def __init__(self, worker: Any) -> None:
+        self._run = worker.run
+        self._held: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+        self._on = False
+        worker.run = self.run
+
+    def begin(self) -> None:
+        self._on = True
+
+    def end(self) -> None:
+        self._on = False
+        for future, function, args in self._held:
+            asyncio.ensure_future(self._run(function, *args)).add_done_callback(
+                lambda done, future=future: future.set_result(done.result())
+            )
+        self._held.clear()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if not self._on:
+            return self._run(function, *args)  # type: ignore[no-any-return]
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._held.append((future, function, args))
+        return future
+
+
+async def turns(count: int = 200) -> None:
+    """Let whatever can go on without a stalled worker end."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -17,7 +18,7 @@ from sim.disk import SimulatedCrash
 from sim.platter import Dirty, Fate
 from sim.store import SimStores
 
-from .support import KEY, Batch, Host, add, found_ids, payloads, read_all
+from .support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all, turns
 from .support import settings as bookie_settings
 
 MIB = 1 << 20
@@ -78,6 +79,92 @@ async def test_what_arrives_during_a_checkpoint_is_readable_and_survives() -> No
     storage = await host.boot()
     assert set((await read_all(storage, 1, 0, 9))[0]) == set(range(10))
     assert set((await read_all(storage, 2, 0, 0))[0]) == {0}
+
+
+@pytest.mark.parametrize("at", ["_look_up", "_blocks", "_verify"])
+async def test_a_checkpoint_in_the_middle_of_a_read_hides_nothing_from_it(at: str) -> None:
+    storage = await Host(settings=bookie_settings(block_bytes=1000)).boot()
+    await put(storage, Batch(1, 0, 5), Batch(1, 10, 5))
+    await storage.checkpoint()
+    await put(storage, Batch(1, 5, 5))
+    shard = storage.shards[0]
+    step = getattr(shard, at)
+
+    async def slow(*arguments: Any) -> Any:
+        setattr(shard, at, step)  # only this once
+        if at == "_look_up":
+            found = await step(*arguments)
+            await storage.checkpoint()
+            return found
+        await storage.checkpoint()
+        return await step(*arguments)
+
+    setattr(shard, at, slow)
+    result = await storage.read(1, 0, 20, MIB)
+    assert getattr(shard, at) == step, "it was in the middle"
+    assert found_ids(result.segments) == list(range(15))
+    assert not result.unknown
+
+
+async def test_a_read_during_which_its_ledger_could_be_evicted_says_what_it_found_out() -> None:
+    host = Host(settings=bookie_settings(ledger_states_max=1))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5), Batch(2, 0), Batch(3, 0))
+    await storage.checkpoint()
+    shard = storage.shards[0]
+    look_up = shard._look_up
+
+    async def slow(*arguments: Any) -> Any:
+        found, blocks = await look_up(*arguments)
+        for other in (2, 3, 2, 3):
+            await storage.states((other,))
+        return found._replace(damaged=True), blocks
+
+    shard._look_up = slow  # type: ignore[method-assign]
+    result = await storage.read(1, 0, 20, MIB)
+    assert (found_ids(result.segments), result.unknown) == (list(range(5)), [(0, 20)])
+    storage.check_invariants()
+    await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert (await storage.last_entry(1)).limbo
+
+
+async def test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written() -> None:
+    host = Host()
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5))
+    stall = Stall(storage.shards[0]._flush_worker)
+    stall.begin()
+    checkpoint = asyncio.ensure_future(storage.checkpoint())
+    await turns()
+    await put(storage, Batch(1, 5, 5), Batch(2, 0))
+    await storage.fence(3, KEY)
+    stall.end()
+    await checkpoint
+    host.disk.power_cut(dropped)
+    storage = await host.boot()
+    assert set((await read_all(storage, 1, 0, 9))[0]) == set(range(10))
+    assert set((await read_all(storage, 2, 0, 0))[0]) == {0}
+    assert (await storage.last_entry(3)).fenced
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_journal_keeps_what_only_one_of_two_directories_has_written(first: int) -> None:
+    host = Host(settings=bookie_settings(ledgers=2, journal_max_backups=0, journal_recycled_files_max=1))
+    storage = await host.boot()
+    payload = b"x" * 400_000
+    for i in range(6):  # three journal files
+        await put(storage, Batch(0, i, payload=payload), Batch(1, i, payload=payload))
+    await storage.checkpoint_shard(storage.shards[first])
+    await turns()
+    for i in range(6, 12):  # which would take the files that were let go
+        await put(storage, Batch(0, i, payload=payload), Batch(1, i, payload=payload))
+    host.disk.power_cut(dropped)
+    storage = await host.boot()
+    for ledger_id in range(2):
+        assert await read_all(storage, ledger_id, 0, 11) == (dict.fromkeys(range(12), payload), set())
+    assert not host.reports.damages
 
 
 @pytest.mark.scenario(39)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,44 +12,10 @@ from bkpy.protocol.records import RecordCodec
 from bkpy.runtime import real_runtime
 from bkpy.storage.ledger_storage import LedgerStorage
 
-from .support import INSTANCE, KEY, SMALLEST, Batch, Host, add, read_all
+from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
 from .support import settings as bookie_settings
 
-TURNS = 200  # of the loop, after which whatever can go on without the stalled disk has ended
 PAYLOAD = b"x" * 2000
-
-
-class Stall:
-    """Holds up what a worker is given, from `begin` to `end`; order is kept."""
-
-    def __init__(self, worker: Any) -> None:
-        self._run = worker.run
-        self._held: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
-        self._on = False
-        worker.run = self.run
-
-    def begin(self) -> None:
-        self._on = True
-
-    def end(self) -> None:
-        self._on = False
-        for future, function, args in self._held:
-            asyncio.ensure_future(self._run(function, *args)).add_done_callback(
-                lambda done, future=future: future.set_result(done.result())
-            )
-        self._held.clear()
-
-    def run(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        if not self._on:
-            return self._run(function, *args)  # type: ignore[no-any-return]
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._held.append((future, function, args))
-        return future
-
-
-async def turns(count: int = TURNS) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def known(storage: LedgerStorage, ledger_id: int = 1) -> None:

@@ -91,6 +91,9 @@ class Looks:
         looks = self
 
         class Watched(int):
+            def __add__(self, other: int) -> int:
+                return Watched(int(self) + other)
+
             def __lt__(self, other: Any) -> bool:
                 looks.count += 1
                 return int(self) < other
@@ -152,7 +155,7 @@ def test_a_few_looks_find_a_batch_among_many(kind: str) -> None:
     for first in (first_of_all, COUNT // 2, COUNT, view.last - 1, view.last):
         looks.count = 0
         view.find(first, first, 1)
-        assert looks.count < 300, first
+        assert looks.count < 1000, first  # a logarithm in each run
 
 
 def test_what_arrived_is_taken_in_step_by_step() -> None:

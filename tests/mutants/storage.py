@@ -1,0 +1,199 @@
+"""Defects of the storage and of the real files."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_TESTS = "tests/unit/storage"
+_EVICTED = f"{_TESTS}/test_evicted_states.py"
+_CHECKPOINTS = f"{_TESTS}/test_checkpoints.py"
+_FULL = f"{_TESTS}/test_full_memory.py"
+_SPACE = f"{_TESTS}/test_no_space.py"
+_MEMTABLE = f"{_TESTS}/test_memtable.py"
+_MOVING = f"{_TESTS}/test_moving.py"
+_DURABLE = ("tests/unit/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "memtable looked into after the index",
+        "an acknowledged entry is denied when a checkpoint commits in the middle of a read",
+        "stretches = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]",
+        "memory = self._memory(ledger_id, first, last, bytes_max)[0]\n"
+        "stretches = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]",
+        (f"{_CHECKPOINTS}::test_a_checkpoint_in_the_middle_of_a_read_hides_nothing_from_it",),
+    ),
+    Mutant(
+        "journal files let go by one shard's mark",
+        "a crash between the checkpoints of two ledger directories loses data",
+        "journal.retain(min(s.row.marks[number].file_id for s in self.shards))",
+        "journal.retain(shard.row.marks[number].file_id)",
+        (f"{_CHECKPOINTS}::test_a_journal_keeps_what_only_one_of_two_directories_has_written",),
+    ),
+    Mutant(
+        "failed write to an entry log swallowed",
+        "a mark moves past blocks that were never written",
+        'self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)',
+        "try:\n"
+        '    self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)\n'
+        "except OSError:\n"
+        "    pass",
+        (f"{_SPACE}::test_a_log_that_a_checkpoint_refers_to_stays_though_the_next_fails",),
+    ),
+    Mutant(
+        "durable write without the flag that makes it so",
+        "a power cut loses acknowledged data",
+        "done = os.pwritev(self._fd, buffers, offset, self._dsync)",
+        "done = os.pwritev(self._fd, buffers, offset)",
+        _DURABLE,
+    ),
+    Mutant(
+        "rest of a short durable write not synced",
+        "a power cut loses acknowledged data",
+        "self._write_rest(buffers, done, offset)\nos.fdatasync(self._fd)",
+        "self._write_rest(buffers, done, offset)",
+        _DURABLE,
+    ),
+    Mutant(
+        "rest of a short durable write not written",
+        "acknowledged data were never written",
+        "self._write_rest(buffers, done, offset)\nos.fdatasync(self._fd)",
+        "os.fdatasync(self._fd)",
+        _DURABLE,
+    ),
+    Mutant(
+        "durable write in two steps not synced",
+        "a power cut loses acknowledged data",
+        "self.pwritev(buffers, offset)\nos.fdatasync(self._fd)",
+        "self.pwritev(buffers, offset)",
+        _DURABLE,
+    ),
+    Mutant(
+        "marks taken after the seal",
+        "what is added while a checkpoint runs is taken for written, and lost in a crash",
+        "rows = await shard.flush(states, marks, close_log=close_log)",
+        "await shard._flush_worker.run(int)\nrows = await shard.flush(states, self._marks(shard), close_log=close_log)",
+        (f"{_CHECKPOINTS}::test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written",),
+    ),
+    Mutant(
+        "a request's own ledgers evicted",
+        "entries are denied and fences forgotten",
+        "self._cache.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
+        "await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})",
+        "missing = {ledger_id for ledger_id in wanted if cached(ledger_id) is None}\n"
+        "self._cache.trim()\n"
+        "await self._load(missing)",
+        (f"{_EVICTED}::test_a_request_never_takes_a_ledger_of_its_own_for_new",),
+    ),
+    Mutant(
+        "missing states found out before waiting for others",
+        "what they evicted meanwhile is taken for new",
+        "async with self._loading:\n    wanted = set(ledger_ids)",
+        "wanted = {ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None}\nasync with self._loading:",
+        (f"{_EVICTED}::test_nothing_is_denied_however_few_states_are_kept",),
+    ),
+    Mutant(
+        "ledger made known without a look whether it is",
+        "a mistake elsewhere makes a bookie deny what it acknowledged",
+        'assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"',
+        "pass",
+        (f"{_EVICTED}::test_a_ledger_that_was_seen_is_never_created_again",),
+    ),
+    Mutant(
+        "rows weakened by a checkpoint",
+        "a mistake elsewhere makes a bookie forget a fence for good",
+        "_check_no_less(ledger_id, state, row)",
+        "pass",
+        (f"{_EVICTED}::test_a_checkpoint_never_weakens_a_row",),
+    ),
+    Mutant(
+        "ledger evicted while it is read",
+        "that it is damaged is forgotten, and what it lost is denied",
+        "state.pins += 1  # what is found out about it must reach the state in the cache",
+        "state.pins += 0",
+        (f"{_CHECKPOINTS}::test_a_read_during_which_its_ledger_could_be_evicted_says_what_it_found_out",),
+    ),
+    Mutant(
+        "full queue of a journal not told",
+        "a stalled disk uses up all memory",
+        "journal.add(head, body, on_durable)\nself.full = self.full or journal.full",
+        "journal.add(head, body, on_durable)",
+        (f"{_FULL}::test_a_stalled_journal_is_told_and_holds_up_no_flush",),
+    ),
+    Mutant(
+        "full memtables not told",
+        "a stalled disk uses up all memory",
+        "self.full = self.full or shard.memory_bytes >= 2 * limit",
+        "pass",
+        (f"{_FULL}::test_full_memtables_are_told_and_end",),
+    ),
+    Mutant(
+        "room in a journal's queue not told",
+        "a bookie takes nothing any more",
+        "self._on_written()",
+        "pass",
+        (f"{_FULL}::test_a_stalled_journal_is_told_and_holds_up_no_flush",),
+    ),
+    Mutant(
+        "checkpoint waits for a journal's files",
+        "a stalled disk uses up all memory",
+        "journal.retain(min(s.row.marks[number].file_id for s in self.shards))",
+        "await journal._worker.run(journal._writer.retain, min(s.row.marks[number].file_id for s in self.shards))",
+        (f"{_FULL}::test_a_checkpoint_does_not_wait_for_a_stalled_journal_and_its_files_go_later",),
+    ),
+    Mutant(
+        "states without entries not counted",
+        "many fences use up all memory",
+        "self.bytes += STATE_BYTES",
+        "pass",
+        (f"{_FULL}::test_fences_and_published_confirmations_are_flushed_before_they_fill_memory",),
+    ),
+    Mutant(
+        "journal file that can't be begun stays",
+        "starting again and again eats up the disk",
+        "file.close()\nwith contextlib.suppress(OSError):  # the first error says why\n    self._files.unlink(path)",
+        "file.close()",
+        (f"{_SPACE}::test_a_journal_file_that_cannot_be_begun_goes",),
+    ),
+    Mutant(
+        "entry log that no checkpoint refers to stays",
+        "starting again and again eats up the disk",
+        "for log in self._new_logs:\n    log.remove()",
+        "pass",
+        (f"{_SPACE}::test_entry_logs_that_no_checkpoint_refers_to_go",),
+    ),
+    Mutant(
+        "entry log removed though a commit may refer to it",
+        "acknowledged entries are unknown on this bookie",
+        "if not self._committing:  # else it may have happened",
+        "if True:",
+        (f"{_SPACE}::test_an_entry_log_stays_if_a_commit_that_refers_to_it_may_have_happened",),
+    ),
+    Mutant(
+        "fewer backups than asked for",
+        "journal files are gone that were to be kept",
+        "old = below[: max(0, len(below) - self._backups)]",
+        "old = below[: len(below) - self._backups] if self._backups else below",
+        (f"{_TESTS}/test_journal.py::test_the_newest_files_are_kept_as_backups_however_many_there_are",),
+    ),
+    Mutant(
+        "all batches of a run looked at",
+        "reads of the memtable hold everybody up",
+        "if at << height >= end or levels[height][at] < first:",
+        "if at << height >= end or (height == 0 and levels[height][at] < first):",
+        (f"{_MEMTABLE}::test_a_few_looks_find_a_batch_among_many",),
+    ),
+    Mutant(
+        "cookies written before the metadata store knows of a move",
+        "a bookie that crashes in the middle of its first start after a move never starts again",
+        "if identity.moved and self._on_moved is not None:",
+        "if identity.moved and self._on_moved is None:",
+        (f"{_MOVING}::test_a_crash_at_every_operation_of_a_start_after_a_move",),
+    ),
+    Mutant(
+        "copy taken for a directory that was moved",
+        "a bookie comes back without its latest entries, and denies them",
+        'if self._files.exists(f"{old}/{COOKIE_NAME}"):',
+        "if False:",
+        (f"{_MOVING}::test_a_copy_is_refused_while_the_original_is_there",),
+    ),
+]
