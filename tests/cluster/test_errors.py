@@ -33,7 +33,7 @@ async def test_wrong_password(client: bkpy.Client) -> None:
         await client.open_ledger(writer.ledger_id, password=b"wrong")
     with pytest.raises(bkpy.UnauthorizedError, match="has a password, and none was given"):
         await client.open_ledger(writer.ledger_id)
-    with pytest.raises(bkpy.ConfigError, match="^password must be bytes, not str$"):
+    with pytest.raises(bkpy.ConfigError, match=r"^password must be bytes, not str$"):
         await client.create_ledger(password="right")  # type: ignore[arg-type]
 
 
