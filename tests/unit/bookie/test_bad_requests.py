@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,7 +79,7 @@ async def test_a_bad_request_is_answered_under_its_own_id_and_the_connection_goe
         opcode, answer = await raw.reply(correlation_id)
         assert opcode == op | wire.REPLY
         if op == Op.ADD:
-            assert m.decode_add_reply(msgpack.packb(answer), len(head[1])) == Status.BAD_REQUEST
+            assert answer == Status.BAD_REQUEST  # and no message: clients of the first version take nothing else
         else:
             assert answer[0] == Status.BAD_REQUEST
             assert isinstance(answer[1], str)
