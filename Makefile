@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=4: in four processes instead of two)"
-	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (hours)"
+	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
 	@echo "make check      format, lint, types, direction of imports"
@@ -59,7 +59,7 @@ scenarios: $(VENV)/.dev
 SEED ?= 0
 SCENARIO ?= standard
 sim: $(VENV)/.dev
-	$(BIN)/python -m tests.sim $(SCENARIO) $(SEED)
+	$(BIN)/python -m tests.sim $(SCENARIO) $(SEED) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/table.py --json docs/bench.json

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import zlib
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -21,14 +22,24 @@ from bkpy.bookie.node import BookieNode
 from bkpy.client.connect import Client
 from bkpy.client.reader import LedgerReader
 from bkpy.client.writer import LedgerWriter
-from bkpy.config import BookieSettings, client_settings
-from bkpy.errors import BookKeeperError
+from bkpy.config import KIB, BookieSettings, client_settings
+from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
-from bkpy.protocol.messages import AddColumns, Flags, Op, decode_read_reply, pack
+from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.runtime import Bytes
+from bkpy.storage import flush, startup
 from bkpy.storage.ledger_storage import LedgerStorage
 
+from .buggify import bookie_bounds, client_bounds
+from .marks import (
+    DIRECTORY_ADDED,
+    FENCE_OF_UNSEEN,
+    FENCE_RACED_ADD,
+    SEVERAL_LEDGERS,
+    WINDOW_OF_ONE,
+    observed,
+)
 from .metadata import SimSession
 from .world import Host, World
 
@@ -36,6 +47,7 @@ T = TypeVar("T")
 
 ROOT = "/ledgers"
 PORT = 3181
+DIRECTORIES_MAX = 4
 
 # The bookie that runs. Inherited by all that it does.
 _RUNNING: contextvars.ContextVar[Bookie] = contextvars.ContextVar("bookie")
@@ -57,15 +69,34 @@ def _watched_add(
             first, count = columns.first_ids[i], columns.counts[i]
             promises[ledger_id].update(range(first, first + count * stride, stride))
         bookie.taken_late.update(late)
+        bookie.pending.subtract(columns.ledger_ids)
         on_durable()
+
+    bookie.pending.update(columns.ledger_ids)
+    bookie.world.marks[SEVERAL_LEDGERS] += len(set(columns.ledger_ids)) > 1
 
     _add(storage, columns, head, body, durable)
 
 
 async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> None:
     """`LedgerStorage.fence`, noting that the bookie may now say so."""
+    bookie = _RUNNING.get()
+    bookie.world.marks[FENCE_RACED_ADD] += bookie.pending[ledger_id] > 0
+    bookie.world.marks[FENCE_OF_UNSEEN] += not bookie.promises[ledger_id]
     await _fence(storage, ledger_id, key)
-    _RUNNING.get().fenced.add(ledger_id)
+    bookie.fenced.add(ledger_id)
+
+
+class _Defects(logging.Handler):
+    """Errors that code under test did not expect, logged, and survived: they fail the run all the same."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and not isinstance(error := record.exc_info[1], BookKeeperError):
+            self.world.loop.errors.append({"message": record.getMessage(), "exception": error})
 
 
 @dataclass
@@ -80,39 +111,44 @@ class Ledger:
 
 
 class Bookie:
-    """A bookie and the host it runs on. `start` after each death of the host."""
+    """A bookie and the host it runs on. `start` after each death of the host.
 
-    def __init__(self, world: World, name: str, **settings: Any) -> None:
+    Its directories and its bounds are drawn; `settings` are as given, and with `calm` no bound is drawn.
+    """
+
+    def __init__(self, world: World, name: str, *, calm: bool = False, **settings: Any) -> None:
         self.world = world
         self.host = world.add_host(name)
-        # Small enough that files are rolled and replaced; at times a checkpoint is never far, at times the journal is
-        # all there is.
-        rng = world.stream(f"settings-{name}")
-        small = {
-            "journal_max_size_mb": 1,
-            "journal_max_backups": rng.randrange(2),
-            "memtable_bytes_max": rng.choice((32, 128, 1024)) << 10,
-            "checkpoint_interval_s": rng.choice((0.3, 2.0, 60.0)),
-            "entry_log_max_size_mb": 1,
-            "block_bytes": rng.choice((4, 64)) << 10,
+        rng = world.stream(f"directories-{name}")
+        layout = {
+            "journal_directories": [f"/data/journal/{i}" for i in range(rng.choice((1, 1, 2, 3)))],
+            "ledger_directories": [f"/data/ledgers/{i}" for i in range(rng.choice((1, 2, 3)))],
         }
+        bounds = {} if calm else bookie_bounds(world, name)
         self.settings = BookieSettings(
             metadata_uri=f"zk://10.0.0.100:2181{ROOT}",
-            journal_directories=["/data/journal"],
-            ledger_directories=["/data/ledgers"],
             listen=f"{self.host.address}:{PORT}",
             bookie_id=name,
-            **{**small, **settings},
+            **{**layout, **bounds, **settings},
         )
+        self._growth = world.stream(f"growth-{name}")
         self.node: BookieNode | None = None
         self.session: SimSession | None = None
         self.promises: defaultdict[int, set[int]] = defaultdict(set)
+        self.pending: Counter[int] = Counter()  # batches of each ledger that aren't durable yet
         self.fenced: set[int] = set()  # of which it may have said so
         self.taken_late: set[int] = set()  # where it accepted an append all the same
 
     async def start(self) -> None:
-        """Boot the host and return when the bookie serves."""
+        """Boot the host and return when the bookie serves. It may have got one ledger directory more by then."""
+        directories = self.settings.ledger_directories
+        if self.host.boots and len(directories) < DIRECTORIES_MAX and self._growth.random() < 0.15:
+            more = [*directories, f"/data/ledgers/{len(directories)}"]
+            self.settings = self.settings.model_copy(update={"ledger_directories": more})
+            self.host.record("ledger directories", str(len(more)))
+            self.world.marks[DIRECTORY_ADDED] += 1
         self.host.boot()
+        self.pending.clear()
         started = self.world.loop.create_future()
         life = self.host.start(self._live(started), name="bookie")
         await asyncio.wait((started, life), return_when=asyncio.FIRST_COMPLETED)
@@ -149,37 +185,59 @@ class Bookie:
 class Cluster:
     """`bookies` bookies and one client on a host of its own, all on one seed."""
 
-    def __init__(self, seed: int, *, bookies: int = 3, world: World | None = None, **settings: Any) -> None:
+    def __init__(
+        self, seed: int, *, bookies: int = 3, world: World | None = None, calm: bool = False, **settings: Any
+    ) -> None:
         self.world = world or World(seed)
+        self.calm = calm  # no bounds are drawn, of nobody
         self.rng = self.world.stream("workload")
         self.client_host: Host = self.world.add_host("client")
-        self.bookies = [Bookie(self.world, f"bookie-{i}", **settings) for i in range(1, bookies + 1)]
+        self.bookies = [Bookie(self.world, f"bookie-{i}", calm=calm, **settings) for i in range(1, bookies + 1)]
         self.ledgers: dict[int, Ledger] = {}
         self.created = asyncio.Semaphore(0)  # released for each ledger
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        with patch.object(LedgerStorage, "add", _watched_add), patch.object(LedgerStorage, "fence", _watched_fence):
-            return self.world.run(main)
+        log, defects = logging.getLogger("bkpy"), _Defects(self.world)
+        log.addHandler(defects)
+        try:
+            with (
+                observed(self.world),
+                self._small_files(),
+                patch.object(LedgerStorage, "add", _watched_add),
+                patch.object(LedgerStorage, "fence", _watched_fence),
+            ):
+                return self.world.run(main)
+        finally:
+            log.removeHandler(defects)
+
+    @contextlib.contextmanager
+    def _small_files(self) -> Iterator[None]:
+        """What is set in MiB is in smaller units, but for some runs: no run writes enough to fill many files."""
+        unit = KIB << self.world.stream("unit").choice((3, 6, 10))
+        with patch.object(startup, "MIB", unit), patch.object(flush, "MIB", unit):
+            yield
 
     async def start(self) -> None:
         self.client_host.boot()
         await self.client_host.start(init_cluster(self.client_host.session(), ROOT))
         await asyncio.gather(*(bookie.start() for bookie in self.bookies))
 
-    async def connect(self, host: Host, **settings: Any) -> Client:
-        """A client with a session of its own. To be used in its host."""
+    async def connect(self, host: Host, *, calm: bool = False, **settings: Any) -> Client:
+        """A client with a session of its own. To be used in its host. `calm`: with no bounds drawn."""
+        bounds = {} if calm or self.calm else client_bounds(self.world, host.name)
+        self.world.marks[WINDOW_OF_ONE] += bounds.get("write_window_entries") == 1
         return await Client.on_store(
             host.session(),
             ROOT,
             host.runtime,
-            client_settings(**{"add_timeout_s": 5.0, "read_timeout_s": 20.0, **settings}),
+            client_settings(**{"add_timeout_s": 5.0, "read_timeout_s": 20.0, **bounds, **settings}),
             owns_store=True,
         )
 
     @contextlib.asynccontextmanager
-    async def client(self, host: Host | None = None, **settings: Any) -> AsyncIterator[Client]:
+    async def client(self, host: Host | None = None, *, calm: bool = False, **settings: Any) -> AsyncIterator[Client]:
         """The same, closed in the end; by default on the client's host."""
-        client = await self.connect(host or self.client_host, **settings)
+        client = await self.connect(host or self.client_host, calm=calm, **settings)
         try:
             yield client
         finally:
@@ -222,7 +280,10 @@ class Cluster:
             batch = [_payload(rng) for _ in range(rng.randrange(1, 40))]
             await self._acknowledged(writer, ledger, batch)
         else:
-            pending = [(data, writer.append_nowait(data)) for data in [_payload(rng) for _ in range(rng.randrange(30))]]
+            pending = []
+            for data in [_payload(rng) for _ in range(rng.randrange(30))]:
+                with contextlib.suppress(WouldBlock):
+                    pending.append((data, writer.append_nowait(data)))
             for data, future in pending:
                 self._promised(writer, ledger, await future, data)
 
@@ -246,7 +307,7 @@ class Cluster:
 
     async def check(self) -> None:
         """Read everything back through a new client, and from each bookie by itself what that one has promised."""
-        async with self.client() as client:
+        async with self.client(calm=True) as client:
             for ledger_id, ledger in self.ledgers.items():
                 reader = await client.open_ledger(ledger_id, password=ledger.password)
                 await self._check_ledger(reader, ledger)
@@ -273,14 +334,19 @@ class Cluster:
 
 
 async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie) -> None:
-    """The bookie has every entry that it acknowledged, and has taken no append to what it had fenced."""
-    promised = bookie.promises[reader.ledger_id]
+    """The bookie has every entry that it acknowledged, and has taken no append to what it had fenced.
+
+    A `BookKeeperError` if it can't be asked now.
+    """
+    promised = set(bookie.promises[reader.ledger_id])  # it may promise more meanwhile
     held: set[int] = set()
     first, last = 0, max(promised, default=-1)
     while first <= last:
         head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
         peer = reader._pool.peer(bookie.settings.bookie_id)
         frame = await peer.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
+        if (status := reply_status(frame.head)) != Status.OK:
+            raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
         reply, view = decode_read_reply(frame.head), frame.body
         assert not reply.unknown
         for header in walk(view):

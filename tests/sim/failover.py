@@ -9,52 +9,36 @@ have learnt that it is none any more, and `Stories.check` must be satisfied.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import warnings
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
-from bkpy.client.connect import Client
 from bkpy.client.writer import LedgerWriter
-from bkpy.errors import (
-    BookieUnavailableError,
-    BookKeeperError,
-    LedgerRecoveryError,
-    MetadataConflictError,
-    MetadataUnavailableError,
-)
-from tests.faults.oracle import make_payload
+from bkpy.errors import BookKeeperError
 
 from .cluster import Bookie, Cluster
-from .stories import PASSWORD, Stories, Story
-from .world import Host, HostDied, World
+from .stories import Story
+from .users import Users
+from .world import Host, World
 
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (3, 3, 3), (2, 2, 1), (4, 4, 3))
-DEATHS = ("crash", "crash", "power cut", "crash at a disk operation", "failed fdatasync")
+DEATHS = ("crash", "power cut", "crash at a disk operation", *2 * ("crash in a journal write",), "failed fdatasync")
 LINK_FAULTS = ("reset", "cut", "one-way block", "slow")
-STORE_FAULTS = ("store away", "replies lost")
+STORE_FAULTS = ("store away", "replies lost", "a reply lost, then away")
 ENDS = ("crash", "crash", "power cut", "cut off", "cut off", "store away", "nothing")
 RESCUES = ("one", "one", "two at once", "the first dies", "the first dies")
 NEVER = 1 << 60
-PATIENCE_S = 200.0  # within which everything ends once the faults have
-
-TRANSIENT = (LedgerRecoveryError, BookieUnavailableError, MetadataConflictError, MetadataUnavailableError)
 
 
-class Failover:
+class Failover(Users):
     """One run. `run()` may be called once, in the cluster's `run`."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.world = world = cluster.world
-        self.plan = world.stream("plan")
-        self.writing = cluster.client_host
+        super().__init__(cluster)
+        world = self.world
         self.rescuers = [world.add_host("rescuer-1"), world.add_host("rescuer-2")]
         self.reading = world.add_host("reader")
-        self.stories = Stories(world)
-        self.writers: dict[int, LedgerWriter] = {}
         self.created = asyncio.Event()
         self.over = asyncio.Event()  # for the reader
         self.healed = False
@@ -70,6 +54,10 @@ class Failover:
         self.lag()
         faults = [asyncio.create_task(self.misfortunes(number)) for number in range(self.plan.randrange(4))]
         await asyncio.sleep(self.plan.random() ** 2 * 2)
+        doubt = self.world.stream("doubt")
+        if doubt.random() < 0.5:
+            await self.reply_lost_then_away(self.writing, self.in_use(doubt), doubt)
+            await asyncio.sleep(doubt.random() ** 2 * 3)
         lame = asyncio.create_task(self.end_of_the_writer(self.plan.choice(ENDS)))
         await asyncio.sleep(self.plan.random() ** 4 * 3)
         rescue = asyncio.create_task(self.rescue(self.plan.choice(RESCUES)))
@@ -85,7 +73,7 @@ class Failover:
             await self.blackout()
         self.rescuers[1].crash()
         self.rescuers[1].boot()
-        await self.rescuers[1].start(self.check(), name="the account")
+        await self.rescuers[1].start(self.check(self.rescuers[1]), name="the account")
 
     def lag(self) -> None:
         """Some clients have a bookie that is farther away than the others, until faults end."""
@@ -94,18 +82,6 @@ class Failover:
                 bookie, extra_s = self.plan.choice(self.cluster.bookies), self.plan.choice((0.005, 0.05, 0.3))
                 self.world.net.slow(host.address, bookie.host.address, extra_s)
                 self.world.net.slow(bookie.host.address, host.address, extra_s * self.plan.random())
-
-    async def in_time(self, future: asyncio.Future[Any], who: str) -> None:
-        done, _ = await asyncio.wait([future], timeout=PATIENCE_S)
-        assert done, f"{who} does not end"
-        try:
-            future.result()
-        except HostDied:
-            self.world.record("event", f"{who} died")
-
-    async def check(self) -> None:
-        async with self.cluster.client(self.rescuers[1]) as client:
-            await self.stories.check(client, self.cluster.bookies)
 
     # --- the writers' host ------------------------------------------------------------------------------------------
 
@@ -120,17 +96,7 @@ class Failover:
         }
         async with self.cluster.client(self.writing, **settings) as client:
             for _ in range(rng.randrange(1, 4)):
-                ensemble_size, write_quorum, ack_quorum = rng.choice(SIZES)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
-                    writer = await client.create_ledger(
-                        ensemble_size=ensemble_size,
-                        write_quorum=write_quorum,
-                        ack_quorum=ack_quorum,
-                        password=PASSWORD,
-                    )
-                self.writers[writer.ledger_id] = writer
-                self.stories.begin(client, writer)
+                await self.begin(client, rng.choice(SIZES))
             self.created.set()
             await asyncio.gather(*(self.write(self.stories.by_id[i], w) for i, w in self.writers.items()))
 
@@ -150,83 +116,6 @@ class Failover:
         if story.failure is None or rng.random() < 0.5:
             await self.close(story, writer)
             await self.append_in_vain(story, writer, rng)
-
-    async def close(self, story: Story, writer: LedgerWriter) -> None:
-        """As its user would, who tries again while that may help."""
-        while True:
-            try:
-                await writer.close()
-            except BookKeeperError as error:
-                self.world.record("writer", "close failed", f"{writer.ledger_id} {type(error).__name__}")
-                if not error.retriable:
-                    return
-                await asyncio.sleep(0.2)
-            else:
-                self.world.record("writer", "closed", f"{writer.ledger_id} {writer.last_add_confirmed}")
-                story.ends.append(writer.last_add_confirmed)
-                return
-
-    async def append_in_vain(self, story: Story, writer: LedgerWriter, rng: Random) -> None:
-        try:
-            entry_id = await self.append(story, writer, rng)
-        except BookKeeperError:
-            return
-        story.broken.append(f"a writer that had ended was told that entry {entry_id} was acknowledged")
-
-    async def append(self, story: Story, writer: LedgerWriter, rng: Random) -> int:
-        number = story.promises.next_number()
-        payload = make_payload(writer.ledger_id, number, rng, rng.choice((0, 10, 1000, 5000)))
-        try:
-            entry_id = await writer.append(payload)
-        except BookKeeperError as error:
-            story.promises.failed(number, error)
-            raise
-        self.acknowledged(story, writer, entry_id, payload)
-        return entry_id
-
-    async def append_some(self, story: Story, writer: LedgerWriter, rng: Random) -> None:
-        """One append, a batch, or several at once, of which some are not waited for."""
-        way = rng.randrange(3)
-        if way == 0:
-            await self.append(story, writer, rng)
-            return
-        numbers = [story.promises.next_number() for _ in range(rng.randrange(1, 20))]
-        payloads = [make_payload(writer.ledger_id, n, rng, rng.choice((0, 10, 1000, 5000))) for n in numbers]
-        if way == 1:
-            try:
-                ids = await writer.append_batch(payloads)
-            except BookKeeperError as error:
-                for number in numbers:
-                    story.promises.failed(number, error)
-                raise
-            for entry_id, payload in zip(ids, payloads, strict=True):
-                self.acknowledged(story, writer, entry_id, payload)
-            return
-        futures = []
-        for number, payload in zip(numbers, payloads, strict=True):
-            try:
-                future = writer.append_nowait(payload)
-            except BookKeeperError as error:
-                story.promises.failed(number, error)
-                raise
-            future.add_done_callback(lambda done, n=number, p=payload: self.settled(story, writer, n, p, done))
-            futures.append(future)
-        await rng.choice(futures)
-
-    def settled(
-        self, story: Story, writer: LedgerWriter, number: int, payload: bytes, future: asyncio.Future[int]
-    ) -> None:
-        error = future.exception()
-        if error is None:
-            self.acknowledged(story, writer, future.result(), payload)
-        elif isinstance(error, BookKeeperError):
-            story.promises.failed(number, error)
-        else:
-            raise error
-
-    def acknowledged(self, story: Story, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
-        story.acknowledged(writer, entry_id, payload)
-        self.world.record("writer", "acknowledged", f"{writer.ledger_id} {entry_id}")
 
     async def end_of_the_writer(self, end: str) -> None:
         self.world.record("event", f"end of the writer: {end}")
@@ -250,20 +139,6 @@ class Failover:
             while not self.over.is_set():
                 await self.stories.look(client, rng.choice(list(self.stories.by_id.values())))
                 await asyncio.sleep(rng.random() * 0.5)
-
-    @contextlib.asynccontextmanager
-    async def client(self, host: Host, **settings: Any) -> AsyncIterator[Client]:
-        """A client, made as soon as the metadata store can be reached."""
-        while True:
-            try:
-                client = await self.cluster.connect(host, **settings)
-                break
-            except MetadataUnavailableError:
-                await asyncio.sleep(0.1)
-        try:
-            yield client
-        finally:
-            await client.close()
 
     async def rescue(self, how: str) -> None:
         """Recover all ledgers, in one of several ways."""
@@ -289,20 +164,6 @@ class Failover:
         async with self.client(host, **settings) as client:
             await asyncio.gather(*(self.recover(host, client, story) for story in self.stories.by_id.values()))
 
-    async def recover(self, host: Host, client: Client, story: Story) -> None:
-        while True:
-            try:
-                reader = await client.recover_ledger(story.ledger_id, password=PASSWORD)
-            except TRANSIENT as error:
-                host.record("recovery failed", f"{story.ledger_id} {type(error).__name__}")
-                await asyncio.sleep(0.3)
-                continue
-            host.record("recovered", f"{story.ledger_id} {reader.last_add_confirmed}")
-            story.ends.append(reader.last_add_confirmed)
-            if reader.length != story.stored.length:
-                story.broken.append(f"recovery found {reader.length} bytes, the metadata say {story.stored.length}")
-            return
-
     # --- misfortunes ------------------------------------------------------------------------------------------------
 
     async def misfortunes(self, number: int) -> None:
@@ -325,6 +186,8 @@ class Failover:
                 await self.link_fault(host.address, bookie.host.address, event, rng)
             elif event == "store away":
                 await self.store_away(host, rng.random() ** 2 * 12)
+            elif event == "a reply lost, then away":
+                await self.reply_lost_then_away(host, bookie, rng)
             elif event == "replies lost":
                 host.faults.chances = {"metadata.request_lost": 0.2, "metadata.reply_lost": 0.2}
                 await asyncio.sleep(rng.random() * 3)
@@ -333,6 +196,11 @@ class Failover:
                 bookie.host.disk.stall()
                 await asyncio.sleep(rng.random() ** 2 * 8)
                 bookie.host.disk.unstall()
+
+    def in_use(self, rng: Random) -> Bookie:
+        """A bookie that some ledger's last entries are on."""
+        names = {name for story in self.stories.by_id.values() for name in story.stored.fragments[-1].bookies}
+        return rng.choice([bookie for bookie in self.cluster.bookies if bookie.host.name in names])
 
     async def death(self, bookie: Bookie, event: str, rng: Random) -> None:
         """Let the bookie die, now or soon, and start it again."""
@@ -343,6 +211,8 @@ class Failover:
             host.power_cut()
         elif event == "crash at a disk operation":
             host.disk.crash_at(rng.randrange(1, 60))
+        elif event == "crash in a journal write":
+            host.disk.crash_at(rng.randrange(1, 20), operation="pwritev", path="/journal/")
         else:
             host.disk.fail_at(rng.randrange(1, 10), errno.EIO, operation="fdatasync")
         await asyncio.sleep(rng.random() ** 2 * 5)
@@ -381,6 +251,27 @@ class Failover:
                     host.do(session.expire)
                 host.do(session.resume)
 
+    async def reply_lost_then_away(self, host: Host, bookie: Bookie, rng: Random) -> None:
+        """A change of the ensemble is stored, but the host isn't told, and soon loses the store altogether.
+
+        Meanwhile the bookie comes back whose death was the reason for the change.
+        """
+        self.world.record("event", f"a change stored and not told: {host.name}, {bookie.host.name}")
+        sessions = list(host.sessions)
+        lost = [host.do(session.lose_reply, rng.choice((0, 1, 1, 1, 2))) for session in sessions]
+        async with self.busy[bookie]:
+            bookie.host.crash()
+            if lost:
+                await asyncio.wait(lost, timeout=3.0)
+            await asyncio.sleep(rng.random() ** 3 * 3)
+            await bookie.start()
+        # The longest is too long for the session, and all are for calls, where these have little time.
+        await asyncio.sleep(rng.choice((0.5, 3.0, 11.0)) + rng.random() ** 2 * 4)
+        for session in sessions:
+            if session in host.sessions:
+                session.keep_replies()
+                host.do(session.resume)
+
     async def blackout(self) -> None:
         """All bookies lose power in the same instant."""
         for bookie in self.cluster.bookies:
@@ -396,6 +287,7 @@ def failover_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
         seed,
         network_latency_s=((0.00005, 0.0005), (0.0005, 0.02))[seed // 2 % 2],
         metadata_latency_s=((0.0002, 0.002), (0.01, 0.1))[seed // 4 % 2],
+        metadata_timeout_s=(0.3, 2.0, 10.0)[seed % 3],
     )
     cluster = Cluster(seed, bookies=4 + seed % 2, world=world)
     return cluster, Failover(cluster).run()

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
+from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.memory import MemorySession, MemoryStore
 
 T = TypeVar("T")
@@ -31,16 +32,45 @@ class SimSession(MemorySession):
         self._rng = rng
         self._latency_s = latency_s
         self._asked_at = self._answered_at = 0.0
+        self._losing: asyncio.Future[None] | None = None
+        self._calls_left: int | None = None
+
+    def lose_reply(self, calls: int) -> asyncio.Future[None]:
+        """Lose the reply to the next write; answer `calls` calls more, and then lose the connection until `resume`.
+
+        The future is done when the reply was lost.
+        """
+        self._losing = asyncio.get_running_loop().create_future()
+        self._calls_left = calls
+        return self._losing
+
+    def keep_replies(self) -> None:
+        """Take back what `lose_reply` has asked for, as far as it hasn't happened."""
+        self._losing = self._calls_left = None
 
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         loop = asyncio.get_running_loop()
         self._asked_at = max(self._asked_at, loop.time() + self._rng.uniform(*self._latency_s))
         await asyncio.sleep(self._asked_at - loop.time())
         try:
-            return await super()._call(function, write=write)
+            result = await super()._call(function, write=write)
+            if write and self._losing is not None and not self._losing.done():
+                self._losing.set_result(None)
+                raise MetadataUnavailableError("the connection was lost during a write", outcome_unknown=True)
+            return result
         finally:
+            self._count()
             self._answered_at = max(self._answered_at, loop.time() + self._rng.uniform(*self._latency_s))
             await asyncio.sleep(self._answered_at - loop.time())
+
+    def _count(self) -> None:
+        """One call more was answered since the reply that was lost."""
+        if self._losing is None or not self._losing.done() or self._calls_left is None:
+            return
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            self.keep_replies()
+            self.suspend()
 
     def forgotten(self) -> None:
         """The store has not heard of the process for the session's timeout."""

@@ -11,8 +11,17 @@ from bkpy.client.connect import Client
 from bkpy.errors import BookieUnavailableError, NotEnoughBookiesError
 
 from .cluster import Bookie, Cluster
+from .world import Host
 
-DEATHS = ("crash", "power cut", "crash at a disk operation", "failed fdatasync", "full journal disk")
+DEATHS = (
+    "crash",
+    "power cut",
+    "crash at a disk operation",
+    "crash in a journal write",
+    "crash in a journal write",
+    "failed fdatasync",
+    "full journal disk",
+)
 DISTURBANCES = ("reset", "partition", "one-way block", "disk stall")
 BLACKOUT = "power cut of all"
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2))  # ensemble, write quorum, ack quorum
@@ -70,9 +79,9 @@ async def blackout(cluster: Cluster) -> None:
         await bookie.start()
 
 
-async def disturbance(cluster: Cluster, bookie: Bookie, event: str) -> None:
-    """Let `event` come between the client and the bookie, or the bookie and its disk, for a while."""
-    net, here, there = cluster.world.net, cluster.client_host.address, bookie.host.address
+async def disturbance(cluster: Cluster, bookie: Bookie, event: str, host: Host | None = None) -> None:
+    """Let `event` come between the client (or `host`) and the bookie, or the bookie and its disk, for a while."""
+    net, here, there = cluster.world.net, (host or cluster.client_host).address, bookie.host.address
     rng = cluster.world.stream(f"disturbance-{cluster.world.loop.time()}")
     await asyncio.sleep(rng.random() * 0.3)
     bookie.host.record("event", event)
@@ -101,6 +110,8 @@ async def death(cluster: Cluster, bookie: Bookie, event: str) -> None:
         host.power_cut()
     elif event == "crash at a disk operation":
         host.disk.crash_at(rng.randrange(1, 60))
+    elif event == "crash in a journal write":
+        host.disk.crash_at(rng.randrange(1, 20), operation="pwritev", path="/journal/")
     elif event == "failed fdatasync":
         host.disk.fail_at(rng.randrange(1, 10), errno.EIO, operation="fdatasync")
     else:
@@ -115,7 +126,7 @@ async def death(cluster: Cluster, bookie: Bookie, event: str) -> None:
 
 
 async def write_until(cluster: Cluster, over: asyncio.Event) -> None:
-    async with cluster.client() as client:
+    async with cluster.client(ensemble_changes_max=100) as client:
         await asyncio.gather(*(_write_ledgers(cluster, client, sizes, over) for sizes in SIZES))
 
 

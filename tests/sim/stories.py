@@ -1,12 +1,14 @@
 """What is known of ledgers from outside: what their users were told, and every value their metadata ever had.
 
 Invariants of the protocol that show themselves while a run goes on are checked when they do: entries are acknowledged
-in the order of their ids, the states of a ledger go one way, and a closed one is never changed.
+in the order of their ids, each when an ack quorum of the bookies that the metadata name for it has it; the states of a
+ledger go one way, and a closed one is never changed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bkpy.client.connect import Client
@@ -15,9 +17,11 @@ from bkpy.client.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, NoSuchEntryError
 from bkpy.metadata.store import Operation, Put
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.quorum import write_set
 from tests.faults.oracle import Promises, check, check_replicas
 
 from .cluster import Bookie, check_bookie
+from .marks import CHANGED_IN_RECOVERY
 from .world import World
 
 PASSWORD = b"secret"
@@ -30,12 +34,14 @@ class Story:
 
     ledger_id: int
     stored: LedgerMetadata
+    bookies: Sequence[Bookie] = ()
     promises: Promises = field(init=False)
     payloads: dict[int, bytes] = field(default_factory=dict)  # of what was acknowledged
     ends: list[int] = field(default_factory=list)  # as those were told who closed the ledger, or recovered it
     failure: BookKeeperError | None = None  # of its writer
     closings: int = 0
     changes: int = 0  # of its ensemble
+    misplaced: bool = False  # an entry was; the first one says it all
 
     def __post_init__(self) -> None:
         self.promises = Promises(self.ledger_id)
@@ -60,14 +66,30 @@ class Story:
 
     def acknowledged(self, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
         self.payloads[entry_id] = payload
+        # While the ledger is open, the writer alone says where its entries are.
+        if self.stored.state is LedgerState.OPEN and not self.misplaced:
+            holders = self._holders(entry_id)
+            if len(holders) < self.stored.ack_quorum:
+                self.misplaced = True
+                named = ", ".join(self.stored.fragment_of(entry_id).bookies)
+                self.broken.append(f"entry {entry_id} was acknowledged when of {named} only {sorted(holders)} had it")
         self.promises.acked(entry_id, payload, writer.last_add_confirmed)
+
+    def _holders(self, entry_id: int) -> set[str]:
+        """The bookies that should have the entry, by its ledger's metadata, and have acknowledged it."""
+        value = self.stored
+        names = value.fragment_of(entry_id).bookies
+        wanted = {names[i] for i in write_set(entry_id, value.ensemble_size, value.write_quorum)}
+        have = {b.host.name for b in self.bookies if entry_id in b.promises[self.ledger_id]}
+        return wanted & have
 
 
 class Stories:
     """All ledgers of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, bookies: Sequence[Bookie]) -> None:
         self.world = world
+        self.bookies = bookies
         self.by_id: dict[int, Story] = {}
         self._by_path: dict[str, Story] = {}
         self.moved: asyncio.Future[None] = world.loop.create_future()  # done at the next write of metadata
@@ -76,7 +98,10 @@ class Stories:
         def watched(operation: Operation, session_id: int, sequential: bool = False) -> str | int | None:
             result = apply(operation, session_id, sequential)
             if isinstance(operation, Put) and (story := self._by_path.get(operation.path)) is not None:
+                before = story.stored
                 story.written(LedgerMetadata.decode(story.ledger_id, operation.data))
+                if before.state is LedgerState.IN_RECOVERY and before.fragments != story.stored.fragments:
+                    world.marks[CHANGED_IN_RECOVERY] += 1
                 self._note(story)
                 moved, self.moved = self.moved, world.loop.create_future()
                 moved.set_result(None)
@@ -85,7 +110,7 @@ class Stories:
         world.metadata.apply = watched  # type: ignore[method-assign]
 
     def begin(self, client: Client, writer: LedgerWriter) -> Story:
-        story = Story(writer.ledger_id, writer.metadata)
+        story = Story(writer.ledger_id, writer.metadata, self.bookies)
         self.by_id[writer.ledger_id] = story
         self._by_path[client._cluster.catalog.path_of(writer.ledger_id)] = story
         self._note(story)

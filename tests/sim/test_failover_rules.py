@@ -40,7 +40,7 @@ class Scene:
         self.net = self.cluster.world.net
         self.writing = self.cluster.client_host
         self.recovering = self.cluster.world.add_host("rescuer")
-        self.stories = Stories(self.cluster.world)
+        self.stories = Stories(self.cluster.world, self.cluster.bookies)
 
     async def begin(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> list[Bookie]:
         """Create the ledger. The bookies of its ensemble, in its order, and behind them those that are not in it."""

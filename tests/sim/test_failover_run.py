@@ -13,6 +13,7 @@ import pytest
 from bkpy.protocol.ledger_metadata import LedgerState
 
 from .failover import failover_run
+from .runs import play_all
 
 BLOCK = 25  # seeds
 
@@ -20,13 +21,7 @@ BLOCK = 25  # seeds
 def run_seeds(seeds: range) -> Counter[str]:
     """Run them all; how often what happened, by the names of hosts and events."""
     happened: Counter[str] = Counter()
-    for seed in seeds:
-        cluster, run = failover_run(seed)
-        try:
-            cluster.run(run)
-        except BaseException as error:
-            error.add_note(f"python -m tests.sim failover {seed}")
-            raise
+    for cluster in play_all("failover", seeds, everything=seeds.stop <= 2 * BLOCK):
         for event in cluster.world.trace:
             happened[f"{event.host}: {event.what}"] += 1
             happened[event.detail.rpartition(" ")[2]] += event.what.endswith(" failed")

@@ -11,6 +11,7 @@ import contextvars
 import gc
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -59,6 +60,7 @@ class World:
         network_latency_s: tuple[float, float] = (0.00005, 0.0005),
         disk_latency_s: tuple[float, float] = (0.00005, 0.001),
         metadata_latency_s: tuple[float, float] = (0.0002, 0.002),
+        metadata_timeout_s: float = 10.0,
     ) -> None:
         self.seed = seed
         self.loop = SimLoop()
@@ -66,8 +68,10 @@ class World:
         self.net.observer = lambda what, detail: self.record("net", what, detail)
         self.disk_latency_s = disk_latency_s
         self.metadata_latency_s = metadata_latency_s
+        self.metadata_timeout_s = metadata_timeout_s  # for one call of a session that is cut off
         self.hosts: dict[str, Host] = {}
         self.trace: list[Event] = []
+        self.marks: Counter[str] = Counter()  # what happened, of what a suite of runs has to go through
         runtime = sim_runtime(self.loop, SimDisk(f"world-{seed}"), f"world-{seed}", faults=SimFaults(f"world-{seed}"))
         self.metadata = MemoryStore(runtime)
         self.metadata_rng = self.stream("metadata")
@@ -174,10 +178,10 @@ class Host:
         self.record("boot", str(self.boots))
         return self._runtime
 
-    def do(self, function: Callable[..., T], *args: Any) -> T:
+    def do(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call `function` as the host's process."""
         assert self.up, f"{self.name} is down"
-        return self._context.copy().run(function, *args)
+        return self._context.copy().run(function, *args, **options)
 
     def start(self, coro: Coroutine[Any, Any, T], *, name: str = "call") -> asyncio.Future[T]:
         """Run `coro` in the host's process. The future is the caller's, and fails with `HostDied` if the host dies."""
@@ -205,7 +209,14 @@ class Host:
 
     def session(self) -> SimSession:
         """A new session of the host's process with the world's metadata store."""
-        session = self.do(SimSession, self.world.metadata, self.world.metadata_rng, self.world.metadata_latency_s)
+        world = self.world
+        session = self.do(
+            SimSession,
+            world.metadata,
+            world.metadata_rng,
+            world.metadata_latency_s,
+            call_timeout_s=world.metadata_timeout_s,
+        )
         session.runtime = self.runtime  # whose fault points are the host's
         self.sessions.append(session)
         return session

@@ -173,3 +173,141 @@ def test_the_rules_on_outcomes_find_what_they_look_for() -> None:
     assert {receiver(n)[1] for n in writes} >= STORE_WRITES
     matched = [n for path in OUTCOMES for n in ast.walk(ast.parse(path.read_text("utf-8"))) if is_metadata_write(n)]
     assert len(matched) >= 10
+
+
+# --- bounds are settings --------------------------------------------------------------------------------------------
+
+# A bound that a run can reach is a setting, so that the simulator can make it tiny. What may be a constant, and why.
+ON_THE_WIRE = "is on the wire"
+ON_DISK = "is on disk, or in the metadata store"
+OF_ANOTHER = "is the kernel's, or ZooKeeper's"
+OF_MEMORY = "what something costs in memory or in files, as it was counted"
+OF_A_TEXT = "is how much a message names"
+OF_THE_CPU = "only says which of two equal ways is quicker"
+A_MARK = "is a value that stands for something, and is never reached"
+
+CONSTANTS = {
+    "bookie/files.py": {
+        "_OF_PROCESS": OF_MEMORY,
+        "_OF_JOURNAL_DIRECTORY": OF_MEMORY,
+        "_OF_LEDGER_DIRECTORY": OF_MEMORY,
+        "_SHARE_OF_NEWCOMERS": "is a part of connections_max",
+    },
+    "bookie/main.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
+    "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
+    "client/block.py": {"_SMALL_BYTES": OF_THE_CPU},
+    "client/connect.py": {"_TOLD_MAX": OF_A_TEXT},
+    "client/turns.py": {"_UNSENT": A_MARK},
+    "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
+    "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
+    "metadata/registration.py": {
+        "REGISTRATION_VERSION": ON_DISK,
+        "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
+    },
+    "metadata/uri.py": {"DEFAULT_PORT": OF_ANOTHER},
+    "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
+    "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
+    "metadata/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "protocol/frame.py": {
+        "PREFIX_BYTES": ON_THE_WIRE,
+        "VERSION": ON_THE_WIRE,
+        "REPLY": ON_THE_WIRE,
+        "KEEP_INTERPRETER": OF_THE_CPU,
+    },
+    "protocol/ledger_metadata.py": {
+        "FORMAT_VERSION": ON_DISK,
+        "LEDGER_KEY_BYTES": ON_DISK,
+        "LEDGER_ID_MAX": ON_DISK,
+        "ENTRY_ID_MAX": ON_DISK,
+    },
+    "protocol/messages.py": {
+        "I64_MAX": ON_THE_WIRE,
+        "KEY_BYTES": ON_THE_WIRE,
+        "HELLO_BYTES_MAX": ON_THE_WIRE,
+        "BATCHES_MAX": ON_THE_WIRE,
+        "_BATCH_HEAD_BYTES": ON_THE_WIRE,
+        "_REQUEST_BYTES": ON_THE_WIRE,
+    },
+    "protocol/records.py": {
+        "HEADER_BYTES": ON_THE_WIRE,
+        "MAC_BYTES": ON_THE_WIRE,
+        "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
+        "_COPY_BYTES_MAX": OF_THE_CPU,
+    },
+    "runtime.py": {"_IOV_MAX": OF_ANOTHER},
+    "storage/cookie.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
+    "storage/entry_log.py": {
+        "VERSION": ON_DISK,
+        "CODEC_STORED": ON_DISK,
+        "LOG_HEADER_BYTES": ON_DISK,
+        "BLOCK_HEADER_BYTES": ON_DISK,
+        "_PARTS_MAX": OF_ANOTHER,
+        "_PART_BYTES_MIN": OF_THE_CPU,
+    },
+    "storage/flush.py": {
+        "BLOCK_EFFORT": "is what a block takes compared with a batch, of which flush_step_batches tells",
+        "LEDGER_EFFORT": "is the same of a ledger",
+        "INDEXED_PER_EFFORT": "is the same of an indexed batch",
+    },
+    "storage/ids.py": {"SPAN_MAX": ON_DISK},
+    "storage/index.py": {
+        "VERSION": ON_DISK,
+        "FENCED": ON_DISK,
+        "LIMBO": ON_DISK,
+        "UNKNOWN_IN_LIMBO": ON_DISK,
+        "HAS_FOOTER": ON_DISK,
+        "_U64_END": ON_DISK,
+    },
+    "storage/journal_format.py": {
+        "PAGE_BYTES": ON_DISK,
+        "VERSION": ON_DISK,
+        "NONCE_BYTES": ON_DISK,
+        "FRAME_HEADER_BYTES": ON_DISK,
+        "FRAME_BYTES_MAX": ON_DISK,
+    },
+    "storage/memtable.py": {"BATCH_OVERHEAD_BYTES": OF_MEMORY, "STATE_BYTES": OF_MEMORY},
+    "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
+    "storage/state.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},
+}
+
+BOUNDED = [p for p in MODULES if part_of(p) in {"metadata", "storage", "client", "bookie", "protocol", "runtime"}]
+
+
+def is_number(node: ast.expr) -> bool:
+    """Whether the expression is made of numbers, and of the units that config.py names."""
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left) and is_number(node.right)
+    return isinstance(node, ast.Name) and node.id in {"KIB", "MIB", "GIB"}
+
+
+def numbers(tree: ast.Module) -> set[str]:
+    """The names in capitals that the module gives to numbers."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        else:
+            continue
+        if is_number(value):
+            found |= {t.id for t in targets if isinstance(t, ast.Name) and t.id.upper() == t.id}
+    return found
+
+
+@pytest.mark.parametrize("path", BOUNDED, ids=name_of)
+def test_a_bound_is_a_setting(path: Path) -> None:
+    found = numbers(ast.parse(path.read_text(encoding="utf-8")))
+    allowed = CONSTANTS.get(name_of(path), {}).keys()
+    assert not found - allowed, f"make {sorted(found - allowed)} settings, or say in CONSTANTS why they are no bounds"
+    assert not allowed - found, f"{sorted(allowed - found)} are gone from {name_of(path)}"
+
+
+def test_numbers_are_found() -> None:
+    source = "A = 1\nB: Final = 2 * KIB\nC_MAX: Final = -(1 << 3)\nd = 4\nE = 'x'\nF = len(E)\nG: int\nH = True\n"
+    assert numbers(ast.parse(source)) == {"A", "B", "C_MAX"}
+    assert CONSTANTS.keys() <= {name_of(path) for path in BOUNDED}

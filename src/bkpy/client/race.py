@@ -104,8 +104,8 @@ class Race(Generic[T]):
         await asyncio.wait(self._asked, timeout=max(0.0, until - self._now()), return_when=asyncio.FIRST_COMPLETED)
         if not any(future.done() for future in self._asked):
             await asyncio.sleep(0)  # what this busy loop has not got round to receiving isn't late
-        expired = self._now() - self._timeout_s
-        return [future for future, asked in self._asked.items() if future.done() or asked.at <= expired]
+        now = self._now()  # compared with the very sum that was waited for: another one may be rounded otherwise
+        return [f for f, asked in self._asked.items() if f.done() or asked.at + self._timeout_s <= now]
 
     def _take(self, future: asyncio.Future[wire.Frame]) -> T | None:
         peer, at = self._asked.pop(future)

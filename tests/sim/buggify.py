@@ -1,0 +1,202 @@
+"""Bounds drawn tiny: for each bound of a bookie or a client, the values that a run may give it.
+
+A bound that is never reached in a run hides what happens beyond it. So by seed every one of them is as small as makes
+sense, or small, in some runs, and has its default in others. Each setting of each host has a random stream of its own,
+so that a new one doesn't reshuffle the others.
+
+What would make a run impossible by definition is kept out: an entry of the workloads, of which the largest has
+`LARGEST_ENTRY_BYTES`, must be accepted, and all hosts of a run must be able to connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bkpy.config import BookieSettings, ClientSettings
+
+from .world import World
+
+KIB = 1024
+MIB = 1024 * KIB
+LARGEST_ENTRY_BYTES = 8 * KIB
+CALM = 0.2  # of the runs have the defaults, but for those that are always drawn
+
+
+class Bound(NamedTuple):
+    """`small`: the values that may be drawn, the smallest that makes sense first."""
+
+    small: tuple[float, ...]
+    chance: float = 0.25  # of being drawn, else it keeps its default; 1 if the default is too large for any run
+
+
+BOOKIE: Mapping[str, Bound] = {
+    # Small enough that files are rolled and replaced; at times a checkpoint is never far, at times the journal is all
+    # there is.
+    "journal_max_size_mb": Bound((1,), 1.0),
+    "journal_max_backups": Bound((0, 1, 5), 1.0),
+    "journal_group_bytes_max": Bound((1, 4 * KIB, 64 * KIB)),
+    "journal_recycled_files_max": Bound((0, 1)),
+    "journal_read_bytes": Bound((4 * KIB,)),
+    "memtable_fill_min": Bound((0.01, 1.0)),
+    "memtable_bytes_max": Bound((1, 32 * KIB, 32 * KIB, 128 * KIB, 128 * KIB, 1 * MIB, 1 * MIB), 1.0),
+    "checkpoint_interval_s": Bound((0.05, 0.3, 0.3, 2.0, 2.0, 60.0, 60.0), 1.0),
+    "entry_log_max_size_mb": Bound((1,), 1.0),
+    "block_bytes": Bound((1, 4 * KIB, 4 * KIB, 64 * KIB, 64 * KIB), 1.0),
+    "block_run_bytes": Bound((1, 200)),
+    "entry_log_write_bytes": Bound((1, 4 * KIB)),
+    "flush_step_batches": Bound((1, 3)),
+    "flush_part_batches": Bound((1, 3)),
+    "open_entry_logs_max": Bound((1, 2)),
+    "block_cache_bytes_max": Bound((1, 64 * KIB)),
+    "ledger_states_max": Bound((1, 2, 5, 20), 0.5),
+    "index_readers_max": Bound((4,)),
+    "disk_check_interval_s": Bound((0.05,)),
+    "entry_bytes_max": Bound((LARGEST_ENTRY_BYTES,)),
+    "frame_bytes_max": Bound((LARGEST_ENTRY_BYTES + 64 * KIB, 256 * KIB)),
+    "read_bytes_max": Bound((1, 4 * KIB)),
+    "journal_queue_bytes_max": Bound((1, 4 * KIB)),
+    "connections_max": Bound((16,)),
+    "newcomers_max": Bound((1, 3)),
+    "answers_at_once": Bound((1, 2)),
+    "receive_bytes_max": Bound((1, 100 * KIB)),
+    "requests_in_flight_total_max": Bound((20,)),  # the long polls of all readers are among them
+    "complaint_interval_s": Bound((0.001,)),
+    "metadata_retry_pause_s": Bound((0.001, 1.0)),
+    "metadata_write_attempts_max": Bound((1, 2)),
+    "requests_in_flight_max": Bound((1, 3)),
+    "long_polls_max": Bound((1, 3)),
+    "long_poll_max_s": Bound((0.001, 0.1)),
+    "backlog_frames_max": Bound((1, 3)),
+    "reads_at_once": Bound((1, 2)),
+    "deferred_sync_bytes_max": Bound((1, 4 * KIB)),
+    "presented_ledgers_max": Bound((1, 3, 10)),
+    "receive_chunk_bytes_min": Bound((1, 100)),
+    "receive_chunk_bytes_max": Bound((100, 4 * KIB)),
+    "receive_room_bytes_min": Bound((1, 100)),
+    "receive_spare_chunks": Bound((0, 1)),
+    "tick_s": Bound((0.01, 1.0)),
+}
+
+CLIENT: Mapping[str, Bound] = {
+    "write_window_bytes": Bound((1, 10 * KIB)),
+    "write_window_entries": Bound((1, 3, 10)),
+    "batch_bytes_max": Bound((1, 4 * KIB)),
+    "entry_bytes_max": Bound((LARGEST_ENTRY_BYTES,)),
+    "read_bytes": Bound((1, 4 * KIB)),
+    "prefetch_depth": Bound((1, 2)),
+    "quarantine_s": Bound((0.001, 1.0)),
+    "ensemble_changes_max": Bound((1, 5), 0.05),
+    "tail_poll_s": Bound((0.01, 1.0)),
+    "long_poll_s": Bound((0.01, 1.0)),
+    "read_late_percentile": Bound((1.0, 50.0)),
+    "read_late_min_s": Bound((0.0001, 1.0)),
+    "read_late_default_s": Bound((0.0001, 1.0)),
+    "explicit_lac_interval_s": Bound((0.01, 0.0)),
+    "calls_in_flight_max": Bound((1, 2)),
+    "owed_bytes_max": Bound((1, 10 * KIB)),
+    "reply_bytes_max": Bound((1 * MIB + 64 * KIB,)),  # a default read and what is around it must fit
+    "receive_chunks_max": Bound((1, 2)),
+    "launch_bytes": Bound((1, 4 * KIB)),
+    "launch_append_bytes": Bound((1, 10 * KIB)),
+    "part_bytes_min": Bound((1, 100)),
+    "reconnect_pause_min_s": Bound((0.001,)),
+    "reconnect_pause_max_s": Bound((0.05,)),
+    "mend_pause_min_s": Bound((0.001,)),
+    "mend_pause_max_s": Bound((0.05,)),
+    "progress_check_interval_s": Bound((0.01, 0.1)),
+    "tail_round_min_s": Bound((0.0001, 1.0)),
+    "read_retry_pause_s": Bound((0.001, 1.0)),
+    "read_entries_first": Bound((1, 3)),
+    "read_entries_max": Bound((1, 3)),
+    "recovery_first_entries": Bound((1, 3)),
+    "recovery_range_entries_max": Bound((1, 3)),
+    "recovery_range_bytes_max": Bound((1, 4 * KIB)),
+    "recovery_ranges_at_once": Bound((1, 2)),
+    "recovery_patience_s": Bound((0.001, 1.0)),
+    "lac_writes_in_flight_max": Bound((1, 2)),
+    "ledger_id_attempts_max": Bound((1, 2)),
+    "ledger_id_pause_max_s": Bound((0.001,)),
+    "bookie_reads_at_once": Bound((1, 2)),
+    "bookie_refresh_interval_s": Bound((0.1, 5.0)),
+    "metadata_conflicts_max": Bound((1, 3)),
+    "metadata_retry_pause_s": Bound((0.001, 1.0)),
+    "metadata_write_attempts_max": Bound((1, 2)),
+    "metadata_write_pause_s": Bound((0.001, 1.0)),
+    "slow_bookie_s": Bound((0.001, 1.0)),
+    "read_late_in_a_row": Bound((1,)),
+    "read_samples_max": Bound((1, 3)),
+    "read_samples_min": Bound((1, 3)),
+    "read_samples_per_look": Bound((1, 3)),
+}
+
+# Numbers that bound nothing that a run could reach, each with the reason.
+NOT_DRAWN: Mapping[str, str] = {
+    "metrics_port": "a port; there is no metrics page in a world",
+    "index_bytes_max": "a full index stops the bookie, by design and for good",
+    "disk_free_bytes_min": "runs choose when a disk is full, and by how much",
+    "disk_free_bytes_resume": "the same",
+    "listen_backlog": "the kernel's; a simulated listener accepts at once",
+    "handshake_timeout_s": "patience with hosts that are cut off, which runs heal in their own time",
+    "frame_stall_timeout_s": "the same",
+    "first_frame_stall_timeout_s": "the same",
+    "crowded_stall_timeout_s": "the same",
+    "reply_stall_timeout_s": "the same",
+    "keepalive_interval_s": "the kernel's, which asks no simulated host",
+    "vanished_timeout_s": "the same",
+    "files_spare": "files that are left for others; a world counts none",
+    "drain_timeout_s": "the same, of a bookie that stops",
+    "session_timeout_s": "simulated sessions have their own",
+    "owed_stall_timeout_s": "patience with a bookie that owes too much",
+    "connect_timeout_s": "patience, which the failover run draws",
+    "add_timeout_s": "the same",
+    "add_quorum_timeout_s": "the same",
+    "no_bookies_timeout_s": "the same",
+    "ensemble_changes_window_s": "the time over which ensemble_changes_max counts",
+    "read_timeout_s": "patience, which runs choose",
+    "metadata_timeout_s": "simulated sessions have their own",
+    "metadata_close_timeout_s": "of the client of ZooKeeper, which no world has",
+    "metadata_reconnect_pause_min_s": "the same",
+    "metadata_reconnect_pause_max_s": "the same",
+    "metadata_refused_timeout_s": "the same",
+    "metadata_reply_bytes_max": "the same",
+    "metadata_requests_in_flight_max": "the same",
+}
+
+
+def bookie_bounds(world: World, host: str) -> dict[str, Any]:
+    """The settings of a bookie's bounds in this run."""
+    return _consistent(_draw(world, host, BOOKIE))
+
+
+def client_bounds(world: World, host: str) -> dict[str, Any]:
+    """The settings of a client's bounds in this run."""
+    return _consistent(_draw(world, host, CLIENT))
+
+
+def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
+    """Every bound at its smallest, all at once."""
+    return _consistent({name: bound.small[0] for name, bound in bounds.items()})
+
+
+def _draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
+    calm = world.stream("buggify").random() < CALM
+    drawn = {}
+    for name, bound in bounds.items():
+        rng = world.stream(f"buggify-{host}-{name}")
+        struck, value = rng.random() < bound.chance, rng.choice(bound.small)
+        if struck and (bound.chance == 1.0 or not calm):
+            drawn[name] = value
+    return drawn
+
+
+def _consistent(drawn: dict[str, Any]) -> dict[str, Any]:
+    """A frame holds an entry, whatever was drawn for either."""
+    if "frame_bytes_max" in drawn or "reply_bytes_max" in drawn:
+        drawn.setdefault("entry_bytes_max", LARGEST_ENTRY_BYTES)
+    return drawn
+
+
+def numeric(model: type[BookieSettings | ClientSettings]) -> set[str]:
+    """The settings that are numbers."""
+    return {name for name, field in model.model_fields.items() if field.annotation in (int, float)}

@@ -1,0 +1,114 @@
+"""Coverage marks: what happened in a run, of what a suite of runs has to go through to prove anything.
+
+They are counted in `World.marks`, from outside: production code is watched, and doesn't know of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest.mock import patch
+
+from bkpy.bookie.keys import Keys
+from bkpy.bookie.waiters import Waiters
+from bkpy.metadata import resolve
+from bkpy.metadata.outcome import Unknown
+from bkpy.storage import startup
+from bkpy.storage.journal import Journal, JournalWriter
+from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.storage.state import StateCache
+
+from .world import World
+
+EVICTED = "a state was evicted during a request"
+MEMORY_FULL = "memory was full"
+QUEUE_FULL = "a journal's queue was full"
+KEYS_FORGOTTEN = "keys were forgotten"
+WINDOW_OF_ONE = "a writer had a window of one entry"
+SEVERAL_LEDGERS = "a frame held several ledgers"
+FENCE_RACED_ADD = "a fence raced an append"
+FENCE_OF_UNSEEN = "a ledger was fenced where it has no entries"
+CHANGED_IN_RECOVERY = "the ensemble was changed in a recovery"
+TORN_TAIL = "a torn tail was cut"
+SHARDS_APART = "checkpoints of a bookie's directories were apart at its start"
+DIRECTORY_ADDED = "a ledger directory was added"
+FILE_RECYCLED = "a journal file was recycled"
+LONG_POLL = "a bookie was polled for news"
+DOUBT_RESOLVED = "a change in doubt was read back"
+DOUBT_STAYED = "a change stayed in doubt"
+
+_STORAGE = (MEMORY_FULL, QUEUE_FULL, EVICTED, KEYS_FORGOTTEN, SHARDS_APART, DIRECTORY_ADDED, FILE_RECYCLED)
+
+# What each block of seeds of the ordinary suite goes through.
+EXPECTED: Mapping[str, tuple[str, ...]] = {
+    "standard": (*_STORAGE, TORN_TAIL),
+    "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
+    "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
+}
+
+Look = Callable[..., str | None]
+
+
+@contextlib.contextmanager
+def observed(world: World) -> Iterator[None]:
+    """Count marks meanwhile."""
+
+    def before(owner: Any, name: str, look: Look) -> Any:
+        """Let `look` see the arguments of each call before it is made, and name what it is a mark of."""
+        method = getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            if (mark := look(*args, **options)) is not None:
+                world.marks[mark] += 1
+            return method(*args, **options)
+
+        return patch.object(owner, name, call)
+
+    def after(owner: Any, name: str, look: Look) -> Any:
+        """The same after each call."""
+        method = getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = method(*args, **options)
+            if (mark := look(*args, **options)) is not None:
+                world.marks[mark] += 1
+            return result
+
+        return patch.object(owner, name, call)
+
+    whose_value = resolve._whose_value
+
+    async def in_doubt(*args: Any) -> Any:
+        outcome = await whose_value(*args)
+        world.marks[DOUBT_STAYED if isinstance(outcome, Unknown) else DOUBT_RESOLVED] += 1
+        return outcome
+
+    with contextlib.ExitStack() as stack:
+        for patched in (
+            before(StateCache, "trim", _evicts),
+            after(LedgerStorage, "_grown", lambda storage, shard: MEMORY_FULL if storage.full else None),
+            after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
+            before(Keys, "take", _forgets),
+            before(startup._Starter, "_replay", _finds_shards_apart),
+            before(startup, "cut", lambda *args, **options: TORN_TAIL),
+            before(JournalWriter, "_take_file", lambda writer, path: FILE_RECYCLED if writer._recyclable else None),
+            before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
+            patch.object(resolve, "_whose_value", in_doubt),
+        ):
+            stack.enter_context(patched)
+        yield
+
+
+def _evicts(cache: StateCache, keep: Any = ()) -> str | None:
+    idle = sum(not state.pins and state.ledger_id not in keep for state in cache.all())
+    return EVICTED if keep and idle and len(cache) > cache._states_max else None
+
+
+def _forgets(keys: Keys, present: Any) -> str | None:
+    used = len(keys.authorised) + len(keys._taken)
+    return KEYS_FORGOTTEN if used and used + len(present.keys) > keys._ledgers_max else None
+
+
+def _finds_shards_apart(starter: Any, storage: LedgerStorage) -> str | None:
+    return SHARDS_APART if len({shard.row.marks for shard in storage.shards}) > 1 else None

@@ -1,0 +1,59 @@
+"""The runs by their names, and ranges of their seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .cluster import Cluster
+from .crowd import crowd_run
+from .failover import failover_run
+from .marks import EXPECTED
+from .scenario import standard_run
+
+RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] = {
+    "standard": standard_run,
+    "failover": failover_run,
+    "crowd": crowd_run,
+}
+
+
+@dataclass
+class Range:
+    """What came of a range of seeds."""
+
+    failed: list[int] = field(default_factory=list)
+    marks: Counter[str] = field(default_factory=Counter)  # what happened, and how often
+
+
+def play_all(scenario: str, seeds: range, *, everything: bool) -> list[Cluster]:
+    """Run them all. They have to go well, and (`everything`) to go through what such runs are expected to."""
+    clusters = []
+    marks: Counter[str] = Counter()
+    for seed in seeds:
+        cluster, run = RUNS[scenario](seed)
+        try:
+            cluster.run(run)
+        except BaseException as error:
+            error.add_note(f"make sim SCENARIO={scenario} SEED={seed}")
+            raise
+        marks.update(cluster.world.marks)
+        clusters.append(cluster)
+    missed = [mark for mark in EXPECTED[scenario] if not marks[mark]]
+    assert not (everything and missed), f"in no run of seeds {seeds.start} to {seeds.stop - 1}: {'; '.join(missed)}"
+    return clusters
+
+
+def play(scenario: str, seed: int, into: Range) -> BaseException | None:
+    """Run one seed; the error that it failed with."""
+    cluster, run = RUNS[scenario](seed)
+    try:
+        cluster.run(run)
+    except Exception as error:
+        into.failed.append(seed)
+        return error
+    finally:
+        into.marks.update(cluster.world.marks)
+    return None

@@ -1,0 +1,75 @@
+"""Many small ledgers at once, on bookies that keep few of them in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bkpy.client.reader import LedgerReader
+from bkpy.errors import BookieUnavailableError
+
+from .cluster import Cluster
+from .crowd import crowd_run
+from .runs import play_all
+
+BLOCK = 20  # seeds
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 10))])
+def test_nothing_is_lost_in_the_crowd(block: int) -> None:
+    for cluster in play_all("crowd", range(block * BLOCK, (block + 1) * BLOCK), everything=not block):
+        assert sum(len(bookie.promises) for bookie in cluster.bookies) > 10
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    seed = 7
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.sim", "crowd", str(seed)],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    hashes = {run.communicate()[0].splitlines()[-1] for run in runs}
+    assert [run.returncode for run in runs] == [0, 0]
+    cluster, run = crowd_run(seed)
+    cluster.run(run)
+    assert hashes == {cluster.world.trace_hash()}
+
+
+def test_a_read_has_its_time_however_seconds_are_rounded() -> None:
+    """These are beyond 1024 seconds when the time of a read is up, and were not when it began.
+
+    Where time stands still while a program runs, one that takes the end of a wait for a moment before it spins.
+    """
+    cluster = Cluster(0, bookies=1, calm=True)
+    host = cluster.client_host
+
+    async def a_read(reader: LedgerReader, at: float) -> None:
+        await asyncio.sleep(at - cluster.world.loop.time())
+        with pytest.raises(BookieUnavailableError, match=r"no answer within 0\.7 s"):
+            await anext(reader.read())
+
+    async def reads() -> None:
+        async with cluster.client(read_timeout_s=0.7) as client:
+            with pytest.warns(match="ack quorum of 1"):
+                writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.append(b"")
+            await writer.close()
+            reader = await client.open_ledger(writer.ledger_id)
+            cluster.world.net.block(cluster.bookies[0].host.address, host.address)
+            await asyncio.gather(*(a_read(reader, 1023.4 + 0.0123 * i) for i in range(30)))
+
+    async def run() -> None:
+        await cluster.start()
+        await host.start(reads())
+
+    cluster.run(run())

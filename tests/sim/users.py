@@ -1,0 +1,181 @@
+"""What the users of ledgers do in a run: append, close and recover, and keep account of what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import warnings
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+from bkpy.client.connect import Client
+from bkpy.client.writer import LedgerWriter
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    LedgerRecoveryError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    WouldBlock,
+)
+from tests.faults.oracle import make_payload
+
+from .cluster import Cluster
+from .stories import PASSWORD, Stories, Story
+from .world import Host, HostDied
+
+PATIENCE_S = 200.0  # within which everything ends once the faults have
+
+TRANSIENT = (LedgerRecoveryError, BookieUnavailableError, MetadataConflictError, MetadataUnavailableError)
+
+
+class Users:
+    """The users of one cluster. The writers are on the cluster's host for clients."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.world = world = cluster.world
+        self.plan = world.stream("plan")
+        self.writing = cluster.client_host
+        self.stories = Stories(world, cluster.bookies)
+        self.writers: dict[int, LedgerWriter] = {}
+
+    async def in_time(self, future: asyncio.Future[Any], who: str) -> None:
+        done, _ = await asyncio.wait([future], timeout=PATIENCE_S)
+        assert done, f"{who} does not end"
+        try:
+            future.result()
+        except HostDied:
+            self.world.record("event", f"{who} died")
+
+    @contextlib.asynccontextmanager
+    async def client(self, host: Host, **settings: Any) -> AsyncIterator[Client]:
+        """A client, made as soon as the metadata store can be reached."""
+        while True:
+            try:
+                client = await self.cluster.connect(host, **settings)
+                break
+            except MetadataUnavailableError:
+                await asyncio.sleep(0.1)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def check(self, host: Host) -> None:
+        async with self.cluster.client(host, calm=True) as client:
+            await self.stories.check(client, self.cluster.bookies)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def begin(self, client: Client, sizes: tuple[int, int, int]) -> LedgerWriter:
+        """Create a ledger; its story begins."""
+        ensemble_size, write_quorum, ack_quorum = sizes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
+            writer = await client.create_ledger(
+                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, password=PASSWORD
+            )
+        self.writers[writer.ledger_id] = writer
+        self.stories.begin(client, writer)
+        return writer
+
+    async def append_in_vain(self, story: Story, writer: LedgerWriter, rng: Random) -> None:
+        """No append may succeed once one has failed, or the writer was closed."""
+        try:
+            entry_id = await self.append(story, writer, rng)
+        except BookKeeperError:
+            return
+        story.broken.append(f"a writer that had ended was told that entry {entry_id} was acknowledged")
+
+    async def append(self, story: Story, writer: LedgerWriter, rng: Random) -> int:
+        number = story.promises.next_number()
+        payload = make_payload(writer.ledger_id, number, rng, rng.choice((0, 10, 1000, 5000)))
+        try:
+            entry_id = await writer.append(payload)
+        except BookKeeperError as error:
+            story.promises.failed(number, error)
+            raise
+        self.acknowledged(story, writer, entry_id, payload)
+        return entry_id
+
+    async def append_some(self, story: Story, writer: LedgerWriter, rng: Random, most: int = 20) -> None:
+        """One append, a batch, or several at once, of which some are not waited for."""
+        way = rng.randrange(3)
+        if way == 0:
+            await self.append(story, writer, rng)
+            return
+        numbers = [story.promises.next_number() for _ in range(rng.randrange(1, most))]
+        payloads = [make_payload(writer.ledger_id, n, rng, rng.choice((0, 10, 1000, 5000))) for n in numbers]
+        if way == 1:
+            try:
+                ids = await writer.append_batch(payloads)
+            except BookKeeperError as error:
+                for number in numbers:
+                    story.promises.failed(number, error)
+                raise
+            for entry_id, payload in zip(ids, payloads, strict=True):
+                self.acknowledged(story, writer, entry_id, payload)
+            return
+        futures = []
+        for number, payload in zip(numbers, payloads, strict=True):
+            try:
+                future = writer.append_nowait(payload)
+            except WouldBlock as error:
+                story.promises.failed(number, error)
+                continue  # what is smaller may still fit
+            except BookKeeperError as error:
+                story.promises.failed(number, error)
+                raise
+            future.add_done_callback(lambda done, n=number, p=payload: self.settled(story, writer, n, p, done))
+            futures.append(future)
+        if futures:
+            await rng.choice(futures)
+
+    def settled(
+        self, story: Story, writer: LedgerWriter, number: int, payload: bytes, future: asyncio.Future[int]
+    ) -> None:
+        error = future.exception()
+        if error is None:
+            self.acknowledged(story, writer, future.result(), payload)
+        elif isinstance(error, BookKeeperError):
+            story.promises.failed(number, error)
+        else:
+            raise error
+
+    def acknowledged(self, story: Story, writer: LedgerWriter, entry_id: int, payload: bytes) -> None:
+        story.acknowledged(writer, entry_id, payload)
+        self.world.record("writer", "acknowledged", f"{writer.ledger_id} {entry_id}")
+
+    async def close(self, story: Story, writer: LedgerWriter) -> None:
+        """As its user would, who tries again while that may help."""
+        while True:
+            try:
+                await writer.close()
+            except BookKeeperError as error:
+                self.world.record("writer", "close failed", f"{writer.ledger_id} {type(error).__name__}")
+                if not error.retriable:
+                    return
+                await asyncio.sleep(0.2)
+            else:
+                self.world.record("writer", "closed", f"{writer.ledger_id} {writer.last_add_confirmed}")
+                story.ends.append(writer.last_add_confirmed)
+                return
+
+    # --- recovering -------------------------------------------------------------------------------------------------
+
+    async def recover(self, host: Host, client: Client, story: Story) -> None:
+        """Until it is done."""
+        while True:
+            try:
+                reader = await client.recover_ledger(story.ledger_id, password=PASSWORD)
+            except TRANSIENT as error:
+                host.record("recovery failed", f"{story.ledger_id} {type(error).__name__}")
+                await asyncio.sleep(0.3)
+                continue
+            host.record("recovered", f"{story.ledger_id} {reader.last_add_confirmed}")
+            story.ends.append(reader.last_add_confirmed)
+            if reader.length != story.stored.length:
+                story.broken.append(f"recovery found {reader.length} bytes, the metadata say {story.stored.length}")
+            return
