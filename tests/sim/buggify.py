@@ -39,6 +39,7 @@ BOOKIE: Mapping[str, Bound] = {
     "journal_recycled_files_max": Bound((0, 1)),
     "journal_read_bytes": Bound((4 * KIB,)),
     "memtable_fill_min": Bound((0.01, 1.0)),
+    "memtable_step_batches": Bound((1, 3)),
     "memtable_bytes_max": Bound((1, 32 * KIB, 32 * KIB, 128 * KIB, 128 * KIB, 1 * MIB, 1 * MIB), 1.0),
     "checkpoint_interval_s": Bound((0.05, 0.3, 0.3, 2.0, 2.0, 60.0, 60.0), 1.0),
     "entry_log_max_size_mb": Bound((1,), 1.0),
