@@ -13,6 +13,7 @@ import re
 import tomllib
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -602,7 +603,15 @@ def load_bookie_settings(
     for name, given in flags.items():
         _check_name(BookieSettings, name, "flag")
         values[name], origins[name] = parse_text(BookieSettings, name, given, "flag"), "flag"
+    for name in ("journal_directories", "ledger_directories"):
+        if isinstance(values.get(name), list):
+            values[name] = [_absolute(directory) for directory in values[name]]
     return _build(BookieSettings, values, origins)
+
+
+def _absolute(directory: object) -> object:
+    """A bookie's cookie keeps where its directories are, which must not depend on where it was started."""
+    return str(Path(directory).absolute()) if isinstance(directory, str) and directory else directory
 
 
 def client_settings(**values: object) -> ClientSettings:

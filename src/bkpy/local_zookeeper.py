@@ -119,10 +119,12 @@ class ZooKeeperServer:
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
-        config.write_text(_CONFIG.format(data=data.absolute(), port=self.port, host=_HOST) + self._config_extra)
+        settings = _CONFIG.format(data=_property(str(data.absolute())), port=self.port, host=_HOST)
+        config.write_text(settings + self._config_extra)
         java = find_java()
         self._process.spawn(
             [str(java.executable), *_JVM_OPTIONS, "-cp", _classpath(), self._main, str(config.absolute())],
+            env=os.environ | {"LC_ALL": "C.UTF-8"},  # by which Java takes its arguments and the names of files
             pass_fds=self.pass_fds,
         )
 
@@ -234,6 +236,17 @@ class _EnsembleMember(ZooKeeperServer):
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{self._number}\n")
         super().launch()
+
+
+def _property(text: str) -> str:
+    """As a value in a file of Java properties, which is Latin-1 and has escapes."""
+    plain = (c if c.isascii() and c.isprintable() and c != "\\" else _escaped(c) for c in text)
+    return "".join(plain)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))
 
 
 def _classpath() -> str:

@@ -51,6 +51,17 @@ async def test_data_and_port_survive_a_kill(tmp_path: Path) -> None:
     assert port_is_free(port)
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+async def test_data_stay_in_their_directory_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locale: str
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    name = "a b\\tc ü 漢 🙂 #!=:"
+    async with ZooKeeperServer(tmp_path / name):
+        assert (tmp_path / name / "data" / "version-2").is_dir()
+        assert os.listdir(tmp_path) == [name]
+
+
 async def test_a_suspended_server_opens_no_session_until_it_is_resumed(tmp_path: Path) -> None:
     async with ZooKeeperServer(tmp_path) as server:
         server.suspend()

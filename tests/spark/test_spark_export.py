@@ -60,6 +60,15 @@ def test_parquet(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     assert steps[-1] == (3, 3)
 
 
+def test_a_directory_may_have_any_name(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    name = "a b ü 漢 %20 [x]{y}*?#&"
+    summary = export(spark, ledgers, [ledgers.awkward], tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(list((tmp_path / name).iterdir())) >= summary.files == 1
+    with pytest.raises(ConfigError, match="is not empty"):
+        export(spark, ledgers, [ledgers.awkward], tmp_path / name)
+
+
 def test_csv_and_json_as_text(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     texts = [payload.decode() for payload in ledgers.payloads[ledgers.awkward]]
     export(spark, ledgers, [ledgers.awkward], tmp_path / "csv", format="csv", payload="utf8")

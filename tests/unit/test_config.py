@@ -30,6 +30,17 @@ def test_a_list_is_split_at_commas_however_it_was_given(given: str | tuple[str, 
     assert load(flags={"ledger_directories": given}).ledger_directories == ["/a", "/b", "/c"]
 
 
+def test_directories_are_the_same_wherever_they_are_named_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "bookie.toml"
+    file.write_text('journal_directories = ["j"]\n')
+    settings = load_bookie_settings(str(file), {"BKPY_LEDGER_DIRECTORIES": "./a,/b"}, {"metadata_uri": "zk://h:1/l"})
+    assert settings.journal_directories == [str(tmp_path / "j")]
+    assert settings.ledger_directories == [str(tmp_path / "a"), "/b"]
+    with pytest.raises(ConfigError, match="is used twice"):
+        load(flags={"journal_directories": "j", "ledger_directories": "./j"})
+
+
 def test_everything_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text(

@@ -146,13 +146,13 @@ def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], bas
     from bkpy import demo as steps
     from bkpy.spark.export import export_ledgers
 
+    say(f"What Spark itself prints goes to {base / 'spark.log'}")
     with progress(unit="partitions") as bar:
         task = bar.add_task("starting Spark", total=None)
 
         def show(done: int, total: int) -> None:
             bar.update(task, description="exporting", completed=done, total=total)
 
-        say(f"What Spark itself prints goes to {base / 'spark.log'}")
         with steps.spark_session(base / "spark.log") as spark:
             exported = export_ledgers(uri, [m.ledger_id for m in months], parquet, spark=spark, progress=show)
             ours, by_ledger = steps.query(spark, parquet)

@@ -59,7 +59,7 @@ def _told(error: Exception) -> str:
 
 
 def _path(name: object) -> str:
-    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
+    return (name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)) or "''"
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

@@ -140,7 +140,7 @@ def _target(to: str | Path) -> tuple[str, str, str]:
         raise ConfigError(
             f"nothing can be written there: {there} is no directory, or not a writable one", path=str(path)
         )
-    return str(path), path.as_uri(), "append"
+    return str(path), f"file://{path}", "append"  # Spark undoes no escapes, so there must be none
 
 
 def _plan(options: SourceOptions) -> tuple[Selection, list[EntryRange]]:
@@ -191,13 +191,18 @@ class _Job:
                 _reporting(spark, group, total, progress),
             ):
                 written, size = _write(rows, self.format, self.target, self.mode)
-            there = spark.read.format(self.format).schema("entry_id bigint").load(self.target).inputFiles()
+            there = spark.read.format(self.format).schema("entry_id bigint").load(_literally(self.target)).inputFiles()
         if len(writes_of(there)) > 1:
             raise CorruptDataError(
                 "somebody else has written into the directory meanwhile: what is there is not this export alone",
                 path=self.directory,
             )
         return written, size, len(there)
+
+
+def _literally(target: str) -> str:
+    """The target where Spark would take it for a pattern of files' names."""
+    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", target)
 
 
 def writes_of(files: Iterable[str]) -> set[str]:

@@ -186,7 +186,8 @@ class _Starter:
                 if new != old and new in found and new not in cookie.paths:
                     moves[old] = new
         for old, new in moves.items():
-            if self._files.exists(f"{old}/{COOKIE_NAME}"):
+            # Bookies of before kept relative paths as they were given, which say nothing of where that was.
+            if old.startswith("/") and self._files.exists(f"{old}/{COOKIE_NAME}"):
                 raise IdentityError(
                     f"this seems to be a copy of {old}, which is still there and may be newer; name that one, or "
                     f"remove it if {new} is its latest state",

@@ -58,6 +58,26 @@ async def test_a_bookie_starts_where_its_directories_are_now(tmp_path: Path) -> 
     await cluster.stop()
 
 
+async def test_a_cookie_with_relative_paths_does_not_keep_its_bookie_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cluster = InProcess(tmp_path)
+    first = cluster.new_node("a")
+    await cluster.start("")
+    first.settings = elsewhere(first.settings, Path())  # as they were kept once
+    await first.start()
+    await first.stop()
+    again = cluster.new_node("a")
+    again.settings = elsewhere(again.settings, tmp_path)
+    await again.start()
+    cluster.nodes[:] = [again]
+    known = await read_cookie(cluster.tree.session(), ROOT, "a")
+    assert known is not None
+    assert json.loads(known[0])["storage"]["journal_directories"] == again.settings.journal_directories
+    await cluster.stop()
+
+
 async def test_a_second_bookie_of_an_id_is_told_to_take_another(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("a")

@@ -212,7 +212,7 @@ class Session:
             except exc.AuthFailed:
                 raise  # no other server would say otherwise
             except _OPEN_FAILURES as error:
-                self._last_failure = f"{host}:{port}: {error!r}"
+                self._last_failure = f"{host}:{port}: {_told(error)}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
                 if not _is_refusal(error):
@@ -305,6 +305,11 @@ class Session:
                     pinged_at = connection.last_sent_at
             elif now - pinged_at >= patience_s:
                 connection.abort(ConnectionLost(f"the server was silent for {now - connection.last_received_at:.1f} s"))
+
+
+def _told(error: Exception) -> str:
+    """Why a server could not be used, for people."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def _is_refusal(error: Exception) -> bool:
