@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from bkpy.bookie.backlog import Backlog
 from bkpy.bookie.keys import Keys
 from bkpy.bookie.requests import Requests
-from bkpy.bookie.sockets import watch_over
+from bkpy.bookie.sockets import Socket, has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -50,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         # A stranger gets no more memory than it takes to introduce oneself.
         self._receive = ReceiveBuffer(m.HELLO_BYTES_MAX, server.chunks, server.receiving, self._room)
         self._transport: asyncio.Transport | None = None
+        self._socket: Socket | None = None
         self._closing = False
         self._authorised = self.keys.authorised
         self._out: list[wire.Bytes] = []
@@ -65,10 +66,11 @@ class Connection(asyncio.BufferedProtocol):
         sock = self._transport.get_extra_info("socket")
         if sock is not None:  # a simulated network has none
             watch_over(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
+            self._socket = sock
         self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._socket = None
         self._closing = True
         self.requests.close()
         self.backlog.clear()
@@ -135,7 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         if unread:
             allowed_s = settings.reply_stall_timeout_s
         elif self._pauses:
-            pass
+            if self._socket is not None and has_ended(self._socket):
+                self.abort()  # while a disk stalls, clients come again and again, and would take all places
         elif not self.greeted:
             partial = self._receive.partial
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s

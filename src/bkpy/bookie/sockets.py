@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import socket
+from typing import Final, TypeAlias
+
+Socket: TypeAlias = socket.socket
+
+_HAS_ENDED: Final = (7, 8, 9)  # TCP_CLOSE, TCP_CLOSE_WAIT, TCP_LAST_ACK: the client closed it, or it broke
 
 
-def watch_over(sock: socket.socket, keepalive_interval_s: int, vanished_timeout_s: float) -> None:
+def watch_over(sock: Socket, keepalive_interval_s: int, vanished_timeout_s: float) -> None:
     """Let the kernel find out whether the client's machine is still there, however idle the client is.
 
     The connection breaks when that machine has acknowledged nothing for `vanished_timeout_s` seconds; a client that is
@@ -17,3 +22,8 @@ def watch_over(sock: socket.socket, keepalive_interval_s: int, vanished_timeout_
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive_interval_s)
         milliseconds = max(1, int(vanished_timeout_s * 1000))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def has_ended(sock: Socket) -> bool:
+    """Whether the client has closed the connection. For one that isn't read from: nothing else tells of its end."""
+    return hasattr(socket, "TCP_INFO") and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _HAS_ENDED

@@ -205,12 +205,21 @@ class Peer:
             self.mark_slow()
             raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
 
-    async def call_as_owner(self, op: Op, head: bytes, *, ledger_id: int, timeout_s: float) -> wire.Frame:
+    async def call_as_owner(
+        self,
+        op: Op,
+        head: bytes,
+        body: tuple[wire.Bytes, ...] = (),
+        *,
+        ledger_id: int,
+        timeout_s: float,
+        again: bool = True,
+    ) -> wire.Frame:
         """Like `call`, for what needs the ledger's key; presents it again if the bookie has forgotten it."""
-        reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s, again=True)
+        reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s, again=again)
         if m.reply_status(reply.head) == Status.KEY_REQUIRED:
             self.forget(ledger_id)
-            reply = await self.call(op, head, present=ledger_id, timeout_s=timeout_s)
+            reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s)
         return reply
 
     def request(self, op: Op, head: bytes) -> asyncio.Future[wire.Frame]:

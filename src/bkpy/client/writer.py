@@ -147,12 +147,13 @@ class LedgerWriter(Appends, OfThisProcess):
         length = self._forced_length if self._deferred else self._length
         record = self._codec.explicit_lac(self._lac, length)
         try:
-            reply = await self._pool.peer(bookie_id).call(
+            reply = await self._pool.peer(bookie_id).call_as_owner(
                 Op.WRITE_LAC,
                 m.pack([self._ledger_id]),
                 (record,),
-                present=self._ledger_id,
+                ledger_id=self._ledger_id,
                 timeout_s=self._settings.add_timeout_s,
+                again=False,
             )
             status = m.reply_status(reply.head)
         except BookKeeperError as e:

@@ -105,7 +105,11 @@ class ReceiveBudget:
         return buffer not in self._line
 
     def leave(self, buffer: ReceiveBuffer, had: int) -> None:
-        """Wait no more."""
+        """Wait no more. There may be room for the next one in line, who needs less."""
+        self._take_out(buffer, had)
+        self._go_on()
+
+    def _take_out(self, buffer: ReceiveBuffer, had: int) -> None:
         if self._line.pop(buffer, None) is not None:
             self._held -= had
 
@@ -115,7 +119,7 @@ class ReceiveBudget:
             had = buffer.charged
             if self.used - had + size > self.bytes_max and self.used > self._held:
                 return
-            self.leave(buffer, had)
+            self._take_out(buffer, had)
             self.used += size - had
             buffer.granted(size)
 

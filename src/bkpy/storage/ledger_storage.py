@@ -161,7 +161,10 @@ class LedgerStorage:
         state = self._states.get(ledger_id)
         if state is None:
             state = self.introduce(ledger_id, key)
-            self._record(RecordKind.FENCE if state.fenced else RecordKind.KEY, ledger_id, key)
+            if state.fenced:
+                self._record_fence(ledger_id, key)
+            else:
+                self._record(RecordKind.KEY, ledger_id, key)
         return state
 
     def _journal(self, ledger_id: int) -> Journal:
@@ -236,11 +239,14 @@ class LedgerStorage:
             state.fenced = True
             self.fenced.add(ledger_id)
             self.touch(state)
-            pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
-            self._record(
-                RecordKind.FENCE, ledger_id, state.key or key, lambda: self._fencing.pop(ledger_id).set_result(None)
-            )
+            pending = self._record_fence(ledger_id, state.key or key)
         await self._durable(pending)
+
+    def _record_fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
+        """Journal a fence; until that is durable, whoever fences the ledger waits for it."""
+        pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.FENCE, ledger_id, key, lambda: self._fencing.pop(ledger_id).set_result(None))
+        return pending
 
     async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
         """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""

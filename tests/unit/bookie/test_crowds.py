@@ -118,3 +118,23 @@ def test_a_complaint_is_made_now_and_then_and_says_how_many_were_not(caplog: pyt
         "refusing 100.0",
         "refusing 110.0 (and 2 more since the last such message)",
     ]
+
+
+@pytest.mark.parametrize("ends", ["closes", "breaks"])
+async def test_who_goes_while_nothing_is_read_makes_room_for_others(cluster: InProcess, ends: str) -> None:
+    """As clients do when a disk stalls: each gives up, and connects again."""
+    storage = cluster.storage("a")
+    storage.full = True
+    for _ in range(5):
+        raw = await Raw.connect(cluster)
+        if ends == "breaks":
+            raw.writer.transport.abort()
+        else:
+            raw.send(frame(Op.READ, [0, 1, 0, 0, 100]))  # there is something to be read before the end
+            raw.close()
+        await eventually(lambda: not cluster.connections("a"))
+    there = await Raw.connect(cluster)
+    there.send(frame(Op.READ, [0, 1, 0, 0, 100], correlation_id=5))
+    storage.look_for_space()
+    assert (await there.reply(5))[1][0] == Status.OK  # and who stays is served when there is room
+    there.close()

@@ -412,3 +412,18 @@ async def test_long_polls_of_a_connection_are_bounded_and_count_for_nothing_else
     for poll in polls:
         poll.cancel()
     await cluster.stop()
+
+
+async def test_the_last_entry_is_told_to_bookies_that_have_forgotten_the_key(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start(presented_ledgers_max=1)
+    client = await cluster.client(explicit_lac_interval_s=0.2)
+    paused, other = [await client.create_ledger() for _ in range(2)]
+    await paused.append(b"x")
+    await other.append(b"x")  # with its key the first one's is forgotten
+    reader = await (await cluster.client()).open_ledger(paused.ledger_id)
+    async with asyncio.timeout(DEADLINE_S):
+        async for entry in reader.tail():
+            assert entry.data == b"x"
+            break
+    await cluster.stop()

@@ -102,6 +102,21 @@ def test_who_waits_and_is_closed_leaves_the_line() -> None:
     assert budget.used == 0
 
 
+def test_the_next_in_line_has_the_room_that_was_too_little_for_one_that_is_closed() -> None:
+    budget = ReceiveBudget(1000)
+    pool = ChunkPool(0, bytes_min=64, bytes_max=64, room_bytes_min=16)
+    holder, gone, next_one = (Sender(budget, pool, [size]) for size in (500, 900, 200))
+    for sender in (holder, gone, next_one):
+        sender.send(30)
+    assert next_one.paused
+    gone.buffer.close()
+    assert not next_one.paused
+    assert budget.used <= budget.bytes_max
+    for sender in (holder, next_one):
+        sender.buffer.close()
+    assert budget.used == 0
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_silent_connection_gives_back_what_a_busy_one_needs(kept: bool) -> None:
     budget = ReceiveBudget(100_000)

@@ -9,7 +9,7 @@ import pytest
 from bkpy.errors import CorruptDataError
 from bkpy.storage.journal_format import PAGE_BYTES, decode_file_header, decode_frame_header
 
-from .support import Batch, Host, add, read_all
+from .support import KEY, Batch, Host, Stall, add, read_all, turns
 from .told import IDS, Told, copy_of, durable, new_host, script
 
 
@@ -118,3 +118,19 @@ def test_limbo_takes_new_ledgers_and_fences_them() -> None:
         assert 77 in storage.fenced
 
     asyncio.run(life())
+
+
+async def test_a_fence_of_a_new_ledger_is_durable_before_the_answer_where_data_were_lost() -> None:
+    """There a new ledger is fenced from the start; whoever fences it waits for that all the same."""
+    storage = await Host().boot()
+    storage.distrust_everything()
+    assert (await storage.states((7,)))[7] is None
+    stall = Stall(storage.journals[0]._worker)
+    stall.begin()
+    storage.create(7, KEY)
+    fence = asyncio.ensure_future(storage.fence(7, KEY))
+    await turns()
+    assert not fence.done()
+    stall.end()
+    await fence
+    await storage.close()
