@@ -43,7 +43,14 @@ class Mixed:
         self.software = {"old": old, "today": Software.today()}
         self.uri = f"zk://{zookeeper.connect_string}/mixed-{old.name}"
         self.bookies = {
-            name: BookieProcess(name, directory / name, self.uri, journal_max_size_mb=4)
+            name: BookieProcess(
+                name,
+                directory / name,
+                self.uri,
+                journal_max_size_mb=4,
+                journal_directories=[str(directory / name / "journal")],
+                ledger_directories=[str(directory / name / "ledgers")],
+            )
             for name in ("old-1", "old-2", "today-1", "today-2")
         }
 

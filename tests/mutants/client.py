@@ -239,4 +239,13 @@ MUTANTS: list[Mutant] = [
         "if self._closed:",
         (_LIFETIME + "test_a_client_that_is_closed_tells_of_writers_that_were_not",),
     ),
+    Mutant(
+        "a key that a bookie asks for isn't presented right before the request",
+        "with few keys remembered, a recovery is refused though its key is right",
+        "present=ledger_id, timeout_s=timeout_s, renew=True)",
+        "present=ledger_id, timeout_s=timeout_s)",
+        (
+            "tests/unit/bookie/test_forgotten_keys.py::test_a_key_that_is_asked_for_is_presented_right_before_the_request",
+        ),
+    ),
 ]

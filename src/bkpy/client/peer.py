@@ -189,18 +189,19 @@ class Peer:
         *,
         present: int | None = None,
         timeout_s: float,
+        renew: bool = False,
         again: bool = False,
         long_poll: bool = False,
     ) -> wire.Frame:
-        """Send a request and return its reply. `present`: a ledger whose key has to be presented before.
-        `again`: as for `connect`.
+        """Send a request and return its reply. `present`: a ledger whose key has to be presented before; `renew`: right
+        before, also if it was. `again`: as for `connect`.
 
         The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
         `calls_in_flight_max` that are in flight. A `long_poll` isn't counted among those.
         """
         try:
             async with contextlib.nullcontext() if long_poll else self.slots, asyncio.timeout(timeout_s):
-                return await self._connect_and_send(op, head, body, present, again=again)
+                return await self._connect_and_send(op, head, body, present, renew=renew, again=again)
         except TimeoutError:
             self.mark_slow()
             raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
@@ -218,8 +219,8 @@ class Peer:
         """Like `call`, for what needs the ledger's key; presents it again if the bookie has forgotten it."""
         reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s, again=again)
         if m.reply_status(reply.head) == Status.KEY_REQUIRED:
-            self.forget(ledger_id)
-            reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s)
+            # Not marked as forgotten here: until it is this call's turn another may present it, and the bookie forget.
+            reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s, renew=True)
         return reply
 
     def request(self, op: Op, head: bytes) -> asyncio.Future[wire.Frame]:
@@ -248,12 +249,21 @@ class Peer:
         self.slow_until = self._runtime.clock.monotonic() + self._settings.slow_bookie_s
 
     async def _connect_and_send(
-        self, op: Op, head: bytes, body: tuple[wire.Bytes, ...], present: int | None, *, again: bool = False
+        self,
+        op: Op,
+        head: bytes,
+        body: tuple[wire.Bytes, ...],
+        present: int | None,
+        *,
+        renew: bool = False,
+        again: bool = False,
     ) -> wire.Frame:
         await self.connect(again=again)
         if self._state is not _State.UP:
             raise self._unavailable()  # lost again before this task's turn
         if present is not None:
+            if renew:
+                self.forget(present)
             self._present({present})
         return await self._send(op, head, body)
 

@@ -102,3 +102,23 @@ async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster:
     await eventually(lambda: ledger_id in connection.keys.authorised)
     assert await ask(client, op, ledger_id) == Status.OK
     assert ledger_id in cluster.storage("a").fenced
+
+
+async def test_a_key_that_is_asked_for_is_presented_right_before_the_request(cluster: InProcess) -> None:
+    """However long the second attempt waits for its turn, and whoever presents keys meanwhile."""
+    cluster.settings["presented_ledgers_max"] = 1
+    await cluster.restart("a")
+    client = await cluster.client(calls_in_flight_max=1)
+    ledger_ids = [await ledger_of_another(cluster, client) for _ in range(3)]
+    await connected(cluster, client)
+    peer = client._pool.peer("a")
+    async with asyncio.timeout(DEADLINE_S):
+        replies = await asyncio.gather(
+            *(
+                peer.call_as_owner(
+                    Op.READ_LAC, REQUESTS[Op.READ_LAC](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S
+                )
+                for ledger_id in ledger_ids * 4
+            )
+        )
+    assert {m.reply_status(reply.head) for reply in replies} == {Status.OK}
