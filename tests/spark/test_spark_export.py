@@ -223,15 +223,17 @@ def command(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[
     return done
 
 
-def test_the_command(ledgers: Ledgers, tmp_path: Path) -> None:
+def test_the_command(ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")  # which must not keep Java from a name like this
+    to = tmp_path / "out ü"
     both = f"{ledgers.striped},{ledgers.awkward}"
-    chosen = ("--connect", ledgers.uri, "--ledgers", both, "--to", tmp_path / "out")
+    chosen = ("--connect", ledgers.uri, "--ledgers", both, "--to", to)
     summary = json.loads(command(*chosen, "--format", "csv", "--master", "local[1]", "--json").stdout)
     assert summary["rows"] == len(ledgers.payloads[ledgers.striped]) + len(ledgers.payloads[ledgers.awkward])
     assert (summary["ledgers"], summary["files"], summary["format"]) == (2, 2, "csv")
-    assert (summary["directory"], summary["skipped"]) == (str(tmp_path / "out"), [])
+    assert (summary["directory"], summary["skipped"]) == (str(to), [])
     refused = command(*chosen, status=1).stderr.decode()
-    assert refused == f"bkpy: the directory to export to is not empty [file {tmp_path / 'out'}]\n"
+    assert refused == f"bkpy: the directory to export to is not empty [file {to}]\n"
 
 
 @pytest.mark.parametrize("verbose", [pytest.param(True, marks=pytest.mark.exhaustive), False], ids=["verbose", "quiet"])

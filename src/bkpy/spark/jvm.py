@@ -59,7 +59,8 @@ def start_jvm(conf: Mapping[str, str], *, output: int | None, grace_s: float) ->
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**os.environ, _ANNOUNCEMENT: str(announcement), "SPARK_CONNECT_MODE": "0"},
+            # By the locale Java takes the names of files: in others than these they can't all be written.
+            env={**os.environ, _ANNOUNCEMENT: str(announcement), "SPARK_CONNECT_MODE": "0", "LC_ALL": "C.UTF-8"},
             start_new_session=True,  # Ctrl-C in a terminal reaches this process alone
         )
         try:

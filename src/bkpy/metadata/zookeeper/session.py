@@ -309,6 +309,8 @@ class Session:
 
 def _told(error: Exception) -> str:
     """Why a server could not be used, for people."""
+    if _is_refusal(error):
+        return "the connection is refused"
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
