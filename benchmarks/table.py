@@ -19,9 +19,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -29,6 +28,9 @@ from rich.table import Table
 
 from bkpy.bench.machine import machine, versions
 from workloads import STANDARD, Failure, Workload, load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ROUNDS = {"longest_gap": "longest_gaps_ms", "recovery": "recoveries_ms"}
 

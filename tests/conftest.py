@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +18,8 @@ import pytest
 from bkpy.local_zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
     from bkpy.local import LocalCluster
 
 T = TypeVar("T")

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkpy.bookie.connection import Connection
 from bkpy.bookie.node import BookieNode
-from bkpy.bookie.server import BookieServer
 from bkpy.client.connect import Client
-from bkpy.client.peer import Peer
 from bkpy.config import client_settings, load_bookie_settings
-from bkpy.errors import BookKeeperError
 from bkpy.local_process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done, PutOutcome
-from bkpy.metadata.store import MetadataStore
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Op
 from bkpy.runtime import real_runtime
-from bkpy.storage.ledger_storage import LedgerStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from bkpy.bookie.connection import Connection
+    from bkpy.bookie.server import BookieServer
+    from bkpy.client.peer import Peer
+    from bkpy.errors import BookKeeperError
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 ROOT = "/ledgers"
 DEADLINE_S = 30  # generous: only what never happens takes so long

@@ -14,8 +14,11 @@ import argparse
 import ast
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "scenarios.md"

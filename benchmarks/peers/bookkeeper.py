@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from peer import ANSWER_TIMEOUT_S, HERE, HOST, START_TIMEOUT_S, Client, PeerError, fetch_java, java, run, until_serving
 from rows import GROUP_WAIT_DEFAULT_MS
@@ -18,6 +17,9 @@ from bkpy.local_zookeeper import opens_session
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.store import NoNode
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOOKIES: Final = 3
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka import Kafka
 from nats import Nats
-from peer import Peer, Setting
 from plan import COLD_S, SETTLE_S, Plan
 from report import summary
 from rows import Row
 
 from bkpy.bench.memory import watched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from peer import Peer, Setting
 
 PEERS: Final[Mapping[str, type[Peer]]] = {"kafka": Kafka, "nats": Nats}
 WARM_UP: Final = Row("warm-up", "append", 100, 1000)

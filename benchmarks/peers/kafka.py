@@ -6,13 +6,16 @@ Each node is a broker and a controller. Every process dies with this one. README
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from peer import HERE, HOST, Peer, Setting, fetch_java, java, run, until_serving
-from rows import Row
 
 from bkpy.local_process import ManagedProcess, accepts_connections, free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rows import Row
 
 NODES: Final = 3
 SYNCED: Final = Setting("kafka synced", "Kafka, synced", "flush.messages=1: every write is synced")

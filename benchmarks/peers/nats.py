@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from peer import HERE, HOST, Peer, PeerError, Setting, cache_directory, run, until_serving
-from rows import Row
 
 from bkpy.local_process import ManagedProcess, accepts_connections, free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rows import Row
 
 SERVERS: Final = 3
 VERSION: Final = "2.15.2"

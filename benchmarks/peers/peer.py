@@ -11,15 +11,17 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-from rows import Row
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.java import find_java
 from bkpy.local_process import ManagedProcess, poll
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from rows import Row
 
 HERE: Final = Path(__file__).parent
 HOST: Final = "127.0.0.1"

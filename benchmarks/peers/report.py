@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 RATES = ("entries_per_s", "p50_ms", "p99_ms", "p999_ms", "ceiling_mb_per_s")
 PEAKS = ("client_rss_anon_mb", "bookie_rss_anon_mb", "server_rss_anon_mb")

@@ -16,9 +16,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bookkeeper import JavaCluster, fetch
 from further import Further, further_header, further_peers, peer_names
@@ -33,6 +32,9 @@ from bkpy.bench.memory import watched
 from bkpy.bench.workloads import READ_LEDGER_BYTES
 from bkpy.errors import BookKeeperError
 from bkpy.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measured
 

@@ -13,11 +13,14 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 JAVA_VERSION_MIN = 17  # the oldest that Spark 4 and ZooKeeper's jars inside PySpark run on
 

@@ -13,10 +13,8 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bkpy.config import ENVIRONMENT_PREFIX, check_bookie_names
 from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
@@ -27,6 +25,10 @@ from bkpy.metadata.cluster import init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.store import MetadataStore, NoNode
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from types import TracebackType
 
 _HOST = "127.0.0.1"
 _ROOT = "/ledgers"

@@ -11,13 +11,16 @@ import glob
 import importlib.util
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.java import find_java
 from bkpy.local_process import ManagedProcess, free_port, how_it_ended, poll
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
 
 _HOST = "127.0.0.1"
 _JARS = (  # without snappy-java the port answers `imok` and every session times out

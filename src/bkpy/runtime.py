@@ -17,12 +17,14 @@ import random
 import resource
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import lmdb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from types import TracebackType
 
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview

@@ -5,8 +5,12 @@ Invariant: importing this module imports nothing of bkpy, because sessions that 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):

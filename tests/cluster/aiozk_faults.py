@@ -12,9 +12,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiozk
 
@@ -34,6 +33,9 @@ from cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
 
 SESSION_S = 10.0
 PATIENCE_S = 25.0  # two and a half session timeouts: whatever has not happened by then counts as never

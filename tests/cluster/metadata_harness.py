@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from aiozk import protocol
 
-from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.resolve import ensure_path
 from bkpy.metadata.store import MetadataStore, SessionState
@@ -18,6 +17,11 @@ from bkpy.metadata.zookeeper.connection import Connection
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime import Runtime, real_runtime
 from cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from bkpy.local_zookeeper import ZooKeeperServer
 
 # No session ends by accident: a machine that stands still for seconds must not fail a test.
 SESSION_TIMEOUT_S = 30.0

@@ -12,8 +12,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -21,7 +20,11 @@ from rich.console import Console
 from bkpy.bench import ceiling, memory
 from bkpy.bench.machine import machine, versions
 from bkpy.bench.workloads import Meter, Options
-from bkpy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from bkpy.local import LocalCluster
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE_S = 100.0

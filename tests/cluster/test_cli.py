@@ -6,16 +6,19 @@ import asyncio
 import json
 import signal
 import subprocess
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
-from bkpy.local import LocalBookie, LocalCluster
 from bkpy.local_process import free_port
-from bkpy.local_zookeeper import ZooKeeperServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bkpy.local import LocalBookie, LocalCluster
+    from bkpy.local_zookeeper import ZooKeeperServer
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.command import PATIENCE_S, bkpy, start, write
@@ -19,6 +18,10 @@ from tests.conftest import alive
 
 from bkpy.local import LocalCluster
 from bkpy.local_process import free_port
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
 
 
 @pytest.fixture

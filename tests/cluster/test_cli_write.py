@@ -8,14 +8,18 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.command import PATIENCE_S, as_json, bkpy, on_terminal, start, write
 
 from bkpy.cli.write import Writing
-from bkpy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bkpy.local import LocalCluster
 
 
 @pytest.fixture(scope="module")

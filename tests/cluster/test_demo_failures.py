@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import bkpy
 from bkpy import demo
 from bkpy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:

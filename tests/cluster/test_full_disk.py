@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
 from bkpy.local_process import poll
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 MIB = 1 << 20
 PATIENCE_S = 60.0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import bkpy
-from bkpy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from bkpy.local import LocalCluster
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "hmac-sha256"])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.test_metadata_ledgers import builder, created
@@ -14,8 +13,13 @@ from bkpy.local_process import free_port
 from bkpy.local_zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.store import MetadataStore
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.metadata.store import MetadataStore
 
 DEADLINE_S = 60.0
 

@@ -7,7 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import alive
@@ -16,6 +16,9 @@ import bkpy
 from bkpy.errors import BookieUnavailableError, ConfigError, NotEnoughBookiesError
 from bkpy.local import LocalCluster
 from bkpy.local_process import accepts_connections, poll, port_is_free
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATIENCE_S = 60.0
 

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import resource
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +15,9 @@ from bkpy.local import LocalCluster
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEADLINE_S = 60
 FILES_MAX = 400

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 import bkpy
 from bkpy.config import load_bookie_settings
@@ -16,6 +14,9 @@ from bkpy.local import LocalBookie, LocalCluster
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
+
+if TYPE_CHECKING:
+    import pytest
 
 MIB = 1 << 20
 DEADLINE_S = 100

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +19,6 @@ from bkpy.errors import (
     NoSuchClusterError,
     NoSuchLedgerError,
 )
-from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.cookies import delete_cookie, list_cookies, read_cookie, write_cookie
@@ -26,10 +26,13 @@ from bkpy.metadata.layout import LAYOUTS, NewId
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone
 from bkpy.metadata.resolve import ensure_path
-from bkpy.metadata.store import MetadataStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
 from bkpy.runtime import real_runtime
 from cluster.metadata_harness import Harness, harness, store
+
+if TYPE_CHECKING:
+    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.metadata.store import MetadataStore
 
 __all__ = ["harness", "store"]  # fixtures
 

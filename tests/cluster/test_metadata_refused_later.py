@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.errors import UnauthorizedError
-from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime import real_runtime
 from cluster.metadata_harness import DEADLINE_S
 from cluster.zookeeper_proxy import ZooKeeperProxy
+
+if TYPE_CHECKING:
+    from bkpy.local_zookeeper import ZooKeeperServer
 
 
 async def test_who_watches_is_told_that_the_session_has_ended(zookeeper: ZooKeeperServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +16,9 @@ from bkpy.metadata.cookies import write_cookie
 from bkpy.metadata.registration import BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
 from cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 __all__ = ["harness", "store"]  # fixtures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +12,6 @@ import bkpy
 from bkpy.config import client_settings
 from bkpy.errors import MetadataUnavailableError
 from bkpy.local_process import free_port
-from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.zookeeper.session import _is_refusal
@@ -20,6 +19,11 @@ from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime import real_runtime
 from cluster.metadata_harness import DEADLINE_S, eventually
 from cluster.zookeeper_proxy import ZooKeeperProxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bkpy.local_zookeeper import ZooKeeperServer
 
 NEVER_S = 100 * DEADLINE_S  # what a test would wait for in vain
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import enum
 import socket
-import ssl
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bkpy.local_process import free_port
+
+if TYPE_CHECKING:
+    import ssl
 
 CREATE, DELETE, GET_DATA, SET_DATA, MULTI, CREATE2, AUTH, SET_WATCHES = 1, 2, 4, 5, 14, 15, 100, 101
 HANDSHAKE = 0  # the first frame of a connection has no opcode; this stands for it

@@ -16,20 +16,23 @@ import json
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.store import MetadataStore
 from bkpy.runtime import real_runtime
 
 from .raw import last_entries
 from .software import STATES, BookieProcess, RemoteClient, RemoteError, Software, dump_tree, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.metadata.store import MetadataStore
 
 TWO = {"journal_directories": ["journal-1", "journal-2"], "ledger_directories": ["ledgers-1", "ledgers-2"]}
 SMALL = {"journal_max_size_mb": 1, "index_bytes_max": 16 << 20, "disk_free_bytes_min": 0}

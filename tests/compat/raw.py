@@ -9,12 +9,14 @@ import asyncio
 import hmac
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 HELLO, PRESENT, ADD, READ, READ_LAC = 1, 2, 3, 4, 5
 REPLY = 0x80

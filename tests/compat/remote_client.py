@@ -9,10 +9,12 @@ import asyncio
 import json
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bkpy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 
 class Chosen:

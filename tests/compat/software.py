@@ -8,15 +8,17 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bkpy
 from bkpy.config import ENVIRONMENT_PREFIX
 from bkpy.local_process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.metadata import paths
 from bkpy.metadata.store import MetadataStore, NodeExists, NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 STATES = Path(__file__).parent / "states"
 DEADLINE_S = 60.0

@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import tarfile
-from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 import bkpy
 from bkpy.client.connect import Client
 from bkpy.config import client_settings
-from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.store import MetadataStore
 from bkpy.runtime import real_runtime
 from tests.conftest import run_elsewhere
 
 from . import raw
 from .software import STATES, BookieProcess, Software, dump_tree, restore_tree
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.metadata.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bkpy.local_process import free_port
-from bkpy.local_zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.store import MetadataStore
 from bkpy.runtime import real_runtime
 from tests.conftest import run_elsewhere
 
 from .raw import ADD, READ, FromTheFuture
 from .software import DEADLINE_S, STATES, BookieProcess, RemoteClient, RemoteError, Software
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.metadata.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())
 ENTRIES = [f"entry {i} " * (i % 9) for i in range(300)]

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.connect import Client
@@ -24,6 +21,11 @@ from bkpy.metadata.memory import MemoryStore
 from bkpy.runtime import real_runtime
 
 from .proxy import HOST, Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
 
 ROOT = "/ledgers"
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import bkpy
 
 from .oracle import Promises, make_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEADLINE_S = 60.0
 

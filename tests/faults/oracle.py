@@ -10,20 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import bkpy
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import write_set
 from bkpy.protocol.records import RecordCodec, digest_key, walk
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 _HEAD = struct.Struct(">QQI")  # ledger id, number, size of the filler
 _DIGEST_BYTES = 8

@@ -16,9 +16,12 @@ import random
 import socket
 import struct
 from collections import deque
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from bkpy.local_process import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 HOST = "127.0.0.1"
 

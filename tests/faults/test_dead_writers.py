@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -14,6 +13,10 @@ import bkpy
 from .clusters import ProxiedCluster
 from .oracle import Contents, Promises, check, check_replicas
 from .writing import WritingProcess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 DEADLINE_S = 60.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -16,6 +16,9 @@ from .clusters import ProxiedCluster
 from .load import Load
 from .oracle import check, check_replicas
 from .test_network_cuts import OF_EACH_KIND, OF_OTHERS, Fault, each_fault, read_on, write_on
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEADLINE_S = 60.0
 ADD_TIMEOUT_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from .clusters import ProxiedNodes
 from .load import Load
 from .oracle import check, check_replicas
 from .proxy import Proxy
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEADLINE_S = 60.0
 ADD_TIMEOUT_S = 1.0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .proxy import HOST, QUEUED_BYTES_MAX, Flow, Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 DEADLINE_S = 30.0
 QUIET_S = 0.2  # for which nothing must happen; much longer than anything takes without a fault

@@ -7,13 +7,15 @@ import importlib
 import pkgutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests import mutants
 
-from . import Mutant
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from . import Mutant
 
 NO_AREAS = {"planting", "running", "__main__"}
 

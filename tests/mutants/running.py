@@ -15,14 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import Mutant
 from .planting import DoesNotApply, plant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from . import Mutant
 
 # What a mutant brings about that was written wrongly, as pytest's summary has it. It isn't what its tests look for.
 _OWN_FAULT = re.compile(

@@ -10,12 +10,14 @@ What would make a run impossible by definition is kept out: an entry of the work
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bkpy.config import BookieSettings, ClientSettings
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-from .world import World
+    from bkpy.config import BookieSettings, ClientSettings
+
+    from .world import World
 
 KIB = 1024
 MIB = 1024 * KIB

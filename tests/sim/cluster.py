@@ -12,22 +12,17 @@ import contextvars
 import logging
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.connect import Client
-from bkpy.client.reader import LedgerReader
-from bkpy.client.writer import LedgerWriter
 from bkpy.config import KIB, BookieSettings, client_settings
 from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
 from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
-from bkpy.runtime import Bytes
 from bkpy.storage import flush, startup
 from bkpy.storage.ledger_storage import LedgerStorage
 
@@ -40,8 +35,17 @@ from .marks import (
     WINDOW_OF_ONE,
     observed,
 )
-from .metadata import SimSession
 from .world import Host, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+    from random import Random
+
+    from bkpy.client.reader import LedgerReader
+    from bkpy.client.writer import LedgerWriter
+    from bkpy.runtime import Bytes
+
+    from .metadata import SimSession
 
 T = TypeVar("T")
 

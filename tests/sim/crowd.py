@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, NotEnoughBookiesError, TooManyRequestsError
 
 from .cluster import Cluster, check_bookie
@@ -22,6 +19,12 @@ from .scenario import BLACKOUT, DEATHS, DISTURBANCES, blackout, death, disturban
 from .stories import PASSWORD, Story
 from .users import TRANSIENT, Users
 from .world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 SIZES = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1))
 LEDGERS_MAX = 40

@@ -20,11 +20,13 @@ import os
 import posixpath
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .platter import SECTOR_BYTES, ZEROS, Directory, Dirty, Fate, Inode, all_entries, apply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview

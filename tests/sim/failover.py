@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Coroutine
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkpy.client.writer import LedgerWriter
 from bkpy.errors import BookKeeperError
 
 from .cluster import Bookie, Cluster
-from .stories import Story
 from .users import Users
 from .world import Host, World
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from random import Random
+
+    from bkpy.client.writer import LedgerWriter
+
+    from .stories import Story
 
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (3, 3, 3), (2, 2, 1), (4, 4, 3))
 DEATHS = ("crash", "power cut", "crash at a disk operation", *2 * ("crash in a journal write",), "failed fdatasync")

@@ -15,11 +15,12 @@ import contextlib
 import contextvars
 import heapq
 import threading
-from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
     from .net import SimNet, SimServer, SimTransport
 
 TURNS_MAX = 100_000  # callbacks at one instant of virtual time; more means that the program spins

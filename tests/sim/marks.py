@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bkpy.bookie.keys import Keys
@@ -19,7 +19,8 @@ from bkpy.storage.journal import Journal, JournalWriter
 from bkpy.storage.ledger_storage import LedgerStorage
 from bkpy.storage.state import StateCache
 
-from .world import World
+if TYPE_CHECKING:
+    from .world import World
 
 EVICTED = "a state was evicted during a request"
 MEMORY_FULL = "memory was full"

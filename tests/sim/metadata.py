@@ -6,12 +6,14 @@ Calls of one session take effect, and are answered, in the order in which they w
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.memory import MemorySession, MemoryStore
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
 
 T = TypeVar("T")
 

@@ -16,11 +16,13 @@ import errno
 import random
 import socket
 import zlib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .loop import CURRENT, EscapeError, Incarnation, SimLoop
 from .transport import SimTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _EPHEMERAL_PORTS_FROM = 40_000
 _LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")

@@ -7,9 +7,11 @@ through since the last fdatasync. A directory has the same: entries as seen, as 
 from __future__ import annotations
 
 import enum
-import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import random
 
 SECTOR_BYTES = 512  # what a disk writes atomically, or, when it tears, does not
 ZEROS = bytes(SECTOR_BYTES)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bkpy.runtime import Runtime, TaskSpawner
 
-from .disk import SimDisk
 from .loop import CURRENT, Incarnation, SimLoop
 from .store import SimStores
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from .disk import SimDisk
 
 EPOCH_S = 1_700_000_000.0  # the wall clock's time when the loop's is 0
 

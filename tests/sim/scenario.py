@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkpy.client.connect import Client
 from bkpy.errors import BookieUnavailableError, NotEnoughBookiesError
 
 from .cluster import Bookie, Cluster
-from .world import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from bkpy.client.connect import Client
+
+    from .world import Host
 
 DEATHS = (
     "crash",

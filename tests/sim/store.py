@@ -12,11 +12,15 @@ import bisect
 import contextlib
 import errno
 import posixpath
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .disk import SimDisk, SimulatedCrash
-from .platter import Inode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .platter import Inode
 
 _KEY_BYTES_MAX = 511  # LMDB's
 

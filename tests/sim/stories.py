@@ -7,13 +7,9 @@ ledger go one way, and a closed one is never changed.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from bkpy.client.connect import Client
-from bkpy.client.reader import LedgerReader
-from bkpy.client.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, NoSuchEntryError
 from bkpy.metadata.store import Operation, Put
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
@@ -22,7 +18,16 @@ from tests.faults.oracle import Promises, check, check_replicas
 
 from .cluster import Bookie, check_bookie
 from .marks import CHANGED_IN_RECOVERY
-from .world import World
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from bkpy.client.connect import Client
+    from bkpy.client.reader import LedgerReader
+    from bkpy.client.writer import LedgerWriter
+
+    from .world import World
 
 PASSWORD = b"secret"
 _ORDER = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -16,12 +17,14 @@ import pytest
 from bkpy.bookie.keys import Keys
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
-from bkpy.metadata.store import MetadataStore
 from bkpy.storage import flush
 from bkpy.storage.ledger_states import LedgerStates
-from bkpy.storage.state import LedgerState
 
 from .runs import Range, play
+
+if TYPE_CHECKING:
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.storage.state import LedgerState
 
 Ablation = Callable[[], AbstractContextManager[None]]
 

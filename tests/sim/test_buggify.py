@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic_core import PydanticUndefined
@@ -13,6 +13,9 @@ from . import cluster
 from .buggify import BOOKIE, CLIENT, NOT_DRAWN, Bound, _draw, bookie_bounds, client_bounds, numeric, smallest
 from .runs import Range, play
 from .world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @pytest.mark.parametrize(("model", "bounds"), [(BookieSettings, BOOKIE), (ClientSettings, CLIENT)])

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.client.reader import LedgerReader
 from bkpy.errors import BookieUnavailableError
 
 from .cluster import Cluster
 from .crowd import crowd_run
 from .runs import play_all
+
+if TYPE_CHECKING:
+    from bkpy.client.reader import LedgerReader
 
 BLOCK = 20  # seeds
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -26,7 +26,9 @@ from tests.faults.oracle import make_payload
 
 from .cluster import Bookie, Cluster
 from .stories import PASSWORD, Stories
-from .world import Host
+
+if TYPE_CHECKING:
+    from .world import Host
 
 # Nothing is to happen that the schedule doesn't ask for.
 PATIENT = {"add_timeout_s": 60.0, "add_quorum_timeout_s": 100.0, "explicit_lac_interval_s": 0.0}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .loop import CURRENT, ESCAPES, EscapeError, Incarnation, SimLoop, StuckError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 
 def run(main: Coroutine[Any, Any, Any], loop: SimLoop | None = None) -> Any:

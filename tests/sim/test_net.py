@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .loop import EscapeError
 from .transport import WINDOW_BYTES
 from .world import Host, HostDied, World
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 
 class Peer(asyncio.Protocol):

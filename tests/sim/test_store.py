@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +12,10 @@ from bkpy.runtime import LmdbStores, OrderedStore
 from .disk import SimDisk, SimulatedCrash
 from .platter import Dirty, Fate
 from .store import SimStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def drop(item: Dirty) -> Fate:

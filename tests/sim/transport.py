@@ -13,10 +13,11 @@ import asyncio
 import contextvars
 from asyncio import transports
 from collections import deque
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from .loop import Incarnation
     from .net import SimNet
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -21,9 +17,17 @@ from bkpy.errors import (
 )
 from tests.faults.oracle import make_payload
 
-from .cluster import Cluster
 from .stories import PASSWORD, Stories, Story
 from .world import Host, HostDied
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from random import Random
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
+
+    from .cluster import Cluster
 
 PATIENCE_S = 200.0  # within which everything ends once the faults have
 

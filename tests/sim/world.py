@@ -6,25 +6,29 @@ the others. What happens is written to a trace; the same seed must give the same
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import gc
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkpy.metadata.memory import MemoryStore
-from bkpy.runtime import Runtime
 
 from .disk import SimDisk, SimulatedCrash
 from .loop import CURRENT, Incarnation, SimLoop
 from .metadata import SimSession
 from .net import SimNet
-from .platter import Dirty, Fate
 from .runtime import SimClock, SimFaults, sim_runtime
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from bkpy.runtime import Runtime
+
+    from .platter import Dirty, Fate
 
 T = TypeVar("T")
 

@@ -25,10 +25,11 @@ from bkpy.errors import (
 from bkpy.spark.export import ExportSummary, export_ledgers, writes_of
 from bkpy.spark.failures import translated
 from bkpy.spark.options import COLUMNS
-from spark.conftest import Ledgers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark.conftest import Ledgers
 
 # Seconds, the start of a cluster and of Spark included. An interrupted call would also break all that follow.
 pytestmark = pytest.mark.timeout(900)

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from spark.conftest import Ledgers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from spark.conftest import Ledgers
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from bkpy.config import MIB
 from bkpy.errors import ConfigError
 from bkpy.spark.options import COLUMNS, format_ledgers, parse_ledgers, parse_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 URI = "zk://127.0.0.1:2181/ledgers"
 REQUIRED = {"metadataServiceUri": URI, "ledgers": "7"}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,9 @@ from bkpy.protocol.records import HEADER_BYTES, ledger_key
 from bkpy.spark.options import SourceOptions
 from bkpy.spark.planning import EntryRange, Selection, plan, select
 from bkpy.spark.pushdown import Conditions
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def closed(

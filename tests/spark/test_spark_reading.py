@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from bkpy.client.block import Block
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.spark import source
 from bkpy.spark.options import SourceOptions
@@ -18,6 +17,11 @@ from bkpy.spark.planning import EntryRange
 from bkpy.spark.schema import TYPES
 from bkpy.spark.source import LedgerSourceReader
 from spark.test_spark_batches import block_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from bkpy.client.block import Block
 
 
 def entries_read(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +15,13 @@ from bkpy.spark.failures import translated
 from bkpy.spark.options import COLUMNS
 from bkpy.spark.schema import TYPES
 from bkpy.spark.source import LedgerSourceReader
-from spark.conftest import Ledgers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
+
+    from spark.conftest import Ledgers
 
 # Seconds, the start of a cluster and of Spark included. An interrupted call would also break all that follow.
 pytestmark = pytest.mark.timeout(900)

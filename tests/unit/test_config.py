@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import ValidationError
 
 from bkpy.config import BookieSettings, ClientSettings, client_settings, load_bookie_settings, split_address
 from bkpy.errors import BookKeeperError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 REQUIRED = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a,/b"}
 

@@ -6,13 +6,16 @@ import csv
 import hashlib
 import io
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.cli.demo import _compare, _fresh
 from bkpy.demo import Account, Numbers, Pauses, account, count, digest, load_flights
 from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

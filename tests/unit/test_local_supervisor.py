@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.errors import BookieUnavailableError
 from bkpy.local_process import ManagedProcess, how_it_ended
 from bkpy.local_supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Shell:

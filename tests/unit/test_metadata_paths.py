@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +22,11 @@ from bkpy.metadata.layout import (
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import NotDone
 from bkpy.metadata.resolve import ensure_path
-from bkpy.metadata.store import MetadataStore
 from bkpy.metadata.uri import parse_uri
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from bkpy.metadata.store import MetadataStore
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.mutants import Mutant
 from tests.mutants.__main__ import ROOT
 from tests.mutants.planting import DoesNotApply, all_mutants, changed, check_test_id, locate
 from tests.mutants.running import Outcome, Project, check_without, try_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOURCE = '''\
 """A package of one function."""

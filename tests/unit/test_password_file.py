@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.errors import ConfigError
 from bkpy.password_file import read_password
 from bkpy.spark import options
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\r\n", b" \t\n", b"\n\n\n", b"\r", b"\x0b\x0c"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.scenarios import BEHAVIOURS, PAGE, REQUIRED, MarkError, index, missing, page
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAD = "import pytest\n\n"
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from aiozk import exc
 from tests.in_process import DEADLINE_S
 
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    import pytest
 
 
 async def test_a_server_in_trouble_is_asked_for_a_watch_again_but_not_all_the_time(

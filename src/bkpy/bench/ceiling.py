@@ -20,10 +20,12 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHUNK_BYTES_MAX: Final = 256 << 10  # what a client writes at once
 RECEIVE_BYTES_MAX: Final = 8 << 20  # what one sync covers at most

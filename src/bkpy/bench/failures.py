@@ -10,12 +10,14 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import bkpy
 from bkpy.bench.workloads import WARM_UP_MIN_S
-from bkpy.local import LocalCluster
 from bkpy.local_process import poll
+
+if TYPE_CHECKING:
+    from bkpy.local import LocalCluster
 
 _REPLACED_TIMEOUT_S: Final = 60.0
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import bkpy
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    import bkpy
 
 WARM_UP_SHARE: Final = 0.25
 WARM_UP_MIN_S: Final = 1.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+from typing import TYPE_CHECKING
 
-from bkpy.runtime import Clock
+if TYPE_CHECKING:
+    import logging
+
+    from bkpy.runtime import Clock
 
 
 class Complaint:

@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport's calls --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one only by its methods
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one only by its methods
         peer = self._transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         sock = self._transport.get_extra_info("socket")

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from bkpy.config import BookieSettings
-from bkpy.runtime import Runtime
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.config import BookieSettings
+    from bkpy.runtime import Runtime
 
 
 class DiskMonitor:

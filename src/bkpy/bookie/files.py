@@ -6,10 +6,12 @@ the bookie would end. So connections get what is left when the storage has all i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bkpy.config import BookieSettings
 from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bkpy.config import BookieSettings
 
 _OF_PROCESS: Final = 32  # the loop, standard streams, ZooKeeper, sockets that listen, locks
 _OF_JOURNAL_DIRECTORY: Final = (

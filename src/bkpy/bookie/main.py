@@ -10,17 +10,19 @@ import os
 import resource
 import signal
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 from bkpy.bookie.complaint import Complaint
 from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
-from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime import Clock, real_runtime
+
+if TYPE_CHECKING:
+    from bkpy.config import BookieSettings
 
 log = logging.getLogger("bkpy.bookie")
 

@@ -6,16 +6,17 @@ Everything is counted once per frame, group or checkpoint, never per entry. Late
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bkpy.bookie.tally import Count, Spread, Tally
 from bkpy.protocol.messages import AddColumns, Op
-from bkpy.runtime import Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.runtime import Clock
     from bkpy.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger("bkpy.bookie")

@@ -11,8 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -25,9 +24,13 @@ from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.runtime import Runtime
 from bkpy.storage.cookie import decode_cookie
 from bkpy.storage.ledger_storage import LedgerStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.runtime import Runtime
 
 _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
 

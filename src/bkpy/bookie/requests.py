@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bkpy.bookie.keys import Claim
-from bkpy.bookie.waiters import Waiter
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -22,7 +19,11 @@ from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import is_explicit_lac
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
     from bkpy.bookie.connection import Connection
+    from bkpy.bookie.keys import Claim
+    from bkpy.bookie.waiters import Waiter
     from bkpy.storage.ledger_storage import LastEntry
 
 

@@ -11,19 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.complaint import Complaint
 from bkpy.bookie.connection import Connection
-from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.waiters import Waiters
 from bkpy.config import BookieSettings, split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
 from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBudget
-from bkpy.runtime import Runtime
-from bkpy.storage.ledger_storage import LedgerStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from bkpy.bookie.metrics import BookieMetrics
+    from bkpy.runtime import Runtime
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 
 class BookieServer:

@@ -7,7 +7,10 @@ has news spends nothing while nobody waits, and nothing per entry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Waiter:

@@ -8,13 +8,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli import INTERRUPTED, OUTPUT_CLOSED
 from bkpy.cli.common import given_settings, set_client_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # name -> (module:attribute, what `--help` of the group says of it)
 _TOP: Mapping[str, tuple[str, str]] = {

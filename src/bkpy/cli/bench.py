@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +14,8 @@ import click
 from bkpy.cli.common import connect, json_option, print_table, progress, run
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from bkpy.bench.workloads import Options
     from bkpy.local import LocalCluster
 

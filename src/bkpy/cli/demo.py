@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bkpy.demo import Month, Numbers
     from bkpy.local import LocalCluster
 

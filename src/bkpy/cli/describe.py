@@ -5,7 +5,6 @@ All but the ledger key, which opens the ledger to whoever has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ import click
 from bkpy.cli.common import human_bytes, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.holdings import Share
 

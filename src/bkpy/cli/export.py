@@ -6,7 +6,6 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,8 @@ from bkpy.cli.common import connect_option, human_bytes, json_option, print_json
 from bkpy.cli.interrupts import interruptible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from bkpy.spark.export import ExportSummary
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from typing import TYPE_CHECKING
 
 from bkpy.cli.common import say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
 
 TERMINATED = 128 + signal.SIGTERM
 

@@ -7,12 +7,14 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiofiles
 
 from bkpy.errors import FrameTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 _STANDARD_INPUT = 0
 _CHUNK_BYTES = 1 << 18

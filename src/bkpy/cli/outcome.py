@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,9 @@ from bkpy.cli import INTERRUPTED, TERMINATED
 from bkpy.cli.app import bkpy, debugging
 from bkpy.cli.common import Terminated
 from bkpy.errors import BookKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def status_of(arguments: Sequence[str] | None) -> int:

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from itertools import accumulate, islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.replicator import Replicator
 from bkpy.client.turns import SENT, Chunk, Single, Turn, chunks
-from bkpy.config import ClientSettings
 from bkpy.errors import (
     BookKeeperError,
     ConfigError,
@@ -32,6 +30,11 @@ from bkpy.protocol.acks import AT_REST, Batch
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata
 from bkpy.protocol.messages import Flags
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.config import ClientSettings
 
 _NOTHING: Final[dict[int, Any]] = {}  # of all writers whose ledger's ids aren't their callers': it stays empty
 

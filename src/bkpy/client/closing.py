@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import (
     BookKeeperError,
@@ -13,10 +12,14 @@ from bkpy.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol.closing import VERDICTS, Closer, Verdict, found
-from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ssl as tls
 import warnings
-from collections.abc import AsyncIterator, Generator, Mapping
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.ensembles import Ensembles
@@ -19,7 +17,6 @@ from bkpy.client.progress import Progress
 from bkpy.client.publishing import Publisher
 from bkpy.client.reader import LedgerReader
 from bkpy.client.recovery import LedgerRecovery
-from bkpy.client.replicator import Replicator
 from bkpy.client.writer import LedgerWriter
 from bkpy.config import ClientSettings, client_settings
 from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
@@ -28,11 +25,17 @@ from bkpy.metadata.connect import connect_store
 from bkpy.metadata.ledgers import Created
 from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
-from bkpy.metadata.store import MetadataStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.runtime import Runtime, real_runtime
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import AsyncIterator, Generator, Mapping
+
+    from bkpy.client.replicator import Replicator
+    from bkpy.metadata.store import MetadataStore
 
 _TOLD_MAX: Final = 10  # ledgers named in one warning
 

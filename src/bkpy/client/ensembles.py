@@ -7,14 +7,18 @@ if there is no other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from bkpy.client.placement import Placement
-from bkpy.client.pool import BookiePool
-from bkpy.config import ClientSettings
 from bkpy.errors import BookieUnavailableError, MetadataUnavailableError, NotEnoughBookiesError
-from bkpy.metadata.registration import BookieDirectory, BookieInfo
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.client.placement import Placement
+    from bkpy.client.pool import BookiePool
+    from bkpy.config import ClientSettings
+    from bkpy.metadata.registration import BookieDirectory, BookieInfo
+    from bkpy.runtime import Runtime
 
 
 class Ensembles:

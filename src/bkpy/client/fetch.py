@@ -13,24 +13,28 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncGenerator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from bkpy.client.block import Block
-from bkpy.client.pool import BookiePool
 from bkpy.client.race import Outcome, Race
 from bkpy.client.verdict import Answer, Kind, verdict
-from bkpy.client.view import LedgerView
-from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, Fragment
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import covered, write_set
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from bkpy.client.pool import BookiePool
+    from bkpy.client.view import LedgerView
+    from bkpy.config import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.runtime import Runtime
 
 
 class Fetcher:

@@ -10,20 +10,23 @@ fed while one of its bookies owes too much (`Peer.congested`), so that a slow bo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
-from bkpy.client.peer import Peer
-from bkpy.client.pool import BookiePool
 from bkpy.client.progress import Watched
-from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, Flight, Verdict
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.client.peer import Peer
+    from bkpy.client.pool import BookiePool
+    from bkpy.config import ClientSettings
 
 
 class Writer(Watched, Protocol):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from bkpy.client.pool import BookiePool
 from bkpy.errors import BookKeeperError, CorruptDataError
 from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
+
+if TYPE_CHECKING:
+    from bkpy.client.pool import BookiePool
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
 async def last_entries(

@@ -7,8 +7,10 @@ answered count as samples, because what is given up would raise the percentile b
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from bkpy.config import ClientSettings
+if TYPE_CHECKING:
+    from bkpy.config import ClientSettings
 
 
 class ReadLatency:

@@ -16,8 +16,7 @@ import contextlib
 import enum
 import errno
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bkpy.client.connection import PeerConnection
 from bkpy.config import ClientSettings, split_address
@@ -25,8 +24,12 @@ from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeEr
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.receive_buffer import ChunkPool
 from bkpy.runtime import Runtime, descriptors_max
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.protocol.receive_buffer import ChunkPool
 
 log = logging.getLogger("bkpy.client")
 

@@ -11,11 +11,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from bkpy.errors import NotEnoughBookiesError
 from bkpy.metadata.registration import BookieInfo
-from bkpy.runtime import Rng
+
+if TYPE_CHECKING:
+    from bkpy.runtime import Rng
 
 Domain = Callable[[BookieInfo], Hashable]
 

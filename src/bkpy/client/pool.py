@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from bkpy.client.latency import ReadLatency
 from bkpy.client.peer import Peer
-from bkpy.config import ClientSettings
 from bkpy.errors import ClientClosedError
-from bkpy.metadata.registration import BookieDirectory
 from bkpy.protocol.receive_buffer import ChunkPool
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from bkpy.config import ClientSettings
+    from bkpy.metadata.registration import BookieDirectory
+    from bkpy.runtime import Runtime
 
 
 class BookiePool:

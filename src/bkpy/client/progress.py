@@ -5,8 +5,10 @@ Invariant: what is kept is for those that were busy at the last look, so a write
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Watched(Protocol):

@@ -8,11 +8,13 @@ which nothing waits; a writer waits once for each, and what is sent is what is c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bkpy.config import ClientSettings
-from bkpy.runtime import Runtime
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.config import ClientSettings
+    from bkpy.runtime import Runtime
 
 
 class Publishing(Protocol):

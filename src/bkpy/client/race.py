@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from bkpy.client.peer import Peer
-from bkpy.client.pool import BookiePool
 from bkpy.client.verdict import Answer, Kind
 from bkpy.errors import (
     BookieUnavailableError,
@@ -23,9 +20,15 @@ from bkpy.errors import (
     ProtocolError,
     TooManyRequestsError,
 )
-from bkpy.protocol import frame as wire
 from bkpy.protocol.messages import Op
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bkpy.client.peer import Peer
+    from bkpy.client.pool import BookiePool
+    from bkpy.protocol import frame as wire
+    from bkpy.runtime import Runtime
 
 T = TypeVar("T")
 

@@ -7,25 +7,29 @@ Invariant: nothing past last add confirmed (open) or the last entry (closed) is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import check_first, check_last
-from bkpy.client.block import Block, Entry
 from bkpy.client.fetch import Fetcher
 from bkpy.client.lifetime import OfThisProcess
-from bkpy.client.pool import BookiePool
 from bkpy.client.tail import Tail
 from bkpy.client.view import LastAddConfirmed, LedgerView, proven
-from bkpy.config import ClientSettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, NoSuchEntryError
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
-from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Op
 from bkpy.protocol.quorum import covered
-from bkpy.protocol.records import RecordCodec
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from bkpy.client.block import Block, Entry
+    from bkpy.client.pool import BookiePool
+    from bkpy.config import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.records import RecordCodec
+    from bkpy.runtime import Runtime
 
 
 class LedgerReader(OfThisProcess):

@@ -13,16 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.closing import Closed, close_ledger, read_again
-from bkpy.client.ensembles import Ensembles
-from bkpy.client.flights import Flights
-from bkpy.client.pool import BookiePool
 from bkpy.client.write_back import Run, WriteBack
-from bkpy.config import ClientSettings
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
@@ -32,7 +27,6 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer, rebased
@@ -40,7 +34,16 @@ from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from bkpy.client.ensembles import Ensembles
+    from bkpy.client.flights import Flights
+    from bkpy.client.pool import BookiePool
+    from bkpy.config import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.runtime import Runtime
 
 
 class _Fetched(NamedTuple):

@@ -16,20 +16,24 @@ import abc
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from bkpy.client.ensembles import Ensembles
-from bkpy.client.flights import Flights, Route
-from bkpy.client.pool import BookiePool
-from bkpy.config import ClientSettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError, QuorumTimeoutError, ReadOnlyBookieError
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
-from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.quorum import write_set
 from bkpy.protocol.shortfall import Shortfall
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.client.ensembles import Ensembles
+    from bkpy.client.flights import Flights, Route
+    from bkpy.client.pool import BookiePool
+    from bkpy.config import ClientSettings
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime import Runtime
 
 log = logging.getLogger("bkpy.client")
 

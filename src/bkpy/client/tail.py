@@ -11,16 +11,19 @@ the ledger has taken in what was told; nothing is left behind by `close`.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from bkpy.client.pool import BookiePool
 from bkpy.client.view import LedgerView, proven
-from bkpy.config import ClientSettings
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
-from bkpy.protocol.records import RecordCodec
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from bkpy.client.pool import BookiePool
+    from bkpy.config import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.records import RecordCodec
+    from bkpy.runtime import Runtime
 
 
 class Tail:

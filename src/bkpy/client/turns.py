@@ -5,13 +5,15 @@ Invariant: the futures of a turn are resolved in id order, each with its own id.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.protocol.acks import Batch
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
 
 _UNSENT: Final = 1 << 62
 SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left

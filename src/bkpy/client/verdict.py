@@ -13,8 +13,7 @@ Pure. Whatever else the metadata store answered (the ledger was deleted, the cli
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import (
     BookieUnavailableError,
@@ -25,6 +24,9 @@ from bkpy.errors import (
     NoSuchEntryError,
     ProtocolError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Kind(enum.Enum):

@@ -6,15 +6,17 @@ an older version; once the ledger is CLOSED, its last entry and length are those
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import CorruptDataError
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
 from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
+
+if TYPE_CHECKING:
+    from bkpy.metadata.ledgers import LedgerCatalog
 
 
 class LastAddConfirmed(NamedTuple):

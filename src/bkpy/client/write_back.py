@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bkpy.client.flights import Route
 from bkpy.client.replicator import Replicator
 from bkpy.errors import BookKeeperError, ClientClosedError, LedgerRecoveryError
 from bkpy.protocol.acks import Batch
-from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Flags
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.client.flights import Route
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
 class Run(NamedTuple):

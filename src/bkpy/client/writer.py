@@ -7,14 +7,11 @@ anything is acknowledged on it; a writer never closes a ledger that somebody is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from bkpy.client.appends import Appends
 from bkpy.client.closing import Closed, close_ledger
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
-from bkpy.client.publishing import Publisher
 from bkpy.client.replicator import log
 from bkpy.errors import (
     BookieUnavailableError,
@@ -28,13 +25,19 @@ from bkpy.errors import (
     NoSuchLedgerError,
     QuorumTimeoutError,
 )
-from bkpy.metadata.ledgers import LedgerCatalog
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer
 from bkpy.protocol.ensemble_change import Conflict, on_conflict
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
 from bkpy.protocol.messages import Op, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from bkpy.client.publishing import Publisher
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
 
 
 class LedgerWriter(Appends, OfThisProcess):

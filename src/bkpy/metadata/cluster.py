@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from bkpy.config import ClientSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchClusterError
@@ -16,6 +15,9 @@ from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unk
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LAYOUT_VERSION = 1
 _DEFAULTS = ClientSettings()

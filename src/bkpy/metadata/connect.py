@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import ssl as tls
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bkpy.config import MetadataSettings
-from bkpy.metadata.store import MetadataStore
 from bkpy.metadata.uri import parse_uri
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import Sequence
+
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.runtime import Runtime
 
 _DEFAULTS = MetadataSettings()
 

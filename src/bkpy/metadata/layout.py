@@ -7,15 +7,17 @@ children at a time (the flat layout has a single partition) and yields ids in as
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchClusterError
 from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown
 from bkpy.metadata.resolve import Answer, attempt, children_if_there, create_certainly, take_number
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 # A sequence number is a signed 32-bit counter of ZooKeeper's.
 SEQUENCE_BITS = 31

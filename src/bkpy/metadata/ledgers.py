@@ -8,9 +8,8 @@ it can't be, its caller gets that as a value; *no such ledger* is never said by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from bkpy.config import ClientSettings
 from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLedgerError
@@ -38,7 +37,11 @@ from bkpy.metadata.resolve import (
 )
 from bkpy.metadata.store import Create, Delete, MetadataStore, SessionState, Watch, parent_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from bkpy.runtime import Runtime
 
 _DEFAULTS = ClientSettings()
 

@@ -9,9 +9,8 @@ their deadline. Two fault points make a write's outcome unknown: `metadata.reque
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bkpy.errors import ClientClosedError, MetadataUnavailableError
 from bkpy.metadata.store import (
@@ -31,7 +30,11 @@ from bkpy.metadata.store import (
     check_path,
     parent_of,
 )
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bkpy.runtime import Runtime
 
 T = TypeVar("T")
 

@@ -10,8 +10,10 @@ of it by `told`, where a user is told of it and nowhere before.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bkpy.errors import BookKeeperError
+if TYPE_CHECKING:
+    from bkpy.errors import BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)

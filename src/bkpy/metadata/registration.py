@@ -12,9 +12,8 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from bkpy.config import ClientSettings, MetadataSettings
 from bkpy.errors import (
@@ -39,7 +38,11 @@ from bkpy.metadata.resolve import (
     read_if_there,
 )
 from bkpy.metadata.store import Create, MetadataStore, Watch
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.runtime import Runtime
 
 REGISTRATION_VERSION = 1
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.

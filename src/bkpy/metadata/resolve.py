@@ -10,9 +10,8 @@ Invariants: this is the only module that sends writes to a `MetadataStore` and t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 
 from bkpy.errors import BookKeeperError, MetadataConflictError
 from bkpy.metadata.outcome import (
@@ -39,6 +38,9 @@ from bkpy.metadata.store import (
     NotEmpty,
     StoreRefusal,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
 
 T = TypeVar("T")
 

@@ -13,9 +13,12 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    from bkpy.runtime import Runtime
 
 
 class StoreRefusal(BookKeeperError):  # noqa: N818 - a refusal is an answer, not a failure of the store

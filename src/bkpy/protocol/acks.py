@@ -16,11 +16,13 @@ still while frozen, and every id up to it belongs to a batch that was done; each
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bkpy.protocol.messages import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 # In the place of an empty deque, which takes more than all else of a ledger at rest, and most are. It has no `append`.
 AT_REST: Final[Any] = ()

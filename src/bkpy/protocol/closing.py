@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Closer(enum.Enum):

@@ -7,12 +7,14 @@ quorum of the ensemble which the metadata name for it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import write_set
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 
 def endangered(failed: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:

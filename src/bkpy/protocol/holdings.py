@@ -6,12 +6,14 @@ the last one where the ledger is closed, and nowhere yet while it is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import write_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Share(NamedTuple):

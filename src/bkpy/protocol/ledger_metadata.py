@@ -15,12 +15,14 @@ import binascii
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
 from bkpy.protocol.records import ledger_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FORMAT_VERSION = 1
 LEDGER_KEY_BYTES = 32

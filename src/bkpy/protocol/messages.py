@@ -8,10 +8,9 @@ column by column, never batch by batch.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from itertools import repeat
 from operator import ge, mul
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
@@ -29,6 +28,9 @@ from bkpy.errors import (
     UnauthorizedError,
 )
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Bytes = bytes | bytearray | memoryview
 

@@ -6,9 +6,12 @@ different write sets, one where E = Qw.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 def check_sizes(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:

@@ -11,9 +11,12 @@ larger. Buffers that share a budget hold together no more than that, one frame, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from bkpy.protocol import frame as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class ChunkPool:

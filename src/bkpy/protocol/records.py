@@ -20,15 +20,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from array import array
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
 from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator, Sequence
 
 Bytes = bytes | bytearray | memoryview
 

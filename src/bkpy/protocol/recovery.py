@@ -11,10 +11,12 @@ more is not waited for; `fate` is total over all counts of answers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.protocol.quorum import covered, write_set
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
 
 
 class Fate(enum.Enum):

@@ -10,10 +10,13 @@ lacking there for good.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from bkpy.protocol.acks import Batch
-from bkpy.protocol.ledger_metadata import LedgerMetadata
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.protocol.acks import Batch
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
 class Shortfall:

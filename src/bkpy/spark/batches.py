@@ -5,12 +5,15 @@ Invariant: every batch has exactly the schema it was asked for. Spark checks onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from bkpy.client.block import Block
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.client.block import Block
 
 
 def batches(block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int) -> Iterator[pa.RecordBatch]:

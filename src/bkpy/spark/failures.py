@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bkpy import errors
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, DiskError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # A line of a Python traceback, the text of `raise_error`, the first of Java's causes.
 _OURS: Final = re.compile(r"^bkpy\.errors\.(\w+): (.+)$", re.MULTILINE)

@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import BookKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What PySpark takes as "there is a gateway already", and what its Java part takes as the file to announce one in.
 GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"

@@ -19,11 +19,10 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 from urllib.parse import unquote, urlsplit
 
 from bkpy.config import ClientSettings
@@ -33,6 +32,9 @@ from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unk
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_if_there
 from bkpy.metadata.store import Create, MetadataStore, SessionState
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 LOCKS: Final = "exports"
 LOCK_VERSION: Final = 1

@@ -9,16 +9,18 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy import password_file
 from bkpy.config import GIB, MIB
 from bkpy.errors import ConfigError
 from bkpy.metadata.uri import parse_uri
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 CLOSED: Final = "closed"  # in place of ledger ids: all that are closed
 

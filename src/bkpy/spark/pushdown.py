@@ -5,7 +5,6 @@ Invariant: what is taken over is applied exactly, because Spark doesn't look at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,8 @@ from pyspark.sql.datasource import (
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from bkpy.spark.planning import EntryRange
 
 Span = tuple[int, int]  # ids first..last; none if last < first

@@ -7,13 +7,15 @@ the metadata of its first column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from bkpy.errors import ConfigError
 from bkpy.spark.options import SourceOptions, column_named, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TYPES: Final[Mapping[str, DataType]] = {
     "log": StringType(),

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,8 @@ from bkpy.java import java_home_for_spark
 from bkpy.spark.jvm import GATEWAY_PORT, end_jvm, jvm_is_ours, start_jvm
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pyspark.sql import SparkSession
 
 _LOOPBACK: Final = "127.0.0.1"

@@ -7,22 +7,23 @@ once and in order, or raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
 
 from bkpy.errors import CorruptDataError, NoSuchEntryError, NoSuchLedgerError
-from bkpy.spark.options import SourceOptions
 from bkpy.spark.pushdown import Conditions
 from bkpy.spark.schema import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from bkpy.client.block import Block
+    from bkpy.spark.options import SourceOptions
     from bkpy.spark.planning import EntryRange
 
 

@@ -7,13 +7,16 @@ uuid inside each index agree; data is never created anew where a cookie says tha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError, IdentityError
-from bkpy.runtime import Files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bkpy.runtime import Files
 
 COOKIE_NAME: Final = "cookie.json"
 VERSION: Final = 1

@@ -10,15 +10,18 @@ import errno
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.frame import KEEP_INTERPRETER
-from bkpy.runtime import Bytes, File, Files
 from bkpy.storage.ids import Ids, decode_bitmap, encode_bitmap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.runtime import Bytes, File, Files
 
 LOG_MAGIC: Final = b"bkpyelog"
 BLOCK_MAGIC: Final = b"bkBL"

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from operator import add, itemgetter, le
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.config import MIB, BookieSettings
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
-from bkpy.runtime import Bytes, OrderedStore, ReadTransaction
-from bkpy.storage.entry_log import LogWriter, Place
 from bkpy.storage.ids import SPAN_MAX, Ids
 from bkpy.storage.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
-from bkpy.storage.journal_format import Mark
 from bkpy.storage.memtable import Generation, index_frames
-from bkpy.storage.overlaps import Batch
-from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import verifies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from bkpy.runtime import Bytes, OrderedStore, ReadTransaction
+    from bkpy.storage.entry_log import LogWriter, Place
+    from bkpy.storage.journal_format import Mark
+    from bkpy.storage.overlaps import Batch
+    from bkpy.storage.state import LedgerState
 
 BLOCK_EFFORT: Final = 50
 LEDGER_EFFORT: Final = 20

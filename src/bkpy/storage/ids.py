@@ -6,10 +6,12 @@ Invariant: `first` and `last` are members, and no id below or above them is.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SPAN_MAX: Final = 65_536  # ids from first to last of a block: bounds how far a look-up goes back, and a bitmap's size
 

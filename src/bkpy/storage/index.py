@@ -7,16 +7,19 @@ living ids of two rows of a ledger are disjoint (S7); counts and XORs of checksu
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
-from bkpy.runtime import OrderedStore, ReadTransaction
 from bkpy.storage.entry_log import Place
 from bkpy.storage.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
 from bkpy.storage.journal_format import START, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.runtime import OrderedStore, ReadTransaction
 
 VERSION: Final = 1
 SHARD_KEY: Final = b"m"

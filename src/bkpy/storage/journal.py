@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from bkpy.runtime import Bytes, File, Files, Runtime
 from bkpy.storage.journal_format import (
     NONCE_BYTES,
     PAGE_BYTES,
@@ -27,7 +26,12 @@ from bkpy.storage.journal_format import (
     file_id_of,
     file_name,
 )
-from bkpy.storage.observer import StorageObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.runtime import Bytes, File, Files, Runtime
+    from bkpy.storage.observer import StorageObserver
 
 
 class JournalWriter:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.frame import KEEP_INTERPRETER
-from bkpy.runtime import Bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.runtime import Bytes
 
 PAGE_BYTES: Final = 4096
 VERSION: Final = 1

@@ -6,15 +6,13 @@ Invariants: a frame is handed out only with both checksums right and at its plac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.protocol.journal_recovery import Break, Found, NextFile, Verdict, decide
-from bkpy.runtime import File, Files
 from bkpy.storage.journal_format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -33,6 +31,11 @@ from bkpy.storage.journal_format import (
     file_name,
     looks_like_frame,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bkpy.runtime import File, Files
 
 
 class Damage(NamedTuple):

@@ -7,11 +7,15 @@ first can be made known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from bkpy.storage.index import LedgerRow
-from bkpy.storage.shard import Shard
 from bkpy.storage.state import LedgerState, StateCache
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.storage.index import LedgerRow
+    from bkpy.storage.shard import Shard
 
 
 class LedgerStates:

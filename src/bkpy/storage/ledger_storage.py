@@ -8,21 +8,24 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.config import BookieSettings
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.protocol.messages import AddColumns
-from bkpy.runtime import Bytes, Runtime
-from bkpy.storage.index import LedgerRow
-from bkpy.storage.journal import Journal
 from bkpy.storage.journal_format import Mark, RecordKind
 from bkpy.storage.ledger_states import LedgerStates
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
-from bkpy.storage.shard import Shard
 from bkpy.storage.split import after, split
 from bkpy.storage.state import LedgerState, lac_of, take_explicit_lac
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from bkpy.config import BookieSettings
+    from bkpy.protocol.messages import AddColumns
+    from bkpy.runtime import Bytes, Runtime
+    from bkpy.storage.index import LedgerRow
+    from bkpy.storage.journal import Journal
+    from bkpy.storage.shard import Shard
 
 
 class ReadResult(NamedTuple):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from itertools import accumulate, repeat
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bkpy.protocol.messages import AddColumns
-from bkpy.runtime import Bytes
 from bkpy.storage.overlaps import Batch, Item, Overlaps, ascending, last_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.protocol.messages import AddColumns
+    from bkpy.runtime import Bytes
 
 BATCH_OVERHEAD_BYTES: Final = 200  # what a batch's column values cost in memory, besides its bytes
 STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in memory until it is written

@@ -6,11 +6,14 @@ Sorted runs, each with a tree of the highest ids in it: a look takes logarithmic
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from bkpy.runtime import Bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 # (first id, count, stride, buffer, start, end): the entries first + k * stride, k < count, in buffer[start:end].
 # A bare tuple, because hundreds of thousands of them are made for a flush.

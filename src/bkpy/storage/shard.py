@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bkpy.config import BookieSettings
 from bkpy.errors import CorruptDataError
-from bkpy.runtime import OrderedStore, Runtime
 from bkpy.storage.entry_log import Block, LogReader, LogWriter, Place, decode_block, log_id_of, log_name
 from bkpy.storage.flush import Flush, last_add_confirmed
 from bkpy.storage.index import (
@@ -29,11 +26,17 @@ from bkpy.storage.index import (
     log_key,
     put_all_in_limbo,
 )
-from bkpy.storage.journal_format import Mark
 from bkpy.storage.memtable import Generation, LedgerView
-from bkpy.storage.observer import StorageObserver
-from bkpy.storage.state import LedgerState
 from bkpy.storage.stretch import Assembled, Stretch, assemble, of_batch, of_block
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from bkpy.config import BookieSettings
+    from bkpy.runtime import OrderedStore, Runtime
+    from bkpy.storage.journal_format import Mark
+    from bkpy.storage.observer import StorageObserver
+    from bkpy.storage.state import LedgerState
 
 _SEALED_AGE: Final = 0
 _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it

@@ -5,13 +5,16 @@ Invariant: the parts hold the batches of the frame, each once and in the same or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
 
 from bkpy.protocol.messages import AddColumns, select
-from bkpy.runtime import Bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bkpy.runtime import Bytes
 
 
 class Part(NamedTuple):

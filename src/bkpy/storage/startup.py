@@ -7,25 +7,28 @@ anything new is journaled; limbo is durable before a mark moves past the damage 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.config import MIB, BookieSettings
 from bkpy.errors import CorruptDataError, IdentityError, ProtocolError, StorageFailedError
 from bkpy.protocol.messages import decode_add
-from bkpy.runtime import Files, OrderedStore, Runtime
 from bkpy.storage import index
 from bkpy.storage.cookie import COOKIE_NAME, Cookie, LedgerDirectory, check, decode_cookie, read_cookie, write_cookie
 from bkpy.storage.entry_log import log_id_of
-from bkpy.storage.index import ShardRow
 from bkpy.storage.journal import Journal, JournalWriter
 from bkpy.storage.journal_format import Record, RecordKind, decode_ledger, decode_records, file_id_of
 from bkpy.storage.journal_replay import Frame, JournalReplay, cut, refuse
 from bkpy.storage.ledger_storage import LedgerStorage
-from bkpy.storage.observer import StorageObserver
 from bkpy.storage.shard import Shard
 from bkpy.storage.split import split
 from bkpy.storage.state import take_explicit_lac
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from bkpy.runtime import Files, OrderedStore, Runtime
+    from bkpy.storage.index import ShardRow
+    from bkpy.storage.observer import StorageObserver
 
 LOCK_NAME: Final = "lock"
 INDEX_NAME: Final = "index"

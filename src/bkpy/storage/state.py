@@ -8,12 +8,15 @@ that they may write to it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bkpy.protocol.records import HEADER_BYTES
-from bkpy.runtime import Bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.runtime import Bytes
 
 _LOOKS_MAX: Final = 1000  # more than are loaded at a time, so that the cache gets back to its bound
 

@@ -8,15 +8,18 @@ inside a run (a batch, or a few small ones) is handed on as it was stored.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError, DigestMismatchError
 from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, walk
 from bkpy.storage.entry_log import Block
 from bkpy.storage.ids import SPAN_MAX, Ids
-from bkpy.storage.overlaps import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.storage.overlaps import Batch
 
 _RECORD_ID: Final = Struct("<8xq")
 _WHOLE: Final = [(0, 0)]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgpack
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
-from bkpy.bookie.connection import Connection
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 from bkpy.protocol.records import RecordCodec
+
+if TYPE_CHECKING:
+    from bkpy.bookie.connection import Connection
 
 
 def frame(op: int, head: object, body: bytes = b"", correlation_id: int = 7) -> bytes:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 from itertools import count
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import InProcess, eventually
 from tests.stepping import naming, run_to
 
-from bkpy.bookie.node import BookieNode
 from bkpy.runtime import TaskSpawner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bkpy.bookie.node import BookieNode
 
 
 async def left_nothing(node: BookieNode, threads: int) -> None:

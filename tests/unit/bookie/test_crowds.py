@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
@@ -17,6 +16,10 @@ import bkpy
 from bkpy.bookie.complaint import Complaint
 from bkpy.protocol.messages import Op, Status
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, add, eventually
 
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.errors import BookieUnavailableError
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 DEFERRED = int(Flags.DEFERRED_SYNC)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
-from bkpy.bookie.connection import Connection
-from bkpy.client.connect import Client
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.bookie.connection import Connection
+    from bkpy.client.connect import Client
 
 RECOVERY = int(Flags.RECOVERY)
 REQUESTS = {

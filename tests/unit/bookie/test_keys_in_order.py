@@ -7,17 +7,20 @@ look at a ledger and what it decides by it, and something else happens meanwhile
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.bookie.raw import Raw, add, frame
 
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.storage.ledger_storage import LedgerStorage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 RIGHT, WRONG = b"r" * 32, b"w" * 32
 RECOVERY = int(Flags.RECOVERY)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.bookie.raw import Raw, add, frame
 
 from bkpy.protocol.messages import Op, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 KEY = b"k" * 32
 FRAME_BYTES = 200_000

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import ROOT, InProcess, contents
 
-from bkpy.config import BookieSettings
 from bkpy.errors import IdentityError
 from bkpy.metadata.cookies import read_cookie
+
+if TYPE_CHECKING:
+    from bkpy.config import BookieSettings
 
 
 def elsewhere(settings: BookieSettings, place: Path) -> BookieSettings:

@@ -8,16 +8,14 @@ import errno
 import json
 import os
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bkpy.bookie.disk_monitor import DiskMonitor
 from bkpy.bookie.node import BookieNode
 from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.config import BookieSettings, client_settings
 from bkpy.errors import BookKeeperError, NotEnoughBookiesError
 from bkpy.metadata.cluster import init_cluster
@@ -27,6 +25,11 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.runtime import RealFiles, Runtime, real_runtime
 from cluster.metadata_harness import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bkpy.client.writer import LedgerWriter
 
 ROOT = "/ledgers"
 DEADLINE_S = 30

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SMALLEST = {
     "backlog_frames_max": 1,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import InProcess, eventually
@@ -13,6 +11,10 @@ from tests.unit.bookie.raw import Raw, add, frame
 
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.receive_buffer import ChunkPool, _unused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 KEY = b"k" * 32
 LEDGER = 5

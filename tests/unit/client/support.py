@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.in_process import InProcess, add, contents
 
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Flags, Status
 from bkpy.protocol.records import RecordCodec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 
 def payload(entry_id: int) -> bytes:

@@ -11,8 +11,7 @@ import gc
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import count, product
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
@@ -25,6 +24,9 @@ from bkpy.client.writer import LedgerWriter
 from bkpy.config import client_settings
 from bkpy.metadata.memory import MemorySession
 from bkpy.runtime import TaskSpawner, real_runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LASTING = ("connection to", "bookie directory")  # what a client keeps running, by the beginnings of its names
 

@@ -7,13 +7,16 @@ import contextlib
 import logging
 import os
 import resource
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
 import bkpy
 from bkpy.errors import BookieUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 async def test_nothing_is_written_to_a_connection_that_is_gone(

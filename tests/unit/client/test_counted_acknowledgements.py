@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
@@ -16,6 +14,10 @@ from bkpy.client.flights import SentFlight
 from bkpy.errors import MetadataUnavailableError
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
 PATIENT = {"add_timeout_s": 2 * DEADLINE_S, "add_quorum_timeout_s": 2 * DEADLINE_S, "explicit_lac_interval_s": 0}
 

@@ -33,8 +33,8 @@ class Writer:
 
 async def test_a_writer_that_a_launch_in_the_middle_of_a_turn_held_goes_on_when_the_last_answer_comes() -> None:
     pool, writer = Pool(), Writer()
-    flights = Flights(cast(Any, pool), client_settings(explicit_lac_interval_s=0))
-    flights.mark(cast(Any, writer))
+    flights = Flights(cast("Any", pool), client_settings(explicit_lac_interval_s=0))
+    flights.mark(cast("Any", writer))
     flights.launch()
     assert writer.gathered == 0
     pool.congested = writer.held = False

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed
 
 import bkpy
-from bkpy.client.connect import Client
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES, walk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from bkpy.client.connect import Client
 
 ENTRY_BYTES_MAX = 100 << 10
 SMALL = {"entry_bytes_max": ENTRY_BYTES_MAX, "frame_bytes_max": ENTRY_BYTES_MAX + (64 << 10)}

@@ -6,14 +6,17 @@ import asyncio
 import gc
 import tracemalloc
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
-from bkpy.client.connect import Client
 from bkpy.client.progress import Progress
 from bkpy.client.writer import LedgerWriter
+
+if TYPE_CHECKING:
+    import pytest
+
+    from bkpy.client.connect import Client
 
 WRITERS = 60
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, lag_behind, stored
 from tests.unit.client.support import check_closed, payload
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.store import MetadataStore, NoNode
+
+if TYPE_CHECKING:
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 
 async def behind(client: Client, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:

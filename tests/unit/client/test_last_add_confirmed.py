@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import InProcess
 from tests.unit.client.support import put, write
 
 import bkpy
 from bkpy.protocol.records import walk
-from bkpy.storage.ledger_storage import LastEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.in_process import InProcess
+
+    from bkpy.storage.ledger_storage import LastEntry
 
 LAST_ADD_CONFIRMED = 16  # the offset of its lowest byte in a record
 

@@ -7,7 +7,7 @@ import copy
 import gc
 import pickle
 import warnings
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import ROOT, InProcess
@@ -16,6 +16,9 @@ import bkpy
 from bkpy.client.connect import Client
 from bkpy.config import client_settings
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def new_client(cluster: InProcess) -> Client:

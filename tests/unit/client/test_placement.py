@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import combinations, permutations
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -22,6 +22,9 @@ from bkpy.client.placement import (
 )
 from bkpy.errors import NotEnoughBookiesError
 from bkpy.metadata.registration import BookieInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 POLICIES: list[type[SpreadPlacement]] = [RandomPlacement, RackAwarePlacement, RegionAwarePlacement]
 Bookies = dict[str, BookieInfo]

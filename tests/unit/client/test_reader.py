@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, add, contents, lag_behind, rewrite
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.messages import Flags, Op
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.storage.ledger_storage import LedgerStorage, ReadResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 

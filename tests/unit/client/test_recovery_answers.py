@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed, fail_adds, put, write
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.records import walk
 from bkpy.storage.ledger_storage import ReadResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 DAMAGED = 3  # the entry
 # Where a bit of its record is flipped: (byte, bit).

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
 import bkpy
-from bkpy.client.connect import Client
 from bkpy.client.replicator import Replicator
 from bkpy.client.write_back import Run, WriteBack
-from bkpy.client.writer import LedgerWriter
 from bkpy.protocol.acks import Batch
 from bkpy.protocol.records import RecordCodec, walk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.client.connect import Client
+    from bkpy.client.writer import LedgerWriter
 
 ENTRY_BYTES_MAX = 1 << 20
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from annotated_types import Gt
@@ -12,6 +11,9 @@ from tests.in_process import DEADLINE_S, InProcess, contents
 
 from bkpy.config import ClientSettings, client_settings
 from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENTRY_BYTES = 100
 # How much these allow is what the operations below need, and not how they get it done.

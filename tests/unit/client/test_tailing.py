@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, add, rewrite
 
 import bkpy
-from bkpy.client.connect import Client
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import RecordCodec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.client.connect import Client
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 PATIENT = {"tail_poll_s": NEVER_S, "long_poll_s": NEVER_S}  # only what wakes a tail makes it go on

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
-from bkpy.client.writer import LedgerWriter
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from bkpy.client.writer import LedgerWriter
 
 
 @pytest.fixture

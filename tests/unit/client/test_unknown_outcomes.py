@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
 
 import bkpy
-from bkpy.client.connect import Client
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.store import SessionState
 from bkpy.protocol.ledger_metadata import LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.client.connect import Client
 
 
 class Vanishing:

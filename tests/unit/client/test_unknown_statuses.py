@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
@@ -12,10 +11,14 @@ from tests.unit.client.support import check_closed, payload, write
 
 import bkpy
 from bkpy.bookie.connection import Connection
-from bkpy.client.connect import Client
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.client.connect import Client
 
 NEWER = 57
 NEVER_S = 2.0 * DEADLINE_S  # whoever waits for such a timeout fails

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S
@@ -32,6 +31,9 @@ from bkpy.metadata.store import Create, Delete, Put
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.runtime import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 ROOT = "/ledgers"
 COOKIE = json.dumps({"bookie_id": "b", "address": "h:1", "instance_id": "i"}).encode()

@@ -6,10 +6,9 @@ what `client/recovery.py` and `client/write_back.py` do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
 
@@ -19,6 +18,9 @@ from bkpy.protocol.ensemble_change import REACTIONS, Case, Conflict, Reaction, e
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 ENTRIES_MAX = 14
 RANGE_ENTRIES = 3

@@ -7,15 +7,17 @@ left out, to see that the oracle notices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.protocol.ensemble_change import members_of
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
 from bkpy.protocol.quorum import write_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class BrokenPromiseError(AssertionError):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +12,9 @@ from bkpy.protocol.frame import REPLY, Frame, frame_bytes, take
 from bkpy.protocol.messages import Op
 from bkpy.protocol.records import RecordCodec, walk
 from golden.wire import LEDGER, MAC_KEY, WIRE, frames, messages, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def golden() -> list[Frame]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.protocol.ensemble_change import endangered
 from bkpy.protocol.quorum import covered, write_set
 from bkpy.protocol.recovery import Fate, Fencing, fate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIZES = [(e, qw, qa) for e in range(1, 8) for qw in range(1, e + 1) for qa in range(1, qw + 1)]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bkpy.config import BookieSettings
 from bkpy.protocol.messages import AddColumns, pack
@@ -15,6 +14,9 @@ from bkpy.runtime import NoFaults, Runtime, TaskSpawner
 from bkpy.storage.ledger_storage import LedgerStorage
 from sim.disk import SimDisk
 from sim.store import SimStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 KEY = b"k" * 32
 INSTANCE = "11111111-2222-3333-4444-555555555555"

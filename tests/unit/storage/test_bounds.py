@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +13,9 @@ from bkpy.storage.ledger_storage import LedgerStorage
 
 from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def filled(host: Host, ledgers: int = 4, rounds: int = 4) -> LedgerStorage:

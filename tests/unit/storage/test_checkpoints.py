@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
@@ -13,13 +12,17 @@ from crc32c import crc32c
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
 from bkpy.storage.index import block_key, ledger_key
-from bkpy.storage.ledger_storage import LedgerStorage
 from sim.disk import SimulatedCrash
 from sim.platter import Dirty, Fate
 from sim.store import SimStores
 
 from .support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all, turns
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 MIB = 1 << 20
 

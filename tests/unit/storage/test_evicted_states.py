@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.messages import AddColumns, pack
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.storage.ledger_storage import LedgerStorage
 
 from .support import KEY, SMALLEST, Batch, Host, add, read_all
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 OLD, FENCED, OTHER, NEW = 1, 2, 3, 99
 

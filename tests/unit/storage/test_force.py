@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.errors import StorageFailedError
-from bkpy.storage.ledger_storage import LedgerStorage
 from sim.disk import SimulatedCrash
 
 from .support import Batch, Host, add, read_all
 from .support import settings as bookie_settings
 from .told import Told, copy_of, dropped, kept, new_host, restart
+
+if TYPE_CHECKING:
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 
 async def turns(count: int = 20) -> None:

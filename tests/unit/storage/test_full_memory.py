@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from bkpy.storage.ledger_storage import LedgerStorage
 
 from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAYLOAD = b"x" * 2000
 

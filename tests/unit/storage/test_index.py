@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkpy.errors import CorruptDataError
-from bkpy.runtime import OrderedStore
 from bkpy.storage import index
 from bkpy.storage.entry_log import Place
 from bkpy.storage.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
@@ -16,6 +17,9 @@ from sim.disk import SimDisk
 from sim.store import SimStores
 
 from .support import KEY
+
+if TYPE_CHECKING:
+    from bkpy.runtime import OrderedStore
 
 LEDGER = 7
 progressions = st.builds(Ids, st.integers(0, 150), st.integers(1, 25), st.integers(1, 4))

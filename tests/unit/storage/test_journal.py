@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +23,9 @@ from sim.disk import SimDisk, SimulatedCrash
 from sim.platter import Dirty, Fate
 
 from .support import SteppingClock, sim_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 DIRECTORY = "/j"
 FILE_BYTES = 4 * PAGE_BYTES  # the header and three pages of frames: BODIES make three files

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.errors import StorageFailedError
-from bkpy.storage.ledger_storage import LedgerStorage
 from sim.disk import SimDisk, SimulatedCrash
 
 from .support import KEY, Batch, Host, add
 from .support import settings as bookie_settings
 from .told import Told, copy_of, dropped, kept, new_host, restart, script, whole_life
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 HANG_S = 30  # generous: only a call that never returns takes so long
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +15,9 @@ from bkpy.storage.ledger_storage import LedgerStorage
 
 from .support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEADLINE_S = 60
 

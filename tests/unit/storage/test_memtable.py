@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,9 @@ from bkpy.storage.overlaps import Batch, last_of
 from .support import Batch as Entries
 from .support import Host, add, read_all
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COUNT = 50_000
 BODY = memoryview(bytes(64))

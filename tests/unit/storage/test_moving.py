@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.config import BookieSettings
 from bkpy.errors import IdentityError, StorageFailedError
 from sim.disk import SimDisk, SimulatedCrash
 
 from .support import KEY, Batch, Host, add, read_all
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from bkpy.config import BookieSettings
 
 
 def move(disk: SimDisk, old: str, new: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +17,10 @@ from bkpy.storage.ledger_storage import LedgerStorage
 from .support import INSTANCE, Batch, Host, add, read_all
 from .support import settings as bookie_settings
 from .test_journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 MIB = 1 << 20
 ENTRY = b"x" * 100_000

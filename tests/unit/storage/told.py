@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
-from bkpy.storage.ledger_storage import LedgerStorage
 from sim.platter import Dirty, Fate
 
 from .support import KEY, Batch, Host, add, read_all
 from .support import settings as bookie_settings
+
+if TYPE_CHECKING:
+    from bkpy.storage.ledger_storage import LedgerStorage
 
 IDS = 40  # entry ids in the script are below this
 

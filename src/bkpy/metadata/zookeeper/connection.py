@@ -7,14 +7,16 @@ It sends each request once and never again. When it ends, for whatever reason, e
 from __future__ import annotations
 
 import asyncio
-import ssl
 import struct
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiozk import exc, protocol
 
 from bkpy.errors import FrameTooLargeError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
 
 # ZooKeeper's own limit (jute.maxbuffer): it closes the connection on a longer request, without an answer.
 REQUEST_BYTES_MAX = 0xFFFFF

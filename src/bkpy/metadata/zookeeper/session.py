@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
-import ssl
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiozk import exc, protocol
 
-from bkpy.config import MetadataSettings
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.outcome import NotDone, told
 from bkpy.metadata.store import SessionEvents, SessionState
 from bkpy.metadata.zookeeper.connection import Connection, ConnectionLost
 from bkpy.metadata.zookeeper.watches import WatchTable
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from bkpy.config import MetadataSettings
+    from bkpy.runtime import Runtime
 
 # Answers by a server that no longer serves this session; the request was not carried out.
 _SESSION_ERRORS = (exc.SessionExpired, exc.SessionMoved, exc.UnknownSession)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiozk import exc, protocol
 
@@ -27,7 +25,12 @@ from bkpy.metadata.store import (
 )
 from bkpy.metadata.zookeeper.session import Session
 from bkpy.metadata.zookeeper.watches import Kind
-from bkpy.runtime import Runtime
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from bkpy.runtime import Runtime
 
 _REFUSALS = {
     exc.NodeExists: NodeExists,

@@ -7,12 +7,14 @@ server holds it or is just being asked to.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiozk import protocol
 
-from bkpy.metadata.store import Watch
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bkpy.metadata.store import Watch
 
 # One SetWatches request stays well under the server's limit of 1 MiB a request.
 SET_WATCHES_BYTES_MAX = 256 << 10
