@@ -139,7 +139,8 @@ async def test_of_two_first_presenters_one_has_the_ledger(
     async with stopped(storage, monkeypatch, 3) as waiting:
         writer.send(present(RIGHT, 1))
         stranger.send(present(WRONG, 1))
-        await eventually(lambda: not writer.near.backlog.busy and not stranger.near.backlog.busy)
+        for raw in (writer, stranger):  # both keys have arrived and were looked at: the first two looks
+            await eventually(lambda raw=raw: len(raw.near.keys) == 1 and not raw.near.backlog.busy)  # type: ignore[misc]
         for raw in (writer, stranger) if first == "writer" else (stranger, writer):
             raw.send(add(1, correlation_id=10))
             await eventually(lambda raw=raw: raw.near.backlog.busy)  # type: ignore[misc]
