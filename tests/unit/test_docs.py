@@ -1,0 +1,66 @@
+"""The documentation names only what is there: links, files, tests and rules resolve inside the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that the page's headings can be linked to by."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_resolve(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, fragment = re.sub(r"\s+", " ", target).partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (fragment and file.suffix == ".md" and fragment not in anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_rule_that_the_source_cites_is_explained() -> None:
+    explained = set(re.findall(r"^\| (S\d+) \|", (ROOT / "docs" / "storage.md").read_text(), re.MULTILINE))
+    cited = {rule for path in SOURCES for rule in re.findall(r"\bS\d+\b", path.read_text(encoding="utf-8"))}
+    assert cited
+    assert cited <= explained
+
+
+def test_every_page_that_the_source_cites_is_there() -> None:
+    cited = {
+        (name_of(path), page)
+        for path in SOURCES
+        for page in re.findall(r"\bdocs/[\w/.-]+\w", path.read_text(encoding="utf-8"))
+    }
+    assert cited
+    assert not [where for where in cited if not (ROOT / where[1]).exists()]
+
+
+def test_the_tests_that_hold_the_rules_of_storage_are_there() -> None:
+    named = re.findall(r"`(test_\w+\.py)?::(test_\w+)`", (ROOT / "docs" / "storage.md").read_text())
+    assert len(named) >= 12
+    there = {
+        (path.name, test)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for test in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+    }
+    file = ""
+    for written, test in named:
+        file = written or file  # `::test` alone is in the file named before it
+        assert (file, test) in there
