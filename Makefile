@@ -22,7 +22,7 @@ help:
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
-	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers)"
+	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"

@@ -7,17 +7,13 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bkpy.cli.common import say
+from bkpy.cli.common import Terminated, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
 TERMINATED = 128 + signal.SIGTERM
-
-
-class Terminated(BaseException):
-    """SIGTERM came: like Ctrl-C, nothing but the way out should handle it."""
 
 
 @contextmanager
