@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 60
 FILES_MAX = 400
 CONNECTIONS = 600
+AT_ONCE = 10  # fewer than may wait for their turn to introduce themselves: none is refused for that
 HELLO = b"".join(wire.encode(Op.HELLO, 1, m.pack(["test", "", ""])))
 
 # Takes the place of the interpreter: allows few files, for good, then becomes what it was asked for.
@@ -44,13 +45,14 @@ def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bkpy.local.sys.executable", str(launcher))
 
 
-async def greeted(address: str, opened: list[Any]) -> None:
+async def greeted(address: str, opened: list[Any], turns: asyncio.Semaphore) -> None:
     host, port = address.rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
-    opened.append(writer)
-    writer.write(HELLO)
-    with contextlib.suppress(ConnectionError):
-        await reader.read(1)
+    async with turns:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        opened.append(writer)
+        writer.write(HELLO)
+        with contextlib.suppress(ConnectionError):
+            await reader.read(1)
 
 
 async def test_a_bookie_at_the_end_of_its_files_goes_on_and_says_so(few_files: None, tmp_path: Path) -> None:
@@ -62,7 +64,8 @@ async def test_a_bookie_at_the_end_of_its_files_goes_on_and_says_so(few_files: N
             writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
             await writer.append(b"before")
             opened: list[Any] = []
-            await asyncio.gather(*(greeted(bookie.address, opened) for _ in range(CONNECTIONS)))
+            turns = asyncio.Semaphore(AT_ONCE)
+            await asyncio.gather(*(greeted(bookie.address, opened, turns) for _ in range(CONNECTIONS)))
             for _ in range(12):  # several files of the journal
                 await writer.append_batch([bytes(100_000)] * 5)
             assert len(list((bookie.directory / "journal").rglob("*"))) > 2

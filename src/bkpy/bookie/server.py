@@ -64,9 +64,12 @@ class BookieServer:
         self._connections: dict[Connection, None] = {}  # in order of arrival, so that simulated runs repeat
         self._newcomers: dict[Connection, None] = {}  # those that have not introduced themselves
         self._memory_full = False
-        self.complain_of_frames, self._complain_of_crowds, self._complain_of_silence = (
-            Complaint(self.log, runtime.clock, settings.complaint_interval_s) for _ in range(3)
-        )
+        (
+            self.complain_of_frames,
+            self._complain_of_newcomers,
+            self._complain_of_clients,
+            self._complain_of_silence,
+        ) = (Complaint(self.log, runtime.clock, settings.complaint_interval_s) for _ in range(4))
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
@@ -124,12 +127,11 @@ class BookieServer:
         if len(self._newcomers) > self.settings.newcomers_max:
             oldest = next(iter(self._newcomers))
             del self._newcomers[oldest]
-            self._refused(oldest, f"{self.settings.newcomers_max} others have not introduced themselves either")
+            self.metrics.connection_refused()
+            self._complain_of_newcomers(
+                "refusing %s: %d others have not introduced themselves either", oldest.peer, self.settings.newcomers_max
+            )
             oldest.abort()
-
-    def _refused(self, connection: Connection, reason: str) -> None:
-        self.metrics.connection_refused()
-        self._complain_of_crowds("refusing %s: %s", connection.peer, reason)
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
@@ -149,7 +151,8 @@ class BookieServer:
         clients = len(self._connections) - len(self._newcomers)
         if clients >= self.settings.connections_max:
             reason = f"{clients} clients are connected, which is the bookie's connections_max"
-            self._refused(connection, reason)
+            self.metrics.connection_refused()
+            self._complain_of_clients("refusing %s: %s", connection.peer, reason)
             return Status.TOO_MANY_REQUESTS, reason
         self._newcomers.pop(connection, None)
         return Status.OK, ""
