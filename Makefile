@@ -7,15 +7,16 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# Two processes of tests, each with a ZooKeeper, bookies and ports of its own; 1 runs them in one, in the usual order.
-WORKERS ?= 2
+# Processes of tests, each with a ZooKeeper, bookies and ports of its own. Three keep two processors busy, since tests
+# wait as well as compute; 1 runs them in one, in the usual order.
+WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo test test-full test-privileged mutants check golden scenarios sim bench bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
-	@echo "make test       all tests that need no privileges (some minutes; WORKERS=4: in four processes instead of two)"
+	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"

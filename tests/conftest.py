@@ -104,9 +104,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         run_elsewhere(server.stop())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster of three bookies for one module. A test that stops a part of it starts it again."""
+    """A cluster of three bookies for the whole session. A test that stops a part of it starts it again."""
     from bkpy.local import LocalCluster  # not at the top: unit tests need none of what it brings
 
     local = LocalCluster(tmp_path_factory.mktemp("cluster"))

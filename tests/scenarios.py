@@ -144,7 +144,10 @@ def missing() -> list[int]:
 
 
 def _marks(path: Path) -> Iterator[tuple[str, int]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if "scenario" not in text:
+        return
+    tree = ast.parse(text)
     understood: set[ast.AST] = set()
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or not function.name.startswith("test_"):
@@ -162,7 +165,7 @@ def _marks(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _is_mark(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.scenario"
+    return isinstance(node, ast.Attribute) and node.attr == "scenario" and ast.unparse(node) == "pytest.mark.scenario"
 
 
 def _number(call: ast.Call, path: Path) -> int:

@@ -199,7 +199,7 @@ def test_an_open_ledger_is_shown_with_what_bookies_have_so_far(uri: str, writer:
     assert "up to 1" in bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode()
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize("columns", [40, 80, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (60, 120))])
 def test_tables_are_readable_on_narrow_terminals(uri: str, columns: int) -> None:
     ledger_id = write(uri, b"x\n" * 5, "--ensemble", "3,2,2")
     created = as_json("ledger", "show", ledger_id, uri=uri)["created"]

@@ -52,7 +52,8 @@ class Inode:
         if end <= offset:
             return b""
         first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
-        data = b"".join(self.view.get(i, ZEROS) for i in range(first, last + 1))
+        view = self.view
+        data = b"".join([view.get(i, ZEROS) for i in range(first, last + 1)])
         start = offset - first * SECTOR_BYTES
         return data[start : start + end - offset]
 

@@ -181,7 +181,7 @@ class World:
         """How many of the bookies that the metadata name for the entry have it."""
         value = self.value
         names = members_of(entry_id, value.fragment_of(entry_id).bookies, value.write_quorum)
-        return sum(entry_id in self.bookies[name].entries for name in names)
+        return len([name for name in names if entry_id in self.bookies[name].entries])
 
     def check(self) -> None:
         value, acknowledged = self.value, self.acknowledged
@@ -195,5 +195,5 @@ class World:
                 raise BrokenPromiseError(f"entry {n} is on {self.holders(n)} of the bookies that should have it")
         for bookie in self.bookies.values():
             for n, record in bookie.entries.items():
-                if record.value != f"entry {n}" or record.last_add_confirmed >= n:
+                if record.last_add_confirmed >= n or record.value != f"entry {n}":
                     raise BrokenPromiseError(f"a bookie has {record} as entry {n}")

@@ -88,8 +88,6 @@ class Looks:
 
     def __init__(self) -> None:
         self.count = 0
-
-    def id(self, value: int) -> int:
         looks = self
 
         class Watched(int):
@@ -112,7 +110,10 @@ class Looks:
                 looks.count += 1
                 return int(self) >= other
 
-        return Watched(value)
+        self._watched = Watched
+
+    def id(self, value: int) -> int:
+        return self._watched(value)
 
     def batches(self, values: list[Batch]) -> list[Batch]:
         looks = self
