@@ -7,9 +7,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# Processes of tests, each with a ZooKeeper, bookies and ports of its own. Three keep two processors busy, since tests
+# Processes of tests, each with a ZooKeeper, bookies and ports of its own. Four keep two processors busy, since tests
 # wait as well as compute; 1 runs them in one, in the usual order.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo test test-full test-privileged mutants check golden scenarios sim bench bench-memory bench-peers clean
