@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import hypothesis
 import pytest
 
-from bkpy.local_zookeeper import ZooKeeperServer
+from bkpy.local.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

@@ -7,16 +7,17 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.connect import Client
-from bkpy.config import client_settings, load_bookie_settings
-from bkpy.local_process import free_port
+from bkpy.client.client import Client
+from bkpy.config.client import client_settings
+from bkpy.config.loading import load_bookie_settings
+from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done, PutOutcome
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.server import BookieServer
-    from bkpy.client.peer import Peer
+    from bkpy.client.bookies.channel import Peer
     from bkpy.errors import BookKeeperError
     from bkpy.metadata.store import MetadataStore
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 ROOT = "/ledgers"
 DEADLINE_S = 30  # generous: only what never happens takes so long

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from peer import ANSWER_TIMEOUT_S, HERE, HOST, START_TIMEOUT_S, Client, PeerError, fetch_java, java, run, until_serving
 from rows import GROUP_WAIT_DEFAULT_MS
 
-from bkpy.local_process import ManagedProcess, accepts_connections, free_port, poll
-from bkpy.local_zookeeper import opens_session
+from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
+from bkpy.local.zookeeper import opens_session
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.store import NoNode
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,7 +29,7 @@ from run import output
 
 from bkpy.bench.machine import machine, versions
 from bkpy.errors import BookKeeperError
-from bkpy.java import find_java
+from bkpy.local.java import find_java
 
 BOOKIES: Final = 4
 SIZE, OUTSTANDING = 100, 100

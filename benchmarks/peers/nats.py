@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peer import HERE, HOST, Peer, PeerError, Setting, cache_directory, run, until_serving
 
-from bkpy.local_process import ManagedProcess, accepts_connections, free_port
+from bkpy.local.process import ManagedProcess, accepts_connections, free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

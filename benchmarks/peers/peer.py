@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bkpy.java import find_java
-from bkpy.local_process import ManagedProcess, poll
+from bkpy.local.java import find_java
+from bkpy.local.process import ManagedProcess, poll
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

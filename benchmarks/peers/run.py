@@ -31,7 +31,7 @@ from bkpy.bench.machine import machine, versions
 from bkpy.bench.memory import watched
 from bkpy.bench.workloads import READ_LEDGER_BYTES
 from bkpy.errors import BookKeeperError
-from bkpy.java import find_java
+from bkpy.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ TYPE_CHECKING = False  # for which type checkers know the name, and `typing` nee
 if TYPE_CHECKING:
     from typing import Any
 
-    from bkpy.client.block import Block, Entry
-    from bkpy.client.connect import Client, connect
-    from bkpy.client.reader import LedgerReader
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client, connect
+    from bkpy.client.read.block import Block, Entry
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.client.write.writer import LedgerWriter
     from bkpy.errors import (
         BookieUnavailableError,
         BookKeeperError,
@@ -80,13 +80,13 @@ __all__ = [
 
 # Where the names come from that aren't errors.
 _MODULES = {
-    "Block": "bkpy.client.block",
-    "Client": "bkpy.client.connect",
-    "Entry": "bkpy.client.block",
+    "Block": "bkpy.client.read.block",
+    "Client": "bkpy.client.client",
+    "Entry": "bkpy.client.read.block",
     "LedgerMetadata": "bkpy.protocol.ledger_metadata",
-    "LedgerReader": "bkpy.client.reader",
-    "LedgerWriter": "bkpy.client.writer",
-    "connect": "bkpy.client.connect",
+    "LedgerReader": "bkpy.client.read.reader",
+    "LedgerWriter": "bkpy.client.write.writer",
+    "connect": "bkpy.client.client",
 }
 
 
@@ -94,7 +94,9 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__version__":
-        value: Any = _version()
+        from bkpy._version import version
+
+        value: Any = version()
     elif name in __all__:
         value = getattr(importlib.import_module(_MODULES.get(name, "bkpy.errors")), name)
     else:
@@ -114,12 +116,3 @@ def _submodule(name: str) -> Any:
         if e.name != f"bkpy.{name}":
             raise
         return None
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("bkpy")
-    except PackageNotFoundError:  # run from a source tree that isn't installed
-        return "0"

@@ -19,9 +19,9 @@ import aiozk
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bkpy.local_zookeeper import ZooKeeperServer
+from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 from cluster.zookeeper_proxy import (
     AUTH,
     CREATE,

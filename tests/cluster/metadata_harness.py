@@ -15,13 +15,14 @@ from bkpy.metadata.resolve import ensure_path
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.metadata.zookeeper.connection import Connection
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import Runtime, real_runtime
+from bkpy.runtime.system import real_runtime
 from cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
+    from bkpy.runtime.interfaces import Runtime
 
 # No session ends by accident: a machine that stands still for seconds must not fail a test.
 SESSION_TIMEOUT_S = 30.0

@@ -258,7 +258,7 @@ async def test_close_waits_for_what_is_in_flight_and_closing_twice_is_once(clien
 async def test_closing_a_ledger_that_somebody_else_closed(cluster: LocalCluster, client: bkpy.Client) -> None:
     from bkpy.metadata.cluster import open_cluster
     from bkpy.metadata.connect import connect_store
-    from bkpy.runtime import real_runtime
+    from bkpy.runtime.system import real_runtime
 
     store, root = await connect_store(cluster.connect_string, real_runtime())
     try:

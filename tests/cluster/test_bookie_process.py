@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 DEADLINE_S = 60
 

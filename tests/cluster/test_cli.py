@@ -12,13 +12,13 @@ import pytest
 from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.local import LocalBookie, LocalCluster
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.command import PATIENCE_S, bkpy, start, write
 from tests.conftest import alive
 
 from bkpy.local import LocalCluster
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
     import subprocess

@@ -50,7 +50,7 @@ runpy.run_module("bkpy", run_name="__main__")
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "bkpy.cli.outcome", "bkpy.errors", "bkpy.cli.ledger", "bkpy.client.connect"]
+    "module", ["click", "bkpy.cli.outcome", "bkpy.errors", "bkpy.cli.ledger", "bkpy.client.client"]
 )
 def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, timeout=PATIENCE_S)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bkpy
-from bkpy import demo
+from bkpy.demo import flights as demo
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 
 BOUND_S = 20.0  # generous: what is tested is that nothing hangs
 
@@ -136,9 +136,9 @@ async def test_a_closed_client(cluster: LocalCluster) -> None:
 
 async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, tmp_path: Path) -> None:
     """An address that now belongs to somebody else is noticed in the handshake."""
-    from bkpy.client.peer import Peer
-    from bkpy.config import client_settings
-    from bkpy.runtime import real_runtime
+    from bkpy.client.bookies.channel import Peer
+    from bkpy.config.client import client_settings
+    from bkpy.runtime.system import real_runtime
 
     async def address(_: str) -> str:
         return cluster.bookies[0].address

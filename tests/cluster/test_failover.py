@@ -7,12 +7,12 @@ from pathlib import Path
 
 import bkpy
 from bkpy.bookie.node import BookieNode
-from bkpy.config import load_bookie_settings
-from bkpy.local_process import free_port
-from bkpy.local_zookeeper import ZooKeeperEnsemble
+from bkpy.config.loading import load_bookie_settings
+from bkpy.local.process import free_port
+from bkpy.local.zookeeper import ZooKeeperEnsemble
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 DEADLINE_S = 60
 

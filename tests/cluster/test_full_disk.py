@@ -9,7 +9,7 @@ import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.local_process import poll
+from bkpy.local.process import poll
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.test_metadata_ledgers import builder, created
 
-from bkpy.local_process import free_port
-from bkpy.local_zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from bkpy.local.process import free_port
+from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

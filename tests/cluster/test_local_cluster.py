@@ -15,7 +15,7 @@ from tests.conftest import alive
 import bkpy
 from bkpy.errors import BookieUnavailableError, ConfigError, NotEnoughBookiesError
 from bkpy.local import LocalCluster
-from bkpy.local_process import accepts_connections, poll, port_is_free
+from bkpy.local.process import accepts_connections, poll, port_is_free
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,7 +42,7 @@ def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < CONNECTIONS + 200:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, CONNECTIONS + 200), hard))
-    monkeypatch.setattr("bkpy.local.sys.executable", str(launcher))
+    monkeypatch.setattr("bkpy.local.cluster.sys.executable", str(launcher))
 
 
 async def greeted(address: str, opened: list[Any], turns: asyncio.Semaphore) -> None:

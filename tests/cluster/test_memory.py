@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bkpy
-from bkpy.config import load_bookie_settings
+from bkpy.config.loading import load_bookie_settings
 from bkpy.local import LocalBookie, LocalCluster
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -33,7 +33,7 @@ if "bookie" not in sys.argv:
     os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
 import time
 from bkpy.cli import main
-from bkpy.runtime import RealFile
+from bkpy.runtime.system import RealFile
 write = RealFile.write_durably
 def wait_and_write(self, buffers, offset):
     while "journal" in self.path and os.path.exists(os.path.join(os.path.dirname({{marker!r}}), "stall")):
@@ -92,7 +92,7 @@ async def test_a_bookie_stays_within_its_memory_whatever_hangs(tmp_path: Path, m
     launcher, stall = tmp_path / "python", tmp_path / "stall"
     launcher.write_text(STALLING.replace("{marker!r}", repr(str(launcher))))
     launcher.chmod(0o755)
-    monkeypatch.setattr("bkpy.local.sys.executable", str(launcher))
+    monkeypatch.setattr("bkpy.local.cluster.sys.executable", str(launcher))
     async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path / "cluster", bookies=1, config=CONFIG) as cluster:
         bookie = cluster.bookies[0]
         before = memory(bookie, "VmRSS")

@@ -27,11 +27,11 @@ from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone
 from bkpy.metadata.resolve import ensure_path
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 from cluster.metadata_harness import Harness, harness, store
 
 if TYPE_CHECKING:
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.metadata.store import MetadataStore
 
 __all__ = ["harness", "store"]  # fixtures

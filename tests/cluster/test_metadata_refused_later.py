@@ -9,12 +9,12 @@ import pytest
 
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 from cluster.metadata_harness import DEADLINE_S
 from cluster.zookeeper_proxy import ZooKeeperProxy
 
 if TYPE_CHECKING:
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
 
 
 async def test_who_watches_is_told_that_the_session_has_ended(zookeeper: ZooKeeperServer) -> None:

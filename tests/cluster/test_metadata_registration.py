@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.config import client_settings
+from bkpy.config.client import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.cookies import write_cookie

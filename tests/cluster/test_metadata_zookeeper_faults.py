@@ -11,15 +11,16 @@ import dataclasses
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 
 from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
-from bkpy.local_zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from bkpy.metadata.store import Create, SessionState
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import Runtime, real_runtime
+from bkpy.runtime.system import real_runtime
 from cluster.metadata_harness import DEADLINE_S, eventually
 from cluster.zookeeper_proxy import (
     AUTH,
@@ -33,6 +34,9 @@ from cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+
+if TYPE_CHECKING:
+    from bkpy.runtime.interfaces import Runtime
 
 LONG_SESSION_S = 60.0  # twice the deadline of any wait
 SOME_TRIES_S = 2.0  # in which a busy machine gets as far as one failed try as well

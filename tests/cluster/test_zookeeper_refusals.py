@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bkpy
-from bkpy.config import client_settings
+from bkpy.config.client import client_settings
 from bkpy.errors import MetadataUnavailableError
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.zookeeper.session import _is_refusal
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 from cluster.metadata_harness import DEADLINE_S, eventually
 from cluster.zookeeper_proxy import ZooKeeperProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
 
 NEVER_S = 100 * DEADLINE_S  # what a test would wait for in vain
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.conftest import alive
 
-from bkpy import java
 from bkpy.errors import ConfigError, MetadataUnavailableError
-from bkpy.local_process import ManagedProcess, free_port, poll, port_is_free
-from bkpy.local_zookeeper import ZooKeeperEnsemble, ZooKeeperServer, opens_session
+from bkpy.local import java
+from bkpy.local.process import ManagedProcess, free_port, poll, port_is_free
+from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, opens_session
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 PATIENCE_S = 60.0
 
@@ -123,7 +123,7 @@ def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 def test_without_the_jars_one_line_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("bkpy.local_zookeeper.find_java", lambda: java.Java(Path("/"), Path("/j"), 17, frozenset(), ""))
+    monkeypatch.setattr("bkpy.local.zookeeper.find_java", lambda: java.Java(Path("/"), Path("/j"), 17, frozenset(), ""))
     with pytest.raises(ConfigError, match=r"PySpark, which is not installed: pip install '.\[local\]' in"):
         ZooKeeperServer(tmp_path).launch()
 
@@ -189,7 +189,7 @@ def test_a_runtime_with_the_module_is_used_as_it_is(tmp_path: Path, monkeypatch:
 PARENT = """\
 import asyncio, sys, threading, time
 from pathlib import Path
-from bkpy.local_process import ManagedProcess
+from bkpy.local.process import ManagedProcess
 
 child = ManagedProcess(Path(sys.argv[1]))
 thread = threading.Thread(target=child.spawn, args=(["sh", "-c", "echo started; exec sleep 1000"],))

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
     import ssl

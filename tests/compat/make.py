@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bkpy.local_zookeeper import ZooKeeperServer
+from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 from .raw import last_entries
 from .software import STATES, BookieProcess, RemoteClient, RemoteError, Software, dump_tree, eventually

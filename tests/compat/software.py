@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bkpy
-from bkpy.config import ENVIRONMENT_PREFIX
-from bkpy.local_process import ManagedProcess, accepts_connections, free_port, poll
+from bkpy.config.loading import ENVIRONMENT_PREFIX
+from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.metadata import paths
 from bkpy.metadata.store import MetadataStore, NodeExists, NoNode
 

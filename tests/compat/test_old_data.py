@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.config import client_settings
+from bkpy.client.client import Client
+from bkpy.config.client import client_settings
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.memory import MemoryStore
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
 
 from . import raw
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.metadata.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())

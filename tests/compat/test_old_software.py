@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
 
 from .raw import ADD, READ, FromTheFuture
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.metadata.store import MetadataStore
 
 VERSIONS = sorted(path.name for path in STATES.iterdir())

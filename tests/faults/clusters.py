@@ -12,13 +12,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.connect import Client
-from bkpy.config import client_settings, load_bookie_settings
+from bkpy.client.client import Client
+from bkpy.config.client import client_settings
+from bkpy.config.loading import load_bookie_settings
 from bkpy.local import LocalBookie, LocalCluster
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 from .proxy import HOST, Proxy
 

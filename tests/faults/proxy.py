@@ -18,7 +18,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import bkpy
-from bkpy.local_process import ManagedProcess, poll
+from bkpy.local.process import ManagedProcess, poll
 
 from .load import Load
 from .oracle import Promises

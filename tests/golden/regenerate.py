@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
-from bkpy.storage import index
-from bkpy.storage.cookie import Cookie, LedgerDirectory
-from bkpy.storage.entry_log import LogWriter, Place, encode_block, log_name
-from bkpy.storage.ids import Ids
-from bkpy.storage.index import BlockRow, LedgerRow, LogRow, ShardRow
-from bkpy.storage.journal_format import (
+from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, log_name
+from bkpy.storage.identity import Cookie, LedgerDirectory
+from bkpy.storage.index import index
+from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow
+from bkpy.storage.journal.format import (
     FileHeader,
     Kind,
     Mark,

@@ -133,7 +133,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie may advertise an address that nobody can connect to",
         "the bookie is registered, and no client reaches it",
-        "if _is_wildcard(host) or advertised == 0:",
+        "if is_wildcard(host) or advertised == 0:",
         "if advertised == 0:",
         ("tests/unit/test_config.py::test_refusals_are_one_line_and_name_their_place",),
     ),

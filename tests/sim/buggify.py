@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bkpy.config import BookieSettings, ClientSettings
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.config.client import ClientSettings
 
     from .world import World
 

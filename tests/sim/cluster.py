@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.connect import Client
-from bkpy.config import KIB, BookieSettings, client_settings
+from bkpy.client.client import Client
+from bkpy.config.base import KIB
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
 from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
-from bkpy.storage import flush, startup
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.storage import open as startup
+from bkpy.storage.checkpoint import flush
+from bkpy.storage.engine import LedgerStorage
 
 from .buggify import bookie_bounds, client_bounds
 from .marks import (
@@ -41,9 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
     from random import Random
 
-    from bkpy.client.reader import LedgerReader
-    from bkpy.client.writer import LedgerWriter
-    from bkpy.runtime import Bytes
+    from bkpy.buffers import Bytes
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.client.write.writer import LedgerWriter
 
     from .metadata import SimSession
 

@@ -23,8 +23,8 @@ from .world import World
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 SIZES = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1))
 LEDGERS_MAX = 40

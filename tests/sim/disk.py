@@ -28,6 +28,8 @@ from .platter import SECTOR_BYTES, ZEROS, Directory, Dirty, Fate, Inode, all_ent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from bkpy.buffers import Bytes
+
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
 
@@ -62,7 +64,7 @@ class _Fault:
 
 
 class SimDisk:
-    """The disk of one host, as `bkpy.runtime.Files`.
+    """The disk of one host, as `bkpy.runtime.interfaces.Files`.
 
     `operations` counts everything that changes the disk. `latency_s` is the range of the virtual delay before a worker
     runs a call and again before its result is seen; None, the default, runs calls on the loop's next turn.
@@ -354,7 +356,7 @@ def _normal(path: str) -> str:
 
 
 class SimFile:
-    """An open file, as `bkpy.runtime.File`."""
+    """An open file, as `bkpy.runtime.interfaces.File`."""
 
     def __init__(self, disk: SimDisk, path: str, inode: Inode, read_only: bool) -> None:
         self.path = path

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from random import Random
 
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.write.writer import LedgerWriter
 
     from .stories import Story
 

@@ -14,10 +14,10 @@ from bkpy.bookie.keys import Keys
 from bkpy.bookie.waiters import Waiters
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import Unknown
-from bkpy.storage import startup
-from bkpy.storage.journal import Journal, JournalWriter
-from bkpy.storage.ledger_storage import LedgerStorage
-from bkpy.storage.state import StateCache
+from bkpy.storage import open as startup
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.journal.journal import Journal, JournalWriter
+from bkpy.storage.ledgers.info import StateCache
 
 if TYPE_CHECKING:
     from .world import World

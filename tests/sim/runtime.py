@@ -1,11 +1,12 @@
-"""A `bkpy.runtime.Runtime` for one boot of a simulated host: virtual time, its disk, and a random stream of its own."""
+"""A `DiskRuntime` for one boot of a simulated host: virtual time, its disk, and a random stream of its own."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING, Any
 
-from bkpy.runtime import Runtime, TaskSpawner
+from bkpy.runtime.process import TaskSpawner
+from bkpy.runtime.system import SystemRuntime
 
 from .loop import CURRENT, Incarnation, SimLoop
 from .store import SimStores
@@ -69,9 +70,9 @@ def sim_runtime(
     incarnation: Incarnation | None = None,
     clock: SimClock | None = None,
     faults: SimFaults | None = None,
-) -> Runtime:
+) -> SystemRuntime:
     """All that the code of one incarnation takes from outside; without one, of code that belongs to no host."""
-    return Runtime(
+    return SystemRuntime(
         clock=clock or SimClock(loop),
         files=disk,
         store=SimStores(disk),

@@ -13,7 +13,7 @@ from .cluster import Bookie, Cluster
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
     from .world import Host
 

@@ -34,7 +34,7 @@ class _Rows:
 
 
 class SimStores:
-    """Opens ordered stores on one disk, as `bkpy.runtime.Stores`."""
+    """Opens ordered stores on one disk, as `bkpy.runtime.interfaces.Stores`."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
@@ -67,7 +67,7 @@ class SimStores:
 
 
 class SimStore:
-    """An open store, as `bkpy.runtime.OrderedStore`."""
+    """An open store, as `bkpy.runtime.interfaces.OrderedStore`."""
 
     def __init__(self, stores: SimStores, path: str, inode: Inode, bytes_max: int, readers_max: int) -> None:
         self._stores = stores

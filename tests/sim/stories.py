@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from bkpy.client.connect import Client
-    from bkpy.client.reader import LedgerReader
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.client.write.writer import LedgerWriter
 
     from .world import World
 

@@ -17,14 +17,14 @@ import pytest
 from bkpy.bookie.keys import Keys
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
-from bkpy.storage import flush
-from bkpy.storage.ledger_states import LedgerStates
+from bkpy.storage.checkpoint import flush
+from bkpy.storage.ledgers.states import LedgerStates
 
 from .runs import Range, play
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
-    from bkpy.storage.state import LedgerState
+    from bkpy.storage.ledgers.info import LedgerState
 
 Ablation = Callable[[], AbstractContextManager[None]]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic_core import PydanticUndefined
 
-from bkpy.config import BookieSettings, ClientSettings
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.client import ClientSettings
 
 from . import cluster
 from .buggify import BOOKIE, CLIENT, NOT_DRAWN, Bound, _draw, bookie_bounds, client_bounds, numeric, smallest

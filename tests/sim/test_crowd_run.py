@@ -18,7 +18,7 @@ from .crowd import crowd_run
 from .runs import play_all
 
 if TYPE_CHECKING:
-    from bkpy.client.reader import LedgerReader
+    from bkpy.client.read.reader import LedgerReader
 
 BLOCK = 20  # seeds
 

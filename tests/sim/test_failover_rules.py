@@ -17,11 +17,11 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.client.recovery import LedgerRecovery
 from bkpy.errors import LedgerFencedError, LedgerRecoveryError
 from bkpy.protocol.acks import LedgerAcks
 from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.recovery import Forward, Reply
+from bkpy.recovery.ledger_recovery import LedgerRecovery
 from tests.faults.oracle import make_payload
 
 from .cluster import Bookie, Cluster

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.runtime import LmdbStores, OrderedStore
+from bkpy.runtime.ordered_store import LmdbStores
 
 from .disk import SimDisk, SimulatedCrash
 from .platter import Dirty, Fate
@@ -16,6 +16,8 @@ from .store import SimStores
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from bkpy.runtime.interfaces import OrderedStore
 
 
 def drop(item: Dirty) -> Fate:

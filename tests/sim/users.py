@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from random import Random
 
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
     from .cluster import Cluster
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
 
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import DiskRuntime
 
     from .platter import Dirty, Fate
 
@@ -144,7 +144,7 @@ class Host:
         self.boots = 0
         self.incarnation: Incarnation | None = None
         self._context = contextvars.Context()
-        self._runtime: Runtime | None = None
+        self._runtime: DiskRuntime | None = None
         self._calls: dict[asyncio.Future[Any], None] = {}  # what others wait for on this host
         self.sessions: list[SimSession] = []  # of the current process
 
@@ -156,12 +156,12 @@ class Host:
         return self.incarnation is not None
 
     @property
-    def runtime(self) -> Runtime:
+    def runtime(self) -> DiskRuntime:
         """The runtime of the current process."""
         assert self._runtime is not None, f"{self.name} is down"
         return self._runtime
 
-    def boot(self) -> Runtime:
+    def boot(self) -> DiskRuntime:
         """Start a new, empty process; its runtime."""
         assert not self.up, f"{self.name} is up"
         if self.disk.dead:

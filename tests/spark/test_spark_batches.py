@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from bkpy.client.block import Block
+from bkpy.client.read.block import Block
 from bkpy.spark.batches import batches
 from bkpy.spark.options import COLUMNS
 from bkpy.spark.schema import TYPES

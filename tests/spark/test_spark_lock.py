@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
-from bkpy.local_process import poll
+from bkpy.local.process import poll
 from bkpy.spark.lock import TargetLock, is_uri, normalised
 from cluster.zookeeper_proxy import ZooKeeperProxy
 
 if TYPE_CHECKING:
-    from bkpy.local_zookeeper import ZooKeeperServer
+    from bkpy.local.zookeeper import ZooKeeperServer
 
 
 @pytest.fixture

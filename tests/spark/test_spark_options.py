@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkpy.config import MIB
+from bkpy.config.base import MIB
 from bkpy.errors import ConfigError
 from bkpy.spark.options import COLUMNS, format_ledgers, parse_ledgers, parse_options
 

@@ -21,7 +21,7 @@ from spark.test_spark_batches import block_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from bkpy.client.block import Block
+    from bkpy.client.read.block import Block
 
 
 def entries_read(

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from bkpy.config import BookieSettings, ClientSettings, client_settings, load_bookie_settings, split_address
+from bkpy.config.address import split_address
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.client import ClientSettings, client_settings
+from bkpy.config.loading import load_bookie_settings
 from bkpy.errors import BookKeeperError, ConfigError
 
 if TYPE_CHECKING:

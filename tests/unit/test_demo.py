@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.cli.demo import _compare, _fresh
-from bkpy.demo import Account, Numbers, Pauses, account, count, digest, load_flights
+from bkpy.demo.flights import Account, Numbers, Pauses, account, count, digest, load_flights
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:

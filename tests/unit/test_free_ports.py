@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 
-from bkpy.local_process import free_port, port_is_free
+from bkpy.local.process import free_port, port_is_free
 
 MANY = 500  # more than one block holds
 CHOOSE = f"""\
 import sys
-from bkpy.local_process import free_port
+from bkpy.local.process import free_port
 print(*(free_port() for _ in range({MANY})), flush=True)
 sys.stdin.read()
 """

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.errors import BookieUnavailableError
-from bkpy.local_process import ManagedProcess, how_it_ended
-from bkpy.local_supervisor import Supervisor
+from bkpy.local.process import ManagedProcess, how_it_ended
+from bkpy.local.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import NotDone
 from bkpy.metadata.resolve import ensure_path
 from bkpy.metadata.uri import parse_uri
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bkpy.config.password_file import read_password
 from bkpy.errors import ConfigError
-from bkpy.password_file import read_password
 from bkpy.spark import options
 
 if TYPE_CHECKING:

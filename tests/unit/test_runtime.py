@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.runtime import RealFiles
+from bkpy.runtime.system import RealFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

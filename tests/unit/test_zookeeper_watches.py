@@ -9,7 +9,7 @@ from aiozk import exc
 from tests.in_process import DEADLINE_S
 
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     import pytest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import bkpy
 from bkpy.bench.workloads import WARM_UP_MIN_S
-from bkpy.local_process import poll
+from bkpy.local.process import poll
 
 if TYPE_CHECKING:
     from bkpy.local import LocalCluster

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import logging
 
-    from bkpy.runtime import Clock
+    from bkpy.runtime.interfaces import Clock
 
 
 class Complaint:

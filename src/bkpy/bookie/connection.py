@@ -25,6 +25,7 @@ from bkpy.protocol.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
     from bkpy.bookie.server import BookieServer
+    from bkpy.buffers import Bytes
 
 _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
 _DEFERRED: Final = int(Flags.DEFERRED_SYNC)
@@ -53,7 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket: Socket | None = None
         self._closing = False
         self._authorised = self.keys.authorised
-        self._out: list[wire.Bytes] = []
+        self._out: list[Bytes] = []
         self._pauses: set[str] = set()
         self._progress = (-1, 0)  # bytes received, bytes that the client has yet to read
 
@@ -198,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- replies ----------------------------------------------------------------------------------------------------
 
-    def reply(self, op: int, correlation_id: int, head: bytes, body: list[wire.Bytes] | tuple[()] = ()) -> None:
+    def reply(self, op: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[()] = ()) -> None:
         if self._transport is None:
             return
         if not self._out:
@@ -265,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def accept(
-        self, frame: wire.Frame, columns: m.AddColumns, head: wire.Bytes, body: wire.Bytes, answer: bytes | None = None
+        self, frame: wire.Frame, columns: m.AddColumns, head: Bytes, body: Bytes, answer: bytes | None = None
     ) -> None:
         """Store these batches, of ledgers that are known, and answer when they are durable (by default OK)."""
         correlation_id = frame.correlation_id

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bkpy.config import BookieSettings
+    from bkpy.config.bookie import BookieSettings
 
 _OF_PROCESS: Final = 32  # the loop, standard streams, ZooKeeper, sockets that listen, locks
 _OF_JOURNAL_DIRECTORY: Final = (

@@ -16,8 +16,8 @@ from bkpy.protocol.messages import AddColumns, Op
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.runtime import Clock
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.runtime.interfaces import Clock
+    from bkpy.storage.engine import LedgerStorage
 
 log = logging.getLogger("bkpy.bookie")
 

@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from bkpy.bookie.disk_monitor import DiskMonitor
+from bkpy._version import version
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
-from bkpy.config import BookieSettings, split_address
+from bkpy.config.address import split_address
 from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.storage.cookie import decode_cookie
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.identity import decode_cookie
+from bkpy.storage.space.disk_monitor import DiskMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.runtime import Runtime
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import DiskRuntime
 
 _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
 
@@ -42,7 +44,7 @@ _UNTRUSTED: Final = "data was lost here"
 class BookieNode:
     """One bookie on `store` (its cluster's metadata under `root`)."""
 
-    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime) -> None:
+    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: DiskRuntime) -> None:
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.address = ""
@@ -114,7 +116,7 @@ class BookieNode:
             address=self.address,
             rack=settings.rack,
             region=settings.region,
-            version=_version(),
+            version=version(),
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
             read_only=self._server.read_only,
@@ -288,9 +290,3 @@ def _identity(cookie: bytes) -> bytes:
         return json.dumps(json.loads(cookie)["storage"], sort_keys=True).encode()
     except (ValueError, KeyError, TypeError) as e:
         raise BookKeeperError(f"the bookie's cookie in the metadata store is unreadable: {e!r}") from e
-
-
-def _version() -> str:
-    from bkpy import __version__
-
-    return __version__

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.keys import Claim
     from bkpy.bookie.waiters import Waiter
-    from bkpy.storage.ledger_storage import LastEntry
+    from bkpy.storage.engine import LastEntry
 
 
 class Requests:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.bookie.complaint import Complaint
 from bkpy.bookie.connection import Connection
 from bkpy.bookie.waiters import Waiters
-from bkpy.config import BookieSettings, split_address
+from bkpy.config.address import split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
 from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBudget
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from bkpy.bookie.metrics import BookieMetrics
-    from bkpy.runtime import Runtime
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import Runtime
+    from bkpy.storage.engine import LedgerStorage
 
 
 class BookieServer:

@@ -11,15 +11,13 @@ import os
 import signal
 import sys
 
+from bkpy.cli.statuses import INTERRUPTED
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
     from typing import NoReturn
-
-INTERRUPTED = 128 + 2  # SIGINT
-OUTPUT_CLOSED = 128 + 13  # SIGPIPE
-TERMINATED = 128 + 15  # SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli import INTERRUPTED, OUTPUT_CLOSED
 from bkpy.cli.common import given_settings, set_client_settings
+from bkpy.cli.statuses import INTERRUPTED, OUTPUT_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     multiple=True,
     metavar="NAME=VALUE",
     callback=given_settings,
-    help="A setting of the command's client, one of bkpy.config.ClientSettings; may be given several times.",
+    help="A setting of the command's client, one of bkpy.config.client.ClientSettings; may be given several times.",
 )
 def bkpy(debug: bool, client_settings: dict[str, Any]) -> None:
     """A replicated log store: append-only ledgers, durable on several machines."""

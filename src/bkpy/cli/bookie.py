@@ -7,7 +7,9 @@ from typing import Any, get_args
 
 import click
 
-from bkpy.config import BookieSettings, MetadataSettings, load_bookie_settings
+from bkpy.config.base import MetadataSettings
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.loading import load_bookie_settings
 
 
 @click.group()
@@ -53,6 +55,6 @@ def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
     """
     given = {name: value for name, value in flags.items() if value}
     settings = load_bookie_settings(path, os.environ, given)
-    from bkpy.bookie.main import run_bookie
+    from bkpy.bookie.process import run_bookie
 
     return run_bookie(settings)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from bkpy.client.connect import Client
-    from bkpy.config import ClientSettings
+    from bkpy.client.client import Client
+    from bkpy.config.client import ClientSettings
     from bkpy.metadata.store import MetadataStore
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ _client_settings: dict[str, Any] = {}
 
 def set_client_settings(values: dict[str, Any]) -> None:
     """Clients are made with these. `ConfigError` if one is unknown or out of its range."""
-    from bkpy.config import client_settings
+    from bkpy.config.client import client_settings
 
     if values:
         client_settings(**values)
@@ -71,7 +71,7 @@ def set_client_settings(values: dict[str, Any]) -> None:
 
 def settings() -> ClientSettings:
     """What clients are made with."""
-    from bkpy.config import client_settings
+    from bkpy.config.client import client_settings
 
     return client_settings(**_client_settings)
 
@@ -124,11 +124,11 @@ async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:
 async def metadata(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
     """A session with the cluster's metadata: (store, root)."""
     from bkpy.metadata.connect import connect_store
-    from bkpy.runtime import real_runtime
+    from bkpy.runtime.process import process_runtime
 
     store, root = await connect_store(
         uri,
-        real_runtime(),
+        process_runtime(),
         session_timeout_s=settings().session_timeout_s,
         connect_timeout_s=settings().metadata_timeout_s,
     )

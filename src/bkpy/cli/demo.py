@@ -1,4 +1,4 @@
-"""`bkpy demo`: runs the steps of `bkpy.demo` on a cluster of its own and shows what they found."""
+"""`bkpy demo`: runs the steps of `bkpy.demo.flights` on a cluster of its own and shows what they found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bkpy.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.demo import Month, Numbers
+    from bkpy.demo.flights import Month, Numbers
     from bkpy.local import LocalCluster
 
 _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
@@ -35,7 +35,7 @@ def demo(directory: str, keep: bool) -> int:
     A bookie is killed while they are written. Then a writer is, in the middle of a ledger that holds all of them, and
     its ledger is recovered. Every result is compared with the source; the exit status is 0 only if all agree.
     """
-    from bkpy import demo as steps
+    from bkpy.demo import flights as steps
     from bkpy.local import LocalCluster
 
     started = time.monotonic()
@@ -50,7 +50,7 @@ def demo(directory: str, keep: bool) -> int:
 
 def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, keep: bool, started: float) -> bool:
     """All that is shown, on a cluster that runs only meanwhile; whether all of it agrees with the source."""
-    from bkpy import demo as steps
+    from bkpy.demo import flights as steps
 
     say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
     try:
@@ -81,7 +81,7 @@ def _fresh(base: Path) -> Path:
 
 def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
     """Write every month, killing a bookie, and read it back; what was written, and whether it is what was read."""
-    from bkpy import demo as steps
+    from bkpy.demo import flights as steps
 
     total = sum(map(len, lines.values()))
     with progress() as bar:
@@ -124,7 +124,7 @@ def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[M
 
 def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
     """Kill a writer process, recover its ledger from this one; whether all that was acknowledged is there."""
-    from bkpy import demo as steps
+    from bkpy.demo import flights as steps
 
     year = [line for month in lines.values() for line in month]
     ledger_id, acknowledged = run(steps.kill_writer(uri, len(year), log_path))
@@ -144,7 +144,7 @@ def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
 def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], base: Path) -> bool:
     """Export the ledgers with Spark, query the files, and compare with the numbers from the lines."""
     parquet = base / "flights.parquet"
-    from bkpy import demo as steps
+    from bkpy.demo import flights as steps
     from bkpy.spark.export import export_ledgers
 
     say(f"What Spark itself prints goes to {base / 'spark.log'}")

@@ -20,12 +20,12 @@ from bkpy.cli.common import (
     run,
     say,
 )
-from bkpy.password_file import read_password
+from bkpy.config.password_file import read_password
 
 if TYPE_CHECKING:
     import bkpy
-    from bkpy.client.block import Entry
-    from bkpy.client.reader import LedgerReader
+    from bkpy.client.read.block import Entry
+    from bkpy.client.read.reader import LedgerReader
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 

@@ -50,7 +50,7 @@ def local(directory: str, bookies: int, port: int | None, restart: bool, config:
 
 
 async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
-    from bkpy.local_supervisor import Supervisor
+    from bkpy.local.supervisor import Supervisor
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

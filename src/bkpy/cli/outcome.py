@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli import INTERRUPTED, TERMINATED
 from bkpy.cli.app import bkpy, debugging
 from bkpy.cli.common import Terminated
+from bkpy.cli.statuses import INTERRUPTED, TERMINATED
 from bkpy.errors import BookKeeperError
 
 if TYPE_CHECKING:

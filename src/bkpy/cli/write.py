@@ -13,7 +13,7 @@ from bkpy.cli.common import connect, human_bytes, say, settings, transfer
 from bkpy.cli.lines import lines_of, source
 
 if TYPE_CHECKING:
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.write.writer import LedgerWriter
 
 
 class Writing:

@@ -1,1 +1,1 @@
-"""The client: connections to bookies, ledger writers and ledger readers."""
+"""The client: what assembles its parts, and the ways through it to write, read and close ledgers."""

@@ -11,7 +11,7 @@ from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
 
 if TYPE_CHECKING:
-    from bkpy.client.pool import BookiePool
+    from bkpy.client.bookies.pool import BookiePool
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 

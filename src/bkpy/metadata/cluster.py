@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from bkpy.config import ClientSettings
+from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchClusterError
 from bkpy.metadata import paths
 from bkpy.metadata.layout import LONG_HIERARCHICAL, Layout, layout_named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bkpy.config import MetadataSettings
+from bkpy.config.base import MetadataSettings
 from bkpy.metadata.uri import parse_uri
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bkpy.metadata.store import MetadataStore
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import Runtime
 
 _DEFAULTS = MetadataSettings()
 

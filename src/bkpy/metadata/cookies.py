@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
-from bkpy.config import MetadataSettings
+from bkpy.config.base import MetadataSettings
 from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError, NoSuchClusterError
 from bkpy.metadata import paths
 from bkpy.metadata.outcome import (

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from bkpy.config import ClientSettings
+from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout
 from bkpy.metadata.outcome import (
@@ -41,7 +41,7 @@ from bkpy.protocol.ledger_metadata import LedgerMetadata
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import Runtime
 
 _DEFAULTS = ClientSettings()
 

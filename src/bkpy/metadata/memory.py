@@ -34,7 +34,7 @@ from bkpy.metadata.store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import Runtime
 
 T = TypeVar("T")
 

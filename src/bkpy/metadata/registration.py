@@ -15,7 +15,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
-from bkpy.config import ClientSettings, MetadataSettings
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import ClientSettings
 from bkpy.errors import (
     BookieUnavailableError,
     ClientClosedError,
@@ -42,7 +43,7 @@ from bkpy.metadata.store import Create, MetadataStore, Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import Runtime
 
 REGISTRATION_VERSION = 1
 # A predecessor's session ends within its timeout and a tick of the server's, which is at most half a timeout.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import BookKeeperError
 
 if TYPE_CHECKING:
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import Runtime
 
 
 class StoreRefusal(BookKeeperError):  # noqa: N818 - a refusal is an answer, not a failure of the store

@@ -17,13 +17,14 @@ anything is allocated for it.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from bkpy.errors import FrameTooLargeError, ProtocolError
 
-Bytes = bytes | bytearray | memoryview
+if TYPE_CHECKING:
+    from bkpy.buffers import Bytes
 
 PREFIX_BYTES: Final = 24
 VERSION: Final = 1

@@ -32,7 +32,8 @@ from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Bytes = bytes | bytearray | memoryview
+    from bkpy.buffers import Bytes
+
 
 I64_MAX: Final = (1 << 63) - 1
 KEY_BYTES: Final = 32

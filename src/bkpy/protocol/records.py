@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Sequence
 
-Bytes = bytes | bytearray | memoryview
+    from bkpy.buffers import Bytes
+
 
 HEADER_BYTES: Final = 32
 MAC_BYTES: Final = 32

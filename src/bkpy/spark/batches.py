@@ -13,7 +13,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bkpy.client.block import Block
+    from bkpy.client.read.block import Block
 
 
 def batches(block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int) -> Iterator[pa.RecordBatch]:

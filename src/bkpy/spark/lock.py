@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 from urllib.parse import unquote, urlsplit
 
-from bkpy.config import ClientSettings
+from bkpy.config.client import ClientSettings
 from bkpy.errors import BookKeeperError, ConfigError
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_if_there
 from bkpy.metadata.store import Create, MetadataStore, SessionState
-from bkpy.runtime import real_runtime
+from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ class TargetLock:
     async def _hold(self) -> None:
         store, root = await connect_store(
             self._uri,
-            real_runtime(),
+            process_runtime(),
             session_timeout_s=self._session_timeout_s,
             connect_timeout_s=self._connect_timeout_s,
         )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from bkpy import password_file
-from bkpy.config import GIB, MIB
+from bkpy.config import password_file
+from bkpy.config.base import GIB, MIB
 from bkpy.errors import ConfigError
 from bkpy.metadata.uri import parse_uri
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError
-from bkpy.java import java_home_for_spark
+from bkpy.local.java import java_home_for_spark
 from bkpy.spark.jvm import GATEWAY_PORT, end_jvm, jvm_is_ours, start_jvm
 
 if TYPE_CHECKING:

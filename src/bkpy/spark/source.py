@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from bkpy.client.block import Block
+    from bkpy.client.read.block import Block
     from bkpy.spark.options import SourceOptions
     from bkpy.spark.planning import EntryRange
 

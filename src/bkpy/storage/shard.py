@@ -13,9 +13,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.entry_log import Block, LogReader, LogWriter, Place, decode_block, log_id_of, log_name
-from bkpy.storage.flush import Flush, last_add_confirmed
-from bkpy.storage.index import (
+from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
+from bkpy.storage.entry_log.entry_log import Block, LogReader, LogWriter, Place, decode_block, log_id_of, log_name
+from bkpy.storage.index.index import (
     BlockRow,
     LedgerRow,
     LogRow,
@@ -26,17 +26,17 @@ from bkpy.storage.index import (
     log_key,
     put_all_in_limbo,
 )
-from bkpy.storage.memtable import Generation, LedgerView
-from bkpy.storage.stretch import Assembled, Stretch, assemble, of_batch, of_block
+from bkpy.storage.memtable.generation import Generation, LedgerView
+from bkpy.storage.reads.ranges import Assembled, Stretch, assemble, of_batch, of_block
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from bkpy.config import BookieSettings
-    from bkpy.runtime import OrderedStore, Runtime
-    from bkpy.storage.journal_format import Mark
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
+    from bkpy.storage.journal.format import Mark
+    from bkpy.storage.ledgers.info import LedgerState
     from bkpy.storage.observer import StorageObserver
-    from bkpy.storage.state import LedgerState
 
 _SEALED_AGE: Final = 0
 _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
@@ -69,7 +69,7 @@ class Shard:
         directory: str,
         store: OrderedStore,
         row: ShardRow,
-        runtime: Runtime,
+        runtime: DiskRuntime,
         settings: BookieSettings,
         observer: StorageObserver,
     ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.in_process import InProcess, eventually
 from tests.stepping import naming, run_to
 
-from bkpy.runtime import TaskSpawner
+from bkpy.runtime.process import TaskSpawner
 
 if TYPE_CHECKING:
     from pathlib import Path

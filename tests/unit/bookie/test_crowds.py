@@ -15,7 +15,7 @@ from tests.unit.bookie.raw import Raw, frame, hello
 import bkpy
 from bkpy.bookie.complaint import Complaint
 from bkpy.protocol.messages import Op, Status
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

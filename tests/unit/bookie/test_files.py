@@ -6,15 +6,19 @@ import asyncio
 import logging
 import os
 import resource
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.in_process import eventually
 
 from bkpy.bookie.files import fit_files, storage_files
-from bkpy.bookie.main import _watch_files
-from bkpy.config import BookieSettings, load_bookie_settings
+from bkpy.bookie.process import _watch_files
+from bkpy.config.loading import load_bookie_settings
 from bkpy.errors import ConfigError
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from bkpy.config.bookie import BookieSettings
 
 
 def settings(**others: str) -> BookieSettings:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.bookie.connection import Connection
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
 RECOVERY = int(Flags.RECOVERY)
 REQUESTS = {

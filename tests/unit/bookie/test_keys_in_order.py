@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 RIGHT, WRONG = b"r" * 32, b"w" * 32
 RECOVERY = int(Flags.RECOVERY)

@@ -14,7 +14,7 @@ from bkpy.errors import IdentityError
 from bkpy.metadata.cookies import read_cookie
 
 if TYPE_CHECKING:
-    from bkpy.config import BookieSettings
+    from bkpy.config.bookie import BookieSettings
 
 
 def elsewhere(settings: BookieSettings, place: Path) -> BookieSettings:

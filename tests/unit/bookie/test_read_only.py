@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bkpy.bookie.disk_monitor import DiskMonitor
 from bkpy.bookie.node import BookieNode
-from bkpy.client.connect import Client
-from bkpy.config import BookieSettings, client_settings
+from bkpy.client.client import Client
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, NotEnoughBookiesError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.runtime import RealFiles, Runtime, real_runtime
+from bkpy.runtime.system import RealFiles, real_runtime
+from bkpy.storage.space.disk_monitor import DiskMonitor
 from cluster.metadata_harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.runtime.interfaces import DiskRuntime
 
 ROOT = "/ledgers"
 DEADLINE_S = 30
@@ -54,7 +56,7 @@ class Disks(RealFiles):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         return self.free.get(name, PLENTY), 2 * PLENTY
 
-    def runtime(self) -> Runtime:
+    def runtime(self) -> DiskRuntime:
         return dataclasses.replace(real_runtime(), files=self)
 
     async def looked_at(self, times: int = 12) -> None:

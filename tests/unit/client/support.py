@@ -13,8 +13,8 @@ from bkpy.protocol.records import RecordCodec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 
 def payload(entry_id: int) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
-from bkpy.client.peer import Peer
+from bkpy.client.bookies.channel import Peer
 
 NO_NUMBERS = [1.0, True, "1", b"1", float("nan"), [1]]
 TOO_LARGE = 1 << 63

@@ -6,7 +6,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
-from bkpy.client.connect import Client
+from bkpy.client.client import Client
 
 # --- caller-chosen ids --------------------------------------------------------------------------------------------
 

@@ -19,11 +19,12 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 from tests.stepping import naming, run_to
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
-from bkpy.config import client_settings
+from bkpy.client.client import Client
+from bkpy.client.write.writer import LedgerWriter
+from bkpy.config.client import client_settings
 from bkpy.metadata.memory import MemorySession
-from bkpy.runtime import TaskSpawner, real_runtime
+from bkpy.runtime.process import TaskSpawner
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,12 +7,12 @@ import pytest
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.placement import RandomPlacement
-from bkpy.config import client_settings
+from bkpy.client.bookies.placement import RandomPlacement
+from bkpy.client.client import Client
+from bkpy.config.client import client_settings
 from bkpy.metadata.registration import BookieInfo
 from bkpy.metadata.store import SessionState
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 
 class Alphabetical:

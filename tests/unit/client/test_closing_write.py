@@ -10,7 +10,7 @@ from tests.in_process import stored
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 import bkpy
-from bkpy.client.closing import Closed, close_ledger, read_again
+from bkpy.client.close import Closed, close_ledger, read_again
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.ledgers import Created, LedgerCatalog
@@ -19,7 +19,7 @@ from bkpy.metadata.outcome import Changed, NotDone, Overtaken, Unknown
 from bkpy.metadata.store import Delete, Put
 from bkpy.protocol.closing import Closer, rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 ROOT = "/ledgers"
 

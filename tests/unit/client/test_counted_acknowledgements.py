@@ -10,7 +10,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
-from bkpy.client.flights import SentFlight
+from bkpy.client.write.dispatcher import SentFlight
 from bkpy.errors import MetadataUnavailableError
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Status

@@ -9,8 +9,8 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually, stored
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.writer import LedgerWriter
+from bkpy.client.client import Client
+from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.outcome import Changed, NotDone, PutOutcome, Unknown
 from bkpy.protocol.ledger_metadata import LedgerMetadata

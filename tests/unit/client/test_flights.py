@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from bkpy.client.flights import Flights
-from bkpy.config import client_settings
+from bkpy.client.write.dispatcher import Flights
+from bkpy.config.client import client_settings
 
 
 class Pool:

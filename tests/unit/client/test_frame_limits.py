@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
 ENTRY_BYTES_MAX = 100 << 10
 SMALL = {"entry_bytes_max": ENTRY_BYTES_MAX, "frame_bytes_max": ENTRY_BYTES_MAX + (64 << 10)}

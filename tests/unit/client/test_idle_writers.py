@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
-from bkpy.client.progress import Progress
-from bkpy.client.writer import LedgerWriter
+from bkpy.client.write.progress import Progress
+from bkpy.client.write.writer import LedgerWriter
 
 if TYPE_CHECKING:
     import pytest
 
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
 WRITERS = 60
 

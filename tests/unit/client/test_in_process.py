@@ -9,7 +9,7 @@ from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
 from bkpy.bookie import connection as bookie_connection
-from bkpy.client import peer as client_peer
+from bkpy.client.bookies import channel as client_peer
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
@@ -204,7 +204,7 @@ async def test_nothing_is_acknowledged_before_its_own_batch_in_a_large_turn_of_a
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn of several batches a write set, of which one is not answered: nothing behind its first entry counts."""
-    from bkpy.client.flights import SentFlight
+    from bkpy.client.write.dispatcher import SentFlight
 
     client = await cluster.client(batch_bytes_max=1000)
     writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)

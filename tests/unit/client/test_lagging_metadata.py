@@ -16,8 +16,8 @@ from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.store import MetadataStore, NoNode
 
 if TYPE_CHECKING:
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 
 async def behind(client: Client, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:

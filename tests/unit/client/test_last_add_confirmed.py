@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.in_process import InProcess
 
-    from bkpy.storage.ledger_storage import LastEntry
+    from bkpy.storage.engine import LastEntry
 
 LAST_ADD_CONFIRMED = 16  # the offset of its lowest byte in a record
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkpy.client.latency import ReadLatency
-from bkpy.config import client_settings
+from bkpy.client.bookies.latency import ReadLatency
+from bkpy.config.client import client_settings
 
 
 def latency(**changes: float) -> ReadLatency:

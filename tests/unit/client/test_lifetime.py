@@ -13,9 +13,9 @@ import pytest
 from tests.in_process import ROOT, InProcess
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.config import client_settings
-from bkpy.runtime import real_runtime
+from bkpy.client.client import Client
+from bkpy.config.client import client_settings
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_client_and_a_writer_that_are_forgotten_are_told_of(tmp_path: Path) ->
         gc.collect()
     told = [str(warning.message) for warning in caught]
     assert any("LedgerWriter ledger=0" in text and "not closed" in text for text in told)
-    assert any("bkpy.client.connect.Client" in text and "not closed" in text for text in told)
+    assert any("bkpy.client.client.Client" in text and "not closed" in text for text in told)
 
 
 async def test_a_client_that_is_closed_tells_of_writers_that_were_not(cluster: InProcess) -> None:

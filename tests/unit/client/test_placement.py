@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkpy.client.placement import (
+from bkpy.client.bookies.placement import (
     Placement,
     RackAwarePlacement,
     RandomPlacement,

@@ -14,14 +14,14 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.messages import Flags, Op
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.storage.ledger_storage import LedgerStorage, ReadResult
+from bkpy.storage.engine import LedgerStorage, ReadResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 

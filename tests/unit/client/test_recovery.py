@@ -10,9 +10,9 @@ from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
 import bkpy
-from bkpy.client.connect import Client
-from bkpy.client.peer import Peer
-from bkpy.client.writer import LedgerWriter
+from bkpy.client.bookies.channel import Peer
+from bkpy.client.client import Client
+from bkpy.client.write.writer import LedgerWriter
 from bkpy.metadata.outcome import PutOutcome
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState

@@ -12,13 +12,13 @@ from tests.unit.client.support import check_closed, fail_adds, put, write
 import bkpy
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.records import walk
-from bkpy.storage.ledger_storage import ReadResult
+from bkpy.storage.engine import ReadResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 DAMAGED = 3  # the entry
 # Where a bit of its record is flipped: (byte, bit).

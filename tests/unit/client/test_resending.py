@@ -11,17 +11,17 @@ from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
 import bkpy
-from bkpy.client.replicator import Replicator
-from bkpy.client.write_back import Run, WriteBack
+from bkpy.client.write.replication import Replicator
 from bkpy.protocol.acks import Batch
 from bkpy.protocol.records import RecordCodec, walk
+from bkpy.recovery.write_back import Run, WriteBack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from bkpy.client.connect import Client
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 ENTRY_BYTES_MAX = 1 << 20
 

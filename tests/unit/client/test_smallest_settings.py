@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Gt
 from tests.in_process import DEADLINE_S, InProcess, contents
 
-from bkpy.config import ClientSettings, client_settings
+from bkpy.config.client import ClientSettings, client_settings
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 PATIENT = {"tail_poll_s": NEVER_S, "long_poll_s": NEVER_S}  # only what wakes a tail makes it go on

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from bkpy.client.writer import LedgerWriter
+    from bkpy.client.write.writer import LedgerWriter
 
 
 @pytest.fixture

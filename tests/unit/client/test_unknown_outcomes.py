@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
 
 class Vanishing:

@@ -18,7 +18,7 @@ from bkpy.protocol.messages import Op, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.client.connect import Client
+    from bkpy.client.client import Client
 
 NEWER = 57
 NEVER_S = 2.0 * DEADLINE_S  # whoever waits for such a timeout fails

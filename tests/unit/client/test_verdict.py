@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from bkpy import errors
-from bkpy.client.verdict import Answer, Kind, verdict
+from bkpy.client.read.outcome import Answer, Kind, verdict
 
 N, U, D, X, R = Kind.NEGATIVE, Kind.UNKNOWN, Kind.DAMAGED, Kind.UNAVAILABLE, Kind.REFUSED
 AWAY = errors.MetadataUnavailableError("away")

@@ -11,7 +11,7 @@ import pytest
 from tests.in_process import DEADLINE_S
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
 
-from bkpy.config import client_settings
+from bkpy.config.client import client_settings
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -30,7 +30,7 @@ from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

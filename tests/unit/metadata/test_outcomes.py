@@ -24,7 +24,7 @@ from bkpy.metadata.outcome import (
 )
 from bkpy.metadata.resolve import create_certainly, delete_certainly, ensure_path, put_certainly, take_number
 from bkpy.metadata.store import Create, Delete
-from bkpy.runtime import real_runtime
+from bkpy.runtime.system import real_runtime
 
 NODE = "/n"
 OURS, THEIRS, BEFORE = b"ours", b"theirs", b"before"

@@ -7,11 +7,12 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bkpy.config import BookieSettings
+from bkpy.config.bookie import BookieSettings
 from bkpy.protocol.messages import AddColumns, pack
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.runtime import NoFaults, Runtime, TaskSpawner
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.runtime.process import NoFaults, TaskSpawner
+from bkpy.runtime.system import SystemRuntime
+from bkpy.storage.engine import LedgerStorage
 from sim.disk import SimDisk
 from sim.store import SimStores
 
@@ -36,9 +37,9 @@ class SteppingClock:
         return self.now
 
 
-def sim_runtime(disk: SimDisk, clock: SteppingClock | None = None, seed: int | str = 0) -> Runtime:
+def sim_runtime(disk: SimDisk, clock: SteppingClock | None = None, seed: int | str = 0) -> SystemRuntime:
     """A runtime on `disk` whose tasks run on the loop of the test."""
-    return Runtime(
+    return SystemRuntime(
         clock=clock or SteppingClock(),
         files=disk,
         store=SimStores(disk),

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bkpy.config import MIB
-from bkpy.runtime import real_runtime
-from bkpy.storage.journal_format import PAGE_BYTES
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.config.base import MIB
+from bkpy.runtime.system import real_runtime
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.journal.format import PAGE_BYTES
 
 from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
 from .support import settings as bookie_settings

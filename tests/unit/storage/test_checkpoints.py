@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
-from bkpy.storage.index import block_key, ledger_key
+from bkpy.storage.index.index import block_key, ledger_key
 from sim.disk import SimulatedCrash
 from sim.platter import Dirty, Fate
 from sim.store import SimStores
@@ -22,7 +22,7 @@ from .support import settings as bookie_settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from bkpy.storage.entry_log import LogReader, LogWriter, decode_block
-from bkpy.storage.ids import Ids
+from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, decode_block
+from bkpy.storage.index.ids import Ids
 from sim.disk import SimDisk
 
 from .support import records

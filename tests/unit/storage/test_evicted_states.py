@@ -16,7 +16,7 @@ from .support import KEY, SMALLEST, Batch, Host, add, read_all
 from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 OLD, FENCED, OTHER, NEW = 1, 2, 3, 99
 

@@ -16,7 +16,7 @@ from .support import settings as bookie_settings
 from .told import Told, copy_of, dropped, kept, new_host, restart
 
 if TYPE_CHECKING:
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 
 async def turns(count: int = 20) -> None:

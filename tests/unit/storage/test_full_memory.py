@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.protocol.records import RecordCodec
-from bkpy.runtime import real_runtime
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.runtime.system import real_runtime
+from bkpy.storage.engine import LedgerStorage
 
 from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
 from .support import settings as bookie_settings

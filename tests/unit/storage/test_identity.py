@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from bkpy.errors import CorruptDataError, IdentityError
-from bkpy.storage.cookie import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
 from sim.disk import SimDisk, SimulatedCrash
 
 from .support import INSTANCE, Batch, Host, add, read_all, sim_runtime

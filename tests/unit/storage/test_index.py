@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage import index
-from bkpy.storage.entry_log import Place
-from bkpy.storage.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
-from bkpy.storage.index import BlockRow, Changes, LedgerRow, ShardRow
+from bkpy.storage.entry_log.entry_log import Place
+from bkpy.storage.index import index
+from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
+from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, ShardRow
 from sim.disk import SimDisk
 from sim.store import SimStores
 
 from .support import KEY
 
 if TYPE_CHECKING:
-    from bkpy.runtime import OrderedStore
+    from bkpy.runtime.interfaces import OrderedStore
 
 LEDGER = 7
 progressions = st.builds(Ids, st.integers(0, 150), st.integers(1, 25), st.integers(1, 4))

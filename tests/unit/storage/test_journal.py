@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.errors import IdentityError
-from bkpy.storage.journal import JournalWriter
-from bkpy.storage.journal_format import (
+from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     PAGE_BYTES,
     START,
@@ -18,7 +17,8 @@ from bkpy.storage.journal_format import (
     file_id_of,
     file_name,
 )
-from bkpy.storage.journal_replay import Damage, JournalReplay, cut, refuse
+from bkpy.storage.journal.journal import JournalWriter
+from bkpy.storage.journal.replay import Damage, JournalReplay, cut, refuse
 from sim.disk import SimDisk, SimulatedCrash
 from sim.platter import Dirty, Fate
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.journal_format import PAGE_BYTES, decode_file_header, decode_frame_header
+from bkpy.storage.journal.format import PAGE_BYTES, decode_file_header, decode_frame_header
 
 from .support import KEY, Batch, Host, Stall, add, read_all, turns
 from .told import IDS, Told, copy_of, durable, new_host, script

@@ -22,7 +22,7 @@ from .told import Told, copy_of, dropped, kept, new_host, restart, script, whole
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 HANG_S = 30  # generous: only a call that never returns takes so long
 

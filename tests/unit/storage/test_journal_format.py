@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkpy.storage.journal_format import (
+from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     PAGE_BYTES,
     FileHeader,

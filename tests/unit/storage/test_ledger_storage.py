@@ -9,9 +9,9 @@ import pytest
 
 from bkpy.errors import IdentityError
 from bkpy.protocol.records import RecordCodec
-from bkpy.runtime import real_runtime
-from bkpy.storage.entry_log import log_id_of
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.runtime.system import real_runtime
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.entry_log.entry_log import log_id_of
 
 from .support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
 from .support import settings as bookie_settings

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkpy.protocol.messages import AddColumns
-from bkpy.storage.memtable import Generation, LedgerView
-from bkpy.storage.overlaps import Batch, last_of
+from bkpy.storage.memtable.generation import Generation, LedgerView
+from bkpy.storage.memtable.overlaps import Batch, last_of
 
 from .support import Batch as Entries
 from .support import Host, add, read_all

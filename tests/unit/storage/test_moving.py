@@ -15,7 +15,7 @@ from .support import KEY, Batch, Host, add, read_all
 from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
-    from bkpy.config import BookieSettings
+    from bkpy.config.bookie import BookieSettings
 
 
 def move(disk: SimDisk, old: str, new: str) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.errors import StorageFailedError
-from bkpy.runtime import real_runtime
-from bkpy.storage.journal_format import Kind
-from bkpy.storage.ledger_storage import LedgerStorage
+from bkpy.runtime.system import real_runtime
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.journal.format import Kind
 
 from .support import INSTANCE, Batch, Host, add, read_all
 from .support import settings as bookie_settings

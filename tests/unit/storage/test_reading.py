@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.entry_log import decode_block, encode_block, log_name
-from bkpy.storage.flush import Sizes, _contiguous, _joined, pieces
-from bkpy.storage.ids import SPAN_MAX, Ids
-from bkpy.storage.memtable import Batch as Stored
-from bkpy.storage.memtable import Generation
+from bkpy.storage.checkpoint.flush import Sizes, _contiguous, _joined, pieces
+from bkpy.storage.entry_log.entry_log import decode_block, encode_block, log_name
+from bkpy.storage.index.ids import SPAN_MAX, Ids
+from bkpy.storage.memtable.generation import Batch as Stored
+from bkpy.storage.memtable.generation import Generation
 
 from .support import KEY, Batch, Host, add, found_ids, payloads, read_all, records
 from .support import settings as bookie_settings

@@ -14,7 +14,7 @@ from .support import KEY, Batch, Host, add, read_all
 from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
-    from bkpy.storage.ledger_storage import LedgerStorage
+    from bkpy.storage.engine import LedgerStorage
 
 IDS = 40  # entry ids in the script are below this
 

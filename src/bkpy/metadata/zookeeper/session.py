@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from bkpy.config import MetadataSettings
-    from bkpy.runtime import Runtime
+    from bkpy.config.base import MetadataSettings
+    from bkpy.runtime.interfaces import Runtime
 
 # Answers by a server that no longer serves this session; the request was not carried out.
 _SESSION_ERRORS = (exc.SessionExpired, exc.SessionMoved, exc.UnknownSession)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozk import exc, protocol
 
-from bkpy.config import MetadataSettings
+from bkpy.config.base import MetadataSettings
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.store import (
     BadVersion,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from bkpy.runtime import Runtime
+    from bkpy.runtime.interfaces import Runtime
 
 _REFUSALS = {
     exc.NodeExists: NodeExists,

@@ -1,0 +1,499 @@
+"""One bookie as a client sees it: a connection that is made when it is needed, and made again after it was lost.
+
+    IDLE --first use--> CONNECTING --greeted--> UP --lost--> DOWN --retry--> CONNECTING (nothing waits) ...
+
+While a bookie is tried for the first time, what is sent waits for it. Once it has failed, everything fails at once
+until it is back: appends have other replicas, and waiting for a hung bookie again and again would stop them.
+
+Invariants: every request ends, by its reply, by an error, or by the timeout of the oldest one; what waits for a bookie
+is bounded by whoever sends (see `congested`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import errno
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bkpy.client.bookies.connection import PeerConnection
+from bkpy.config.address import split_address
+from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op, Status
+from bkpy.runtime.process import descriptors_max
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.buffers import Bytes
+    from bkpy.config.client import ClientSettings
+    from bkpy.protocol.receive_buffer import ChunkPool
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.client")
+
+
+class Add(Protocol):
+    """An ADD frame on its way to several bookies. `index` is the bookie's place among them."""
+
+    buffers: list[Bytes]
+    correlation_id: int
+    body_bytes: int
+    ledger_ids: set[int]
+
+    def replied(self, index: int, head: memoryview) -> None: ...
+
+    def failed(self, index: int, error: BookKeeperError) -> None: ...
+
+
+class _State(enum.Enum):
+    IDLE = enum.auto()
+    CONNECTING = enum.auto()
+    UP = enum.auto()
+    DOWN = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Peer:
+    """A bookie by id. `address` tells where it is now, or raises; it is asked again before each connect."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        address: Callable[[str], Awaitable[str]],
+        settings: ClientSettings,
+        runtime: Runtime,
+        *,
+        instance_id: str,
+        software: str,
+        key_of: Callable[[int], bytes | None],
+        next_id: Callable[[], int],
+        on_congestion: Callable[[Peer, bool], None] = lambda peer, congested: None,
+        chunks: ChunkPool | None = None,
+    ) -> None:
+        self.bookie_id = bookie_id
+        # What the bookie takes, once it has said so.
+        self.entry_bytes_max = settings.entry_bytes_max
+        self.frame_bytes_max = 1 << 62
+        self.slow_until = 0.0  # a read has timed out: others are to be asked first
+        self.slots = asyncio.Semaphore(settings.calls_in_flight_max)  # of `request`; long polls take none
+        self._answered_at = 0.0  # when it last answered an append
+        self.epoch = 0  # how many connections there have been
+        self.congested = False  # owes so much that writers should wait
+        self._owed_bytes = 0  # of ADD frames that haven't been answered
+        self._owed_bytes_max = settings.owed_bytes_max
+        self._on_congestion = on_congestion
+        self.chunks = chunks
+        self.reply_bytes_max = settings.reply_bytes_max
+        self._address = address
+        self._settings = settings
+        self._runtime = runtime
+        self._instance_id = instance_id
+        self._software = software
+        self._key_of = key_of
+        self._next_id = next_id
+        self._state = _State.IDLE
+        self._error: BookKeeperError | None = None
+        self._connection: PeerConnection | None = None
+        self._greeting: asyncio.Future[m.HelloReply] | None = None
+        self._presented: set[int] = set()
+        self._adds: dict[int, tuple[Add, int, float]] = {}
+        self._calls: dict[int, asyncio.Future[wire.Frame]] = {}
+        self._waiting: list[tuple[Add, int]] = []
+        self._attempts = 0  # to connect, the present one included
+        self._attempting = False
+        self._connected: list[tuple[asyncio.Future[None], int]] = []  # and the attempt that counts for each
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()  # somebody waits for the next attempt to connect
+        self._watch: asyncio.Handle | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._state is _State.UP
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def add(self, add: Add, index: int) -> None:
+        """Send an ADD frame; `add.replied` or `add.failed` follows, never during this call."""
+        self._owe(add.body_bytes)
+        if self._state is _State.UP:
+            self._write_add(add, index)
+        elif self._state in (_State.IDLE, _State.CONNECTING):
+            self._waiting.append((add, index))
+            self._start()
+        else:
+            error = self._unavailable()
+            asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
+
+    def _owe(self, size: int) -> None:
+        self._owed_bytes += size
+        if (self._owed_bytes > self._owed_bytes_max) is not self.congested:
+            self.congested = not self.congested
+            self._on_congestion(self, self.congested)
+            if self.congested and self._watch is not None:
+                self._watch.cancel()
+                self._watch = asyncio.get_running_loop().call_soon(self._watch_oldest)
+
+    def add_again(self, add: Add, index: int) -> None:
+        """The bookie has forgotten a ledger's key (it may): present it and send once more."""
+        self._presented -= add.ledger_ids
+        self.add(add, index)
+
+    def _write_add(self, add: Add, index: int) -> None:
+        transport = self._transport()
+        if add.body_bytes + len(add.buffers[0]) > self.frame_bytes_max:
+            # Made before the bookie said what it takes. Sent all the same, it would cost others the connection.
+            size = add.body_bytes + len(add.buffers[0])
+            error = FrameTooLargeError(
+                f"the bookie takes frames of {self.frame_bytes_max} bytes, and these appends need {size}",
+                bookie=self.bookie_id,
+            )
+            asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
+            return
+        self._adds[add.correlation_id] = (add, index, self._runtime.clock.monotonic())
+        self._present(add.ledger_ids)
+        if not transport.is_closing():  # else it fails with the connection, of whose end this peer is about to hear
+            transport.writelines(add.buffers)
+        if self._watch is None:
+            self._watch_oldest()
+
+    def _present(self, ledger_ids: set[int]) -> None:
+        if self._presented >= ledger_ids:
+            return
+        # A ledger whose writer has ended meanwhile has no key any more: the bookie refuses that batch, and no other.
+        keys = [(i, key) for i in sorted(ledger_ids - self._presented) if (key := self._key_of(i)) is not None]
+        count = m.keys_max(self.frame_bytes_max)
+        for start in range(0, len(keys), count):
+            some = dict(keys[start : start + count])
+            self._presented.update(some)
+            head = m.pack([list(some), list(some.values())])
+            self._write(wire.encode(Op.PRESENT, self._next_id(), head))
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger won't be written any more by this client."""
+        self._presented.discard(ledger_id)
+
+    def _write(self, buffers: list[Bytes]) -> None:
+        transport = self._transport()
+        if not transport.is_closing():
+            transport.writelines(buffers)
+
+    def _transport(self) -> asyncio.Transport:
+        assert self._connection is not None
+        assert self._connection.transport is not None
+        return self._connection.transport
+
+    async def call(
+        self,
+        op: Op,
+        head: bytes,
+        body: tuple[Bytes, ...] = (),
+        *,
+        present: int | None = None,
+        timeout_s: float,
+        renew: bool = False,
+        again: bool = False,
+        long_poll: bool = False,
+    ) -> wire.Frame:
+        """Send a request and return its reply. `present`: a ledger whose key has to be presented before; `renew`: right
+        before, also if it was. `again`: as for `connect`.
+
+        The reply's slices stay valid. Raises `BookieUnavailableError`, within `timeout_s` seconds once it is among the
+        `calls_in_flight_max` that are in flight. A `long_poll` isn't counted among those.
+        """
+        try:
+            async with contextlib.nullcontext() if long_poll else self.slots, asyncio.timeout(timeout_s):
+                return await self._connect_and_send(op, head, body, present, renew=renew, again=again)
+        except TimeoutError:
+            self.mark_slow()
+            raise BookieUnavailableError(f"no answer within {timeout_s:g} s", bookie=self.bookie_id) from None
+
+    async def call_as_owner(
+        self,
+        op: Op,
+        head: bytes,
+        body: tuple[Bytes, ...] = (),
+        *,
+        ledger_id: int,
+        timeout_s: float,
+        again: bool = True,
+    ) -> wire.Frame:
+        """Like `call`, for what needs the ledger's key; presents it again if the bookie has forgotten it."""
+        reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s, again=again)
+        if m.reply_status(reply.head) == Status.KEY_REQUIRED:
+            # Not marked as forgotten here: until it is this call's turn another may present it, and the bookie forget.
+            reply = await self.call(op, head, body, present=ledger_id, timeout_s=timeout_s, renew=True)
+        return reply
+
+    def request(self, op: Op, head: bytes) -> asyncio.Future[wire.Frame]:
+        """Send a request without a body; the future of its reply, which the caller cancels when it has waited enough.
+
+        The caller has taken one of `slots`, which is given back when the future is done. A future and no task where
+        the bookie is connected: reads are many.
+        """
+        future: asyncio.Future[wire.Frame]
+        if self._state is _State.UP:
+            future = self._send(op, head, ())
+        else:
+            future = self._runtime.spawn(
+                self._connect_and_send(op, head, (), None),
+                name=f"request to {self.bookie_id}",
+                on_death=lambda error: None,  # raised where the reply is awaited
+            )
+        future.add_done_callback(self._give_slot_back)
+        return future
+
+    def _give_slot_back(self, future: asyncio.Future[wire.Frame]) -> None:
+        self.slots.release()
+
+    def mark_slow(self) -> None:
+        """Others are to be asked first for a while."""
+        self.slow_until = self._runtime.clock.monotonic() + self._settings.slow_bookie_s
+
+    async def _connect_and_send(
+        self,
+        op: Op,
+        head: bytes,
+        body: tuple[Bytes, ...],
+        present: int | None,
+        *,
+        renew: bool = False,
+        again: bool = False,
+    ) -> wire.Frame:
+        await self.connect(again=again)
+        if self._state is not _State.UP:
+            raise self._unavailable()  # lost again before this task's turn
+        if present is not None:
+            if renew:
+                self.forget(present)
+            self._present({present})
+        return await self._send(op, head, body)
+
+    def _send(self, op: Op, head: bytes, body: tuple[Bytes, ...]) -> asyncio.Future[wire.Frame]:
+        correlation_id = self._next_id()
+        future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
+        self._calls[correlation_id] = future
+        future.add_done_callback(lambda _: self._calls.pop(correlation_id, None))
+        self._write(wire.encode(op, correlation_id, head, body))
+        return future
+
+    async def connect(self, *, again: bool = False) -> None:
+        """Return once connected; `BookieUnavailableError` if the bookie is down.
+
+        `again`: what counts is one more attempt from now, and not that the last one failed.
+        """
+        if self._state is _State.UP:
+            return
+        if self._state is _State.CLOSED or (self._state is _State.DOWN and not again):
+            raise self._unavailable()
+        self._hurry.set()
+        connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        under_way = self._attempting and not again
+        self._connected.append((connected, self._attempts + (not under_way)))
+        self._start()
+        await connected
+
+    def _unavailable(self) -> BookKeeperError:
+        if isinstance(self._error, BookieUnavailableError) or self._error is None:
+            message = "the client is closed" if self._error is None else self._error.message
+            return BookieUnavailableError(message, bookie=self.bookie_id)
+        return self._error
+
+    # --- connecting -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._state is _State.IDLE:
+            self._state = _State.CONNECTING
+            self._task = self._runtime.spawn(
+                self._keep_connected(), name=f"connection to {self.bookie_id}", on_death=self._died
+            )
+
+    def _died(self, error: BaseException) -> None:
+        log.error("the connection to bookie %s failed", self.bookie_id, exc_info=error)
+        self._drop(self._connection)
+        self._attempts += 1  # there will be no other
+        self._went_down(BookieUnavailableError(f"the connection failed: {error!r}", bookie=self.bookie_id))
+        if self._state is _State.DOWN:
+            self._state = _State.IDLE  # nobody tries any more in the background: the next use does
+
+    async def _keep_connected(self) -> None:
+        shortest, longest = self._settings.reconnect_pause_min_s, self._settings.reconnect_pause_max_s
+        delay = shortest
+        while self._state is not _State.CLOSED:
+            self._attempts += 1
+            self._attempting = True
+            self._hurry.clear()
+            try:
+                connection = await self._connect_once()
+            except BookKeeperError as e:
+                self._attempting = False
+                self._went_down(e)
+                if not self._connected:
+                    self._hurry.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay * (1 + self._runtime.rng.random()) / 2):
+                        await self._hurry.wait()
+                delay = min(delay * 2, longest)
+                continue
+            self._attempting = False
+            delay = shortest
+            self._came_up(connection)
+            await connection.lost
+            await asyncio.sleep(shortest)  # a bookie that greets and hangs up at once is not asked in a tight loop
+
+    async def _connect_once(self) -> PeerConnection:
+        connection: PeerConnection | None = None
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                host, port = split_address(await self._address(self.bookie_id))
+                loop = asyncio.get_running_loop()
+                self._greeting = loop.create_future()
+                self._connection = connection = PeerConnection(self)
+                await loop.create_connection(connection.itself, host, port)
+                hello = m.pack([self._software, self._instance_id, self.bookie_id])
+                self._write(wire.encode(Op.HELLO, self._next_id(), hello))
+                reply = await self._greeting
+        except TimeoutError:
+            self._drop(connection)
+            self._attempts += 1  # it has been silent until now: whoever came meanwhile needs no other attempt
+            raise BookieUnavailableError(
+                f"no answer within {self._settings.connect_timeout_s:g} s", bookie=self.bookie_id
+            ) from None
+        except (OSError, ValueError) as e:
+            self._drop(connection)
+            out_of_files = isinstance(e, OSError) and e.errno in (errno.EMFILE, errno.ENFILE)
+            reason = f"this process is out of file descriptors (limit {descriptors_max()})" if out_of_files else e
+            raise BookieUnavailableError(f"can't connect: {reason}", bookie=self.bookie_id) from None
+        except BookKeeperError:
+            self._drop(connection)
+            raise
+        if reply.status != Status.OK:
+            self._drop(connection)
+            raise BookieUnavailableError(f"refused the connection: {reply.message}", bookie=self.bookie_id)
+        self.frame_bytes_max = reply.frame_bytes_max
+        self.entry_bytes_max = max(0, min(reply.entry_bytes_max, m.payload_bytes_max(reply.frame_bytes_max)))
+        return connection
+
+    def _drop(self, connection: PeerConnection | None) -> None:
+        self._connection = None
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+
+    def _came_up(self, connection: PeerConnection) -> None:
+        if connection.lost.done():
+            return
+        self._state = _State.UP
+        self.epoch += 1
+        self._error = None
+        self._presented.clear()
+        for connected, _ in self._connected:
+            if not connected.done():
+                connected.set_result(None)
+        self._connected.clear()
+        waiting, self._waiting = self._waiting, []
+        for add, index in waiting:
+            self._write_add(add, index)
+
+    def connection_lost(self, connection: PeerConnection, error: Exception | None) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._went_down(BookieUnavailableError(f"the connection was lost: {error or 'closed'}", bookie=self.bookie_id))
+
+    def _went_down(self, error: BookKeeperError) -> None:
+        """Fail everything that is pending: whether it was carried out is not known."""
+        if self._state is not _State.CLOSED:
+            self._state = _State.DOWN
+            self._error = error
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(error)
+            self._greeting.exception()  # retrieved: nobody may be waiting for it any more
+        adds, self._adds = self._adds, {}
+        waiting, self._waiting = self._waiting, []
+        calls, self._calls = self._calls, {}
+        closed = self._state is _State.CLOSED
+        ended = [connected for connected, attempt in self._connected if closed or attempt <= self._attempts]
+        self._connected = [] if closed else [one for one in self._connected if one[1] > self._attempts]
+        futures: list[asyncio.Future[Any]] = [*calls.values(), *ended]
+        for future in futures:
+            if not future.done():
+                future.set_exception(BookieUnavailableError(error.message, bookie=self.bookie_id))
+        for add, index, _ in adds.values():
+            self._add_failed(add, index, error)
+        for add, index in waiting:
+            self._add_failed(add, index, error)
+
+    def _add_failed(self, add: Add, index: int, error: BookKeeperError) -> None:
+        self._owe(-add.body_bytes)
+        add.failed(index, error)
+
+    def _watch_oldest(self) -> None:
+        """Give the connection up when the oldest append has waited too long: a hung bookie is a failed one.
+
+        While writers wait for it, it is given up as soon as it has answered nothing for a shorter time.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._adds:
+            self._watch = None
+            return
+        now, timeout = self._runtime.clock.monotonic(), self._settings.add_timeout_s
+        sent_at = next(iter(self._adds.values()))[2]
+        left = timeout - (now - sent_at)
+        stall = self._settings.owed_stall_timeout_s
+        if self.congested and timeout > stall:
+            left = min(left, stall - (now - max(sent_at, self._answered_at)))
+        if left > 0:
+            self._watch = loop.call_later(left + 0.001, self._watch_oldest)
+            return
+        self._watch = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.abort(BookieUnavailableError(f"an append wasn't answered within {timeout:g} s"))
+            self._went_down(
+                BookieUnavailableError(f"an append wasn't answered within {timeout:g} s", bookie=self.bookie_id)
+            )
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def received(self, connection: PeerConnection, frame: wire.Frame) -> None:
+        if frame.opcode == Op.ADD | wire.REPLY:
+            sent = self._adds.pop(frame.correlation_id, None)
+            if sent is not None:
+                add, index, _ = sent
+                self._answered_at = self._runtime.clock.monotonic()
+                self._owe(-add.body_bytes)
+                try:
+                    add.replied(index, frame.head)
+                except ProtocolError as e:
+                    add.failed(index, e)  # it is no longer among those that fail with the connection
+                    raise
+            return
+        if frame.opcode == Op.HELLO | wire.REPLY and self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(m.decode_hello_reply(frame.head))
+            return
+        if frame.opcode == wire.REPLY:  # about the connection as a whole
+            error = m.decode_error(frame.head)
+            raise ProtocolError(f"the bookie refused the connection: {error.message}", bookie=self.bookie_id)
+        future = self._calls.get(frame.correlation_id)
+        if future is not None and not future.done():
+            connection.receive.retain()
+            future.set_result(frame)
+
+    async def close(self) -> None:
+        """Drop the connection; whatever is pending fails."""
+        self._state = _State.CLOSED
+        self._error = None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()  # `close` would wait for a hung bookie to take what was not sent yet
+        self._went_down(BookieUnavailableError("the client is closed", bookie=self.bookie_id))

@@ -1,0 +1,105 @@
+"""Finding bookies for a ledger: chosen by the placement policy, reached before they are relied on.
+
+Invariants: a bookie that could not be reached is never part of what is returned; one that failed lately is taken only
+if there is no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookieUnavailableError, MetadataUnavailableError, NotEnoughBookiesError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.client.bookies.placement import Placement
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.registration import BookieDirectory, BookieInfo
+    from bkpy.runtime.interfaces import Runtime
+
+
+class Ensembles:
+    """The bookies of one client's cluster, and which of them failed lately."""
+
+    def __init__(
+        self,
+        directory: BookieDirectory,
+        placement: Placement,
+        pool: BookiePool,
+        settings: ClientSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._directory = directory
+        self._placement = placement
+        self._pool = pool
+        self._settings = settings
+        self._runtime = runtime
+        self._quarantine: dict[str, float] = {}  # until when; of the bookies of the cluster, so it is bounded
+
+    def failed(self, bookie_id: str) -> None:
+        """The bookie did not take an append: others are preferred for `quarantine_s`."""
+        self._quarantine[bookie_id] = self._runtime.clock.monotonic() + self._settings.quarantine_s
+
+    @property
+    def quarantined(self) -> frozenset[str]:
+        """The bookies that failed lately."""
+        now = self._runtime.clock.monotonic()
+        self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
+        return frozenset(self._quarantine)
+
+    async def new(self, size: int) -> tuple[str, ...]:
+        """An ensemble for a new ledger. Raises `NotEnoughBookiesError`."""
+        if len(self._directory.bookies) < size:
+            await self._directory.refresh()  # the watch may be a moment behind
+        unreachable: set[str] = set()
+        while True:
+            try:
+                chosen = self._placement.choose(self._without(unreachable), size, self.quarantined)
+            except NotEnoughBookiesError as e:
+                raise self._with_unreachable(e, unreachable) from None
+            failed = await self._unreachable(chosen)
+            if not failed:
+                return chosen
+            unreachable |= failed
+
+    async def replace(self, ensemble: Sequence[str], positions: Collection[int]) -> tuple[str, ...] | None:
+        """The ensemble with others at `positions`, or at as many of them as others were found for; None for none."""
+        wanted = list(positions)
+        unreachable: set[str] = set()
+        while wanted:
+            try:
+                changed = self._placement.replace(self._without(unreachable), ensemble, wanted, self.quarantined)
+            except NotEnoughBookiesError:
+                wanted.pop()
+                continue
+            failed = await self._unreachable([changed[i] for i in wanted])
+            if not failed:
+                return changed
+            unreachable |= failed
+        return None
+
+    def _without(self, bookie_ids: Collection[str]) -> dict[str, BookieInfo]:
+        return {name: info for name, info in self._directory.bookies.items() if name not in bookie_ids}
+
+    async def _unreachable(self, bookie_ids: Sequence[str]) -> set[str]:
+        reached = await asyncio.gather(
+            *(self._pool.peer(bookie_id).connect(again=True) for bookie_id in bookie_ids), return_exceptions=True
+        )
+        failed = set()
+        for bookie_id, result in zip(bookie_ids, reached, strict=True):
+            if isinstance(result, BookieUnavailableError | MetadataUnavailableError):
+                self.failed(bookie_id)
+                failed.add(bookie_id)
+            elif result is not None:
+                raise result
+        return failed
+
+    def _with_unreachable(self, error: NotEnoughBookiesError, unreachable: set[str]) -> NotEnoughBookiesError:
+        if not unreachable:
+            return error
+        return NotEnoughBookiesError(
+            f"{error.message}; registered, but not to be reached: {', '.join(sorted(unreachable))}"
+        )

@@ -1,0 +1,92 @@
+"""The bookies a client talks to: one `Peer` each, made at first use, and where to find them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from bkpy.client.bookies.channel import Peer
+from bkpy.client.bookies.latency import ReadLatency
+from bkpy.errors import ClientClosedError
+from bkpy.protocol.receive_buffer import ChunkPool
+
+if TYPE_CHECKING:
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.registration import BookieDirectory
+    from bkpy.runtime.interfaces import Runtime
+
+
+class BookiePool:
+    """Peers by bookie id, and the keys of the ledgers that this client writes."""
+
+    def __init__(
+        self,
+        directory: BookieDirectory,
+        settings: ClientSettings,
+        runtime: Runtime,
+        *,
+        instance_id: str,
+        software: str,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._runtime = runtime
+        self._instance_id = instance_id
+        self._software = software
+        self._peers: dict[str, Peer] = {}
+        self._keys: dict[int, bytes] = {}
+        self._more_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
+        self._closed = False
+        self._chunks = ChunkPool(settings.receive_chunks_max)
+        self.congested: set[Peer] = set()
+        self.latency = ReadLatency(settings)
+        # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
+        self.next_id = itertools.count(1).__next__
+
+    def peer(self, bookie_id: str) -> Peer:
+        if self._closed:
+            raise ClientClosedError("the client is closed", bookie=bookie_id)
+        peer = self._peers.get(bookie_id)
+        if peer is None:
+            peer = self._peers[bookie_id] = Peer(
+                bookie_id,
+                self._directory.address_of,
+                self._settings,
+                self._runtime,
+                instance_id=self._instance_id,
+                software=self._software,
+                key_of=self._keys.get,
+                next_id=self.next_id,
+                on_congestion=self._congestion,
+                chunks=self._chunks,
+            )
+        return peer
+
+    def _congestion(self, peer: Peer, congested: bool) -> None:
+        if congested:
+            self.congested.add(peer)
+        else:
+            self.congested.discard(peer)
+
+    def add_key(self, ledger_id: int, key: bytes) -> None:
+        """From now on the ledger's key can be presented to bookies."""
+        if ledger_id in self._keys:
+            self._more_users[ledger_id] += 1
+        self._keys[ledger_id] = key
+
+    def forget_key(self, ledger_id: int) -> None:
+        """One of those who gave the ledger's key needs it no longer."""
+        if ledger_id in self._more_users:
+            self._more_users[ledger_id] -= 1
+            if not self._more_users[ledger_id]:
+                del self._more_users[ledger_id]
+            return
+        del self._keys[ledger_id]
+        for peer in self._peers.values():
+            peer.forget(ledger_id)
+
+    async def close(self) -> None:
+        self._closed = True
+        for peer in self._peers.values():
+            await peer.close()

@@ -1,0 +1,428 @@
+"""`connect` and the `Client`: one session with the metadata store and connections to the bookies it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from bkpy._version import version
+from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
+from bkpy.client.bookies.ensembles import Ensembles
+from bkpy.client.bookies.placement import Placement, RackAwarePlacement
+from bkpy.client.bookies.pool import BookiePool
+from bkpy.client.inspection import last_entries
+from bkpy.client.lifetime import OfThisProcess, warn_unclosed
+from bkpy.client.read.reader import LedgerReader
+from bkpy.client.write.dispatcher import Flights
+from bkpy.client.write.lac_publisher import Publisher
+from bkpy.client.write.progress import Progress
+from bkpy.client.write.writer import LedgerWriter
+from bkpy.config.client import ClientSettings, client_settings
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
+from bkpy.metadata.cluster import Cluster, open_cluster
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.ledgers import Created
+from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.registration import BookieDirectory, BookieInfo
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.quorum import check_sizes
+from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
+from bkpy.recovery.ledger_recovery import LedgerRecovery
+from bkpy.runtime.process import process_runtime
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import AsyncIterator, Generator, Mapping
+
+    from bkpy.client.write.replication import Replicator
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.runtime.interfaces import Runtime
+
+_TOLD_MAX: Final = 10  # ledgers named in one warning
+
+_ONE_ACK: Final = (
+    "an ack quorum of 1 acknowledges entries that one bookie alone has: they are lost with it, and a recovery of the "
+    "ledger has to wait for every single bookie of the write quorum"
+)
+
+
+class Client(OfThisProcess):
+    """A client of one cluster. Made by `connect`; bound to the event loop that made it."""
+
+    _closed = True  # nothing to close yet
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: BookieDirectory,
+        *,
+        settings: ClientSettings,
+        runtime: Runtime,
+        placement: Placement | None = None,
+        owns_store: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._settings = settings
+        self._runtime = runtime
+        self._owns_store = owns_store
+        self._pool = BookiePool(
+            directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
+        )
+        self._flights = Flights(self._pool, settings)
+        self._publisher = Publisher(settings, runtime)
+        self._progress = Progress()
+        self._ensembles = Ensembles(
+            directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
+        )
+        self._replicators: dict[Replicator, None] = {}
+        self._watching: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @classmethod
+    async def on_store(
+        cls,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        settings: ClientSettings,
+        *,
+        placement: Placement | None = None,
+        owns_store: bool = False,
+    ) -> Client:
+        """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
+        cluster = await open_cluster(store, root, settings=settings)
+        directory = BookieDirectory(store, root, runtime, settings)
+        await directory.start()
+        return cls(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
+
+    @property
+    def instance_id(self) -> str:
+        """The cluster's own id, which no other cluster has."""
+        return self._cluster.instance_id
+
+    @property
+    def layout(self) -> str:
+        """The name of the layout in which the cluster keeps ledger metadata."""
+        return self._cluster.layout_name
+
+    @property
+    def bookies(self) -> Mapping[str, BookieInfo]:
+        """The bookies that are registered now and take entries, by id."""
+        return self._directory.bookies
+
+    @property
+    def read_only_bookies(self) -> Mapping[str, BookieInfo]:
+        """The bookies that are registered now and take no entries, by id."""
+        return self._directory.read_only
+
+    # --- ledgers ----------------------------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: str = "crc32c",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        caller_ids: bool = False,
+        deferred_sync: bool = False,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer.
+
+        Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
+        it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. With `caller_ids`, every
+        append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
+        `force` makes them durable. Raises `ConfigError` for sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`,
+        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
+        been made. If the call is cancelled, what it has made is deleted again.
+        """
+        self._check_open()
+        for name, size in (
+            ("ensemble_size", ensemble_size),
+            ("write_quorum", write_quorum),
+            ("ack_quorum", ack_quorum),
+        ):
+            check_size(name, size)
+        check_bytes("password", password)
+        check_sizes(ensemble_size, write_quorum, ack_quorum)
+        if digest not in DIGESTS:
+            raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
+        if ack_quorum == 1:
+            warnings.warn(_ONE_ACK, stacklevel=2)
+        custom = _custom(custom_metadata)
+        key = ledger_key(password)
+        bookies = await self._ensembles.new(ensemble_size)
+        created_ms = int(self._runtime.clock.time() * 1000)
+        token = self._runtime.rng.randbytes(16).hex()
+        created = await self._cluster.catalog.create(
+            lambda ledger_id: LedgerMetadata(
+                ledger_id=ledger_id,
+                state=LedgerState.OPEN,
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest=digest,
+                ledger_key=key,
+                fragments=(Fragment(0, bookies),),
+                created_ms=created_ms,
+                owner_token=token,
+                custom_metadata=custom,
+                caller_ids=caller_ids,
+                deferred_sync=deferred_sync,
+            )
+        )
+        if not isinstance(created, Created):
+            raise told(created)
+        metadata, version = created.metadata, created.version
+        if self._closed:
+            raise ClientClosedError(
+                "the client was closed while the ledger was made: it is open and has no entries",
+                ledger_id=metadata.ledger_id,
+            )
+        self._pool.add_key(metadata.ledger_id, key)
+        writer = LedgerWriter(
+            metadata,
+            version,
+            codec=RecordCodec(metadata.ledger_id, digest, digest_key(password)),
+            catalog=self._cluster.catalog,
+            ensembles=self._ensembles,
+            pool=self._pool,
+            flights=self._flights,
+            publisher=self._publisher,
+            settings=self._settings,
+            runtime=self._runtime,
+            on_closed=self._ended,
+        )
+        self._begun(writer)
+        return writer
+
+    def _begun(self, replicator: Replicator) -> None:
+        self._replicators[replicator] = None
+        if self._watching is None:
+            self._watch_progress()
+
+    def _ended(self, replicator: Replicator) -> None:
+        self._replicators.pop(replicator, None)
+
+    def _watch_progress(self) -> None:
+        """Now and then, look for writers whose quorums don't answer. On no append's path."""
+        self._watching = None
+        self._progress.look(self._runtime.clock.monotonic(), self._flights.watched())
+        if self._replicators:
+            interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
+            self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
+
+    async def open_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
+        """Open a ledger for reading up to last add confirmed. Never disturbs its writer.
+
+        Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, `BookieUnavailableError` if the ledger is
+        open and too few of its bookies can tell how far it may be read.
+        """
+        check_ledger_id(ledger_id)
+        check_bytes("password", password)
+        self._check_open()
+        metadata, _ = await self._cluster.catalog.read(ledger_id)
+        reader = self._reader(metadata.authorised(password), password)
+        if not reader.closed:
+            await reader.read_last_add_confirmed()
+        return reader
+
+    async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
+        """Fence the ledger, find out where it ends, close it there, and open it for reading.
+
+        Its writer, if there still is one, can't append any more. Nothing that was acknowledged is lost. A ledger that
+        is CLOSED is just opened. Raises `NoSuchLedgerError`, `UnauthorizedError` for a wrong password, and
+        `LedgerRecoveryError` if too few bookies could say where it ends: then it stays IN_RECOVERY, and a later call
+        may succeed.
+        """
+        check_ledger_id(ledger_id)
+        check_bytes("password", password)
+        self._check_open()
+        metadata, version = await self._cluster.catalog.read(ledger_id)
+        metadata = metadata.authorised(password)
+        if metadata.state is not LedgerState.CLOSED:
+            recovery = LedgerRecovery(
+                metadata,
+                version,
+                codec=RecordCodec(ledger_id, metadata.digest, digest_key(password)),
+                catalog=self._cluster.catalog,
+                ensembles=self._ensembles,
+                pool=self._pool,
+                flights=self._flights,
+                settings=self._settings,
+                runtime=self._runtime,
+                on_begun=self._begun,
+                on_ended=self._ended,
+            )
+            metadata = await recovery.run()
+        return self._reader(metadata, password)
+
+    def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
+        return LedgerReader(
+            metadata,
+            codec=RecordCodec(metadata.ledger_id, metadata.digest, digest_key(password)),
+            catalog=self._cluster.catalog,
+            pool=self._pool,
+            settings=self._settings,
+            runtime=self._runtime,
+        )
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store keeps about a ledger. Raises `NoSuchLedgerError`."""
+        check_ledger_id(ledger_id)
+        self._check_open()
+        metadata, _ = await self._cluster.catalog.read(ledger_id)
+        return metadata
+
+    async def last_entries(self, metadata: LedgerMetadata) -> Mapping[str, int | BookKeeperError]:
+        """By bookie of any of the ledger's fragments, the last entry of the ledger that it says it has (-1: none).
+
+        In place of that, the error for a bookie that can't be asked within `read_timeout_s` or can't tell. A bookie
+        may lack entries below its last one; this is for looking after a cluster, and proves nothing.
+        """
+        self._check_open()
+        return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        check_ledger_id(ledger_id)
+        self._check_open()
+        outcome = await self._cluster.catalog.delete(ledger_id)
+        match outcome:
+            case Gone():
+                return
+            case Missing():
+                raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
+            case Changed() | Overtaken():
+                raise MetadataConflictError(
+                    "there are nodes below the ledger's in ZooKeeper",
+                    ledger_id=ledger_id,
+                    outcome_unknown=isinstance(outcome, Overtaken),
+                )
+            case NotDone() | Unknown():
+                raise told(outcome, ledger_id=ledger_id)
+            case _:
+                assert_never(outcome)
+
+    async def list_ledgers(self) -> AsyncIterator[int]:
+        """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
+        self._check_open()
+        async for ledger_id in self._cluster.catalog.ids():
+            yield ledger_id
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+
+    async def close(self) -> None:
+        """Close connections and session. Open writers fail what is pending; their ledgers stay open for recovery.
+
+        A `ResourceWarning` tells of writers that were neither closed nor abandoned and have not failed.
+        """
+        if self._left_open and not self._closed:
+            ledgers = ", ".join(map(str, self._left_open[:_TOLD_MAX])) + ", ..." * (len(self._left_open) > _TOLD_MAX)
+            warn_unclosed(f"writers of {len(self._left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
+        await self._close()
+
+    @property
+    def _left_open(self) -> list[int]:
+        """The ledgers whose writers could go on."""
+        return [writer.ledger_id for writer in self._replicators if isinstance(writer, LedgerWriter) and writer.usable]
+
+    async def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+        for replicator in list(self._replicators):
+            replicator.abandon()
+        self._flights.close()
+        self._publisher.close()
+        await self._pool.close()
+        try:
+            await self._directory.close()
+        finally:  # also if this is cancelled: nobody else would ever end the session
+            if self._owns_store:
+                await self._cluster.store.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self._close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warn_unclosed(f"{self!r} was not closed", self)
+
+
+class _Connecting:
+    """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
+
+    def __init__(self, uri: str, settings: ClientSettings, ssl: tls.SSLContext | None, placement: Placement | None):
+        self._uri = uri
+        self._settings = settings
+        self._ssl = ssl
+        self._placement = placement
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        runtime = process_runtime()
+        store, root = await connect_store(
+            self._uri,
+            runtime,
+            session_timeout_s=self._settings.session_timeout_s,
+            connect_timeout_s=self._settings.metadata_timeout_s,
+            refused_timeout_s=self._settings.metadata_refused_timeout_s,
+            call_timeout_s=self._settings.metadata_timeout_s,
+            ssl=self._ssl,
+            settings=self._settings,
+        )
+        try:
+            return await Client.on_store(
+                store, root, runtime, self._settings, placement=self._placement, owns_store=True
+            )
+        except BaseException:
+            await store.close()
+            raise
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *error: Any) -> None:
+        assert self._client is not None
+        await self._client.__aexit__(*error)
+
+
+def connect(
+    uri: str, *, ssl: tls.SSLContext | None = None, placement: Placement | None = None, **settings: Any
+) -> _Connecting:
+    """Connect to the cluster at `uri`, "zk://host:port[,host:port...]/root".
+
+    `settings` are those of `ClientSettings` by name. `ssl` secures the connection to ZooKeeper. Raises `ConfigError`
+    for a bad URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if
+    no server could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
+    """
+    return _Connecting(uri, client_settings(**settings), ssl, placement)
+
+
+def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
+    custom = dict(given or {})
+    for name, value in custom.items():
+        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
+            raise ConfigError(f"custom metadata maps text to bytes; {name!r} does not")
+    return {name: bytes(value) for name, value in custom.items()}

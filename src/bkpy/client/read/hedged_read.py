@@ -1,0 +1,145 @@
+"""One read, asked of one replica after the other until one gives a good answer.
+
+The next replica is asked when one has failed, and also when one is late: then whoever answers first wins, and the
+others are given up. Invariants: no replica is asked twice; what each one said that gave no good answer is in the
+result; nothing is left behind, however the race ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from bkpy.client.read.outcome import Answer, Kind
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    ClientClosedError,
+    MetadataUnavailableError,
+    ProtocolError,
+    TooManyRequestsError,
+)
+from bkpy.protocol.messages import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bkpy.client.bookies.channel import Peer
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.protocol import frame as wire
+    from bkpy.runtime.interfaces import Runtime
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """The good answer, or None and what each replica said instead."""
+
+    good: T | None
+    answers: dict[str, Answer]
+
+
+class _Asked(NamedTuple):
+    peer: Peer
+    at: float
+
+
+class Race(Generic[T]):
+    """Asks `head` (a READ) of the bookies in `order`. `judge` turns a reply into the good answer or a kind of bad one.
+
+    A bookie has `timeout_s` to answer.
+    """
+
+    def __init__(
+        self,
+        pool: BookiePool,
+        runtime: Runtime,
+        *,
+        order: Sequence[str],
+        head: bytes,
+        judge: Callable[[wire.Frame, str], T | Kind],
+        timeout_s: float,
+    ) -> None:
+        self._pool = pool
+        self._now = runtime.clock.monotonic
+        self._queue = deque(order)
+        self._head = head
+        self._judge = judge
+        self._timeout_s = timeout_s
+        self._asked: dict[asyncio.Future[wire.Frame], _Asked] = {}  # in the order of asking
+        self._ask_at = 0.0  # when the next replica is asked, though one may still answer
+        self._answers: dict[str, Answer] = {}
+
+    async def run(self) -> Outcome[T]:
+        """Raises nothing but `ClientClosedError`, and what isn't an error of a bookie."""
+        try:
+            while self._queue or self._asked:
+                if self._queue and (not self._asked or self._now() >= self._ask_at):
+                    await self._ask_next()
+                for future in await self._wait():
+                    good = self._take(future)
+                    if good is not None:
+                        return Outcome(good, self._answers)
+            return Outcome(None, self._answers)
+        finally:
+            for future in self._asked:
+                future.cancel()
+
+    async def _ask_next(self) -> None:
+        latency = self._pool.latency
+        peer = self._pool.peer(self._queue[0])
+        if self._asked:
+            if peer.slots.locked():  # this client is the one that has too much to do: more reads would not help
+                self._ask_at = self._now() + latency.late_s
+                return
+            latency.speculative += 1
+        await peer.slots.acquire()
+        self._queue.popleft()
+        now = self._now()
+        self._asked[peer.request(Op.READ, self._head)] = _Asked(peer, now)
+        self._ask_at = now + latency.late_s
+
+    async def _wait(self) -> list[asyncio.Future[wire.Frame]]:
+        """Those that are done or have had their time; waits until there is one, or until the next is to be asked."""
+        expires = next(iter(self._asked.values())).at + self._timeout_s
+        until = min(expires, self._ask_at) if self._queue else expires
+        await asyncio.wait(self._asked, timeout=max(0.0, until - self._now()), return_when=asyncio.FIRST_COMPLETED)
+        if not any(future.done() for future in self._asked):
+            await asyncio.sleep(0)  # what this busy loop has not got round to receiving isn't late
+        now = self._now()  # compared with the very sum that was waited for: another one may be rounded otherwise
+        return [f for f, asked in self._asked.items() if f.done() or asked.at + self._timeout_s <= now]
+
+    def _take(self, future: asyncio.Future[wire.Frame]) -> T | None:
+        peer, at = self._asked.pop(future)
+        self._ask_at = 0.0  # unless it is a good answer
+        if not future.done():
+            future.cancel()
+            peer.mark_slow()
+            self._answers[peer.bookie_id] = Answer(Kind.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
+            return None
+        answer = self._answer(future, peer.bookie_id)
+        if isinstance(answer, Answer):
+            self._answers[peer.bookie_id] = answer
+            return None
+        latency = self._pool.latency
+        latency.answered(peer.bookie_id, self._now() - at)
+        overtaken = [asked.peer for asked in self._asked.values() if asked.at < at]
+        latency.won += bool(overtaken)
+        for other in overtaken:
+            if latency.overtaken(other.bookie_id):
+                other.mark_slow()
+        return answer
+
+    def _answer(self, future: asyncio.Future[wire.Frame], bookie_id: str) -> T | Answer:
+        try:
+            judged = self._judge(future.result(), bookie_id)
+        except ClientClosedError:
+            raise
+        except (BookieUnavailableError, MetadataUnavailableError, TooManyRequestsError) as e:
+            return Answer(Kind.UNAVAILABLE, e.message)
+        except ProtocolError as e:
+            return Answer(Kind.REFUSED, e.message)  # asked again, it would say the same
+        except BookKeeperError as e:
+            return Answer(Kind.UNKNOWN, e.message)
+        return Answer(judged, judged.value) if isinstance(judged, Kind) else judged

@@ -1,0 +1,323 @@
+"""Fetches ranges of a ledger's entries: from one replica if that will do, verified, in order.
+
+A scan is cut into ranges of about `read_bytes`, of which `prefetch_depth` are in flight. A range is asked of one
+bookie; what that one doesn't have, can't tell, has damaged or doesn't tell in time is asked of the next one of the
+write set.
+
+Invariants: nothing whose digests don't match is returned; `NoSuchEntryError` needs an explicit negative from every
+bookie of the entry's write set, and metadata that was read after some of them had failed to return it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from bkpy.client.read.block import Block
+from bkpy.client.read.hedged_read import Outcome, Race
+from bkpy.client.read.outcome import Answer, Kind, verdict
+from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, Fragment
+from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.quorum import covered, write_set
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.client.read.snapshot import LedgerView
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.runtime.interfaces import Runtime
+
+
+class Fetcher:
+    """Fetches entries of one ledger, whatever the caller asks for: it knows no last add confirmed."""
+
+    def __init__(
+        self,
+        view: LedgerView,
+        *,
+        codec: RecordCodec,
+        catalog: LedgerCatalog,
+        pool: BookiePool,
+        settings: ClientSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._view = view
+        self._codec = codec
+        self._catalog = catalog
+        self._pool = pool
+        self._settings = settings
+        self._runtime = runtime
+        self._turn = runtime.rng.randrange(1 << 16)  # spreads the reads of many readers over the bookies
+        self._record_bytes = 0.0  # average seen
+
+    # --- ranges -----------------------------------------------------------------------------------------------------
+
+    async def blocks(self, first: int, last: int) -> AsyncGenerator[Block, None]:
+        """Entries first..last in order. Raises what `verdict` says of the first that can't be had."""
+        in_flight: deque[tuple[asyncio.Task[Block], int]] = deque()
+        next_first = first
+        try:
+            while next_first <= last or in_flight:
+                # Without any idea of the sizes, one short range goes ahead alone.
+                depth = self._settings.prefetch_depth if self._size_known() else 1
+                while next_first <= last and len(in_flight) < depth:
+                    range_last = min(last, next_first + self._range_entries() - 1)
+                    in_flight.append((self._begin(next_first, range_last), range_last))
+                    next_first = range_last + 1
+                task, range_last = in_flight.popleft()
+                block = await task
+                if block.last_entry < range_last:  # larger entries than expected: the rest is still to be asked for
+                    in_flight.appendleft((self._begin(block.last_entry + 1, range_last), range_last))
+                yield block
+        finally:
+            for task, _ in in_flight:
+                task.cancel()
+
+    def _begin(self, first: int, last: int) -> asyncio.Task[Block]:
+        return self._runtime.spawn(
+            self._range(first, last),
+            name=f"read of ledger {self._view.ledger_id}, entries {first} to {last}",
+            on_death=_ignore,  # the error is raised where the range is awaited
+        )
+
+    def _size_known(self) -> bool:
+        view = self._view
+        if not self._record_bytes and view.closed and view.confirmed >= 0:
+            self._record_bytes = view.length / (view.confirmed + 1) + HEADER_BYTES + self._codec.mac_bytes
+        return self._record_bytes > 0
+
+    def _range_entries(self) -> int:
+        if not self._size_known():
+            return self._settings.read_entries_first
+        return max(1, min(self._settings.read_entries_max, int(self._settings.read_bytes / self._record_bytes)))
+
+    async def _range(self, first: int, last: int) -> Block:
+        """What one reply holds of first..last, at least `first`, from whoever has it."""
+        metadata = self._view.metadata
+        if metadata.ensemble_size == metadata.write_quorum:
+            block = await self._fail_over(first, last)
+        else:
+            block = await self._striped(first, last)
+        self._record_bytes = len(block.buffer) / len(block)
+        return block
+
+    def _fragment(self, entry_id: int) -> tuple[Fragment, int]:
+        """The fragment that holds the entry, and its last entry."""
+        fragments = self._view.metadata.fragments
+        for fragment, following in pairwise(fragments):
+            if entry_id < following.first_entry:
+                return fragment, following.first_entry - 1
+        return fragments[-1], ENTRY_ID_MAX
+
+    def _head(self, first: int, last: int) -> bytes:
+        return m.pack([0, self._view.ledger_id, first, last, self._settings.read_bytes])
+
+    def _reply(self, frame: wire.Frame, bookie_id: str) -> m.ReadReply:
+        status = m.reply_status(frame.head)
+        if status != Status.OK:
+            message = m.decode_error(frame.head).message
+            raise m.error_of(status, message, ledger_id=self._view.ledger_id, bookie=bookie_id)
+        return m.decode_read_reply(frame.head)
+
+    # --- from one replica -------------------------------------------------------------------------------------------
+
+    async def _fail_over(self, first: int, last: int) -> Block:
+        """The longest verified run from `first` that a willing replica of its write set returns; at least one entry.
+
+        Replicas that can't be reached are asked again and again for `read_timeout_s`, and nothing is given up before
+        the metadata was read again: re-replication may have put the entry elsewhere.
+        """
+        now = self._runtime.clock.monotonic
+        deadline = now() + self._settings.read_timeout_s
+        refresh: asyncio.Task[BookKeeperError | None] | None = None
+        order = members = self._order(first)
+        answers: dict[str, Answer] = {}
+        try:
+            while True:
+                outcome = await self._race(order, first, last)
+                if outcome.good is not None:
+                    return outcome.good
+                answers |= outcome.answers
+                unreached = [i for i in members if answers[i].kind is Kind.UNAVAILABLE]
+                final = not unreached or now() >= deadline
+                failure = None
+                if not unreached:
+                    failure = await self._refresh()
+                else:
+                    if refresh is None:  # beside the next rounds: a store that is away must not hold them up
+                        refresh = self._runtime.spawn(
+                            self._refresh(), name=f"metadata of ledger {self._view.ledger_id}", on_death=_ignore
+                        )
+                    if final:
+                        failure = await refresh
+                if set(self._order(first)) != set(members):
+                    order = members = self._order(first)
+                    answers = {}
+                    continue
+                if final:
+                    raise verdict(self._view.ledger_id, first, answers, failure)
+                await asyncio.sleep(self._settings.read_retry_pause_s)
+                order = unreached
+        finally:
+            if refresh is not None:
+                refresh.cancel()
+
+    async def _refresh(self) -> BookKeeperError | None:
+        """Read the metadata again; the error if that failed."""
+        try:
+            await self._view.refresh(self._catalog, fresh=True)
+        except BookKeeperError as e:
+            return e
+        return None
+
+    def _order(self, entry_id: int) -> list[str]:
+        """The bookies of the entry's write set, those that were slow lately last."""
+        metadata = self._view.metadata
+        bookies = self._fragment(entry_id)[0].bookies
+        members = sorted(write_set(entry_id, metadata.ensemble_size, metadata.write_quorum))
+        # Rotated by the turn alone, so that all get their share.
+        self._turn += 1
+        start = self._turn % len(members)
+        order = [bookies[i] for i in members[start:] + members[:start]]
+        order.sort(key=self._slow)
+        return order
+
+    def _slow(self, bookie_id: str) -> bool:
+        return self._pool.peer(bookie_id).slow_until > self._runtime.clock.monotonic()
+
+    async def _race(self, order: list[str], first: int, last: int) -> Outcome[Block]:
+        last = min(last, self._fragment(first)[1])
+
+        def judge(frame: wire.Frame, bookie_id: str) -> Block | Kind:
+            return self._scan(self._reply(frame, bookie_id), frame.body, first, last)
+
+        # A share of the time, so that bookies that hang leave some for another round.
+        timeout_s = self._settings.read_timeout_s / self._view.metadata.write_quorum
+        head = self._head(first, last)
+        race = Race(self._pool, self._runtime, order=order, head=head, judge=judge, timeout_s=timeout_s)
+        return await race.run()
+
+    def _scan(self, reply: m.ReadReply, view: memoryview, first: int, last: int) -> Block | Kind:
+        starts, ends = array("q"), array("q")
+        following = self._codec.scan(view, first, last, starts, ends)
+        if following > first:
+            return Block(self._view.ledger_id, first, view[: ends[-1] + self._codec.mac_bytes], starts, ends)
+        if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
+            return Kind.UNKNOWN
+        # Whose record a damaged one was can't be told: only a reply that is intact denies what isn't in it.
+        return Kind.NEGATIVE if self._intact(view) else Kind.DAMAGED
+
+    def _intact(self, view: memoryview) -> bool:
+        try:
+            for header in walk(view):
+                self._codec.check(view, header.offset, header.end)
+        except (CorruptDataError, DigestMismatchError):
+            return False
+        return True
+
+    # --- from several, of a striped ledger --------------------------------------------------------------------------
+
+    async def _striped(self, first: int, last: int) -> Block:
+        """first..last of a striped ledger, gathered from as many bookies as it takes and put in order."""
+        fragment, fragment_last = self._fragment(first)
+        records = await self._stripes(fragment.bookies, first, min(last, fragment_last))
+        parts = []
+        entry_id = first
+        while entry_id in records:
+            parts.append(records[entry_id])
+            entry_id += 1
+        if not parts:  # none of those had it: ask the entry's own write set, one after the other
+            return await self._fail_over(first, first)
+        view = memoryview(b"".join(parts))
+        starts, ends = array("q"), array("q")
+        offset = 0
+        for part in parts:
+            starts.append(offset + HEADER_BYTES)
+            offset += len(part)
+            ends.append(offset - self._codec.mac_bytes)
+        return Block(self._view.ledger_id, first, view, starts, ends)
+
+    async def _stripes(self, bookies: tuple[str, ...], first: int, last: int) -> dict[int, memoryview]:
+        """Verified records of first..last from a bookie of every write set; fewer if those fail, or take too long."""
+        records: dict[int, memoryview] = {}
+        metadata, latency = self._view.metadata, self._pool.latency
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        chosen = self._every_quorum(bookies)
+        others = [i for i in range(size) if i not in chosen]
+        waiting = {self._stripe(bookies[i], first, last): i for i in chosen}
+        answered: set[int] = set()
+        try:
+            late = False
+            while not covered(answered, size, quorum, quorum):
+                if others and (late or not waiting):
+                    latency.speculative += len(others) if waiting else 0
+                    waiting |= {self._stripe(bookies[i], first, last): i for i in others}
+                    others = []
+                if not waiting:
+                    break
+                patience_s = latency.late_s if others else None
+                done, _ = await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                late = not done
+                for stripe in [stripe for stripe in waiting if stripe in done]:
+                    index = waiting.pop(stripe)
+                    if (found := stripe.result()) is not None:
+                        answered.add(index)
+                        records |= found
+            for index in waiting.values():
+                if latency.overtaken(bookies[index]):
+                    self._pool.peer(bookies[index]).mark_slow()
+            return records
+        finally:
+            for stripe in waiting:
+                stripe.cancel()
+
+    def _every_quorum(self, bookies: tuple[str, ...]) -> list[int]:
+        """Indexes of bookies that together hold every entry, without those that were slow lately if it can be done.
+
+        One bookie holds Qw of every E consecutive entries: every Qw-th one, asked together, hold them all.
+        """
+        size, quorum = self._view.metadata.ensemble_size, self._view.metadata.write_quorum
+        self._turn += 1
+        starts = [(self._turn + k) % size for k in range(size)]
+        choices = [sorted({(start + k) % size for k in range(0, size, quorum)}) for start in starts]
+        return min(choices, key=lambda chosen: sum(self._slow(bookies[i]) for i in chosen))
+
+    def _stripe(self, bookie_id: str, first: int, last: int) -> asyncio.Task[dict[int, memoryview] | None]:
+        return self._runtime.spawn(
+            self._read_stripe(bookie_id, first, last),
+            name=f"read of ledger {self._view.ledger_id} at {bookie_id}, entries {first} to {last}",
+            on_death=_ignore,  # the error is raised where the stripe is awaited
+        )
+
+    async def _read_stripe(self, bookie_id: str, first: int, last: int) -> dict[int, memoryview] | None:
+        """What one bookie returns of first..last, verified, as far as it is intact; None if it fails."""
+        peer = self._pool.peer(bookie_id)
+        timeout_s = self._settings.read_timeout_s / self._view.metadata.write_quorum
+        found: dict[int, memoryview] = {}
+        began = self._runtime.clock.monotonic()
+        try:
+            frame = await peer.call(Op.READ, self._head(first, last), timeout_s=timeout_s)
+            self._reply(frame, bookie_id)
+            self._pool.latency.answered(bookie_id, self._runtime.clock.monotonic() - began)
+            for header in walk(frame.body):
+                self._codec.check(frame.body, header.offset, header.end)
+                if first <= header.entry_id <= last:
+                    found[header.entry_id] = frame.body[header.offset : header.end]
+        except (CorruptDataError, DigestMismatchError):
+            return found or None  # the rest is asked of other replicas
+        except BookKeeperError:
+            return None
+        return found
+
+
+def _ignore(error: BaseException) -> None:
+    pass

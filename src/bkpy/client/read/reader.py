@@ -1,0 +1,254 @@
+"""The reader of one ledger: how far it may be read, ranges of it, and following it as it grows.
+
+Invariant: nothing past last add confirmed (open) or the last entry (closed) is returned, unless it was asked for by
+`read_unconfirmed`. Reading never fences and never changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from bkpy.client.arguments import check_first, check_last
+from bkpy.client.lifetime import OfThisProcess
+from bkpy.client.read.range_reader import Fetcher
+from bkpy.client.read.snapshot import LastAddConfirmed, LedgerView, proven
+from bkpy.client.read.tail import Tail
+from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, NoSuchEntryError
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op
+from bkpy.protocol.quorum import covered
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.client.read.block import Block, Entry
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.records import RecordCodec
+    from bkpy.runtime.interfaces import Runtime
+
+
+class LedgerReader(OfThisProcess):
+    """Reads one ledger; made by `Client.open_ledger`. Ranges are inclusive; -1 means no entry yet."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        codec: RecordCodec,
+        catalog: LedgerCatalog,
+        pool: BookiePool,
+        settings: ClientSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._view = LedgerView(metadata)
+        self._fetcher = Fetcher(self._view, codec=codec, catalog=catalog, pool=pool, settings=settings, runtime=runtime)
+        self._codec = codec
+        self._catalog = catalog
+        self._pool = pool
+        self._settings = settings
+        self._runtime = runtime
+        self._tails: set[Tail] = set()
+        self._closed = False
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        return self._view.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._view.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest id this reader may read, as far as it knows; the last entry, for a closed ledger."""
+        return self._view.confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to last add confirmed; while the ledger is open, as last published by its writer."""
+        return self._view.length
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ledger is CLOSED, as of the last look at its metadata: it will never grow again."""
+        return self._view.closed
+
+    def __repr__(self) -> str:
+        return (
+            f"<LedgerReader ledger={self.ledger_id} last_add_confirmed={self.last_add_confirmed} closed={self.closed}>"
+        )
+
+    async def close(self) -> None:
+        """The reader can't be used any more, and what tails with it ends. The ledger isn't touched."""
+        self._closed = True
+        for tail in self._tails:
+            tail.fail(ClientClosedError("the reader is closed", ledger_id=self.ledger_id))
+
+    async def __aenter__(self) -> LedgerReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the reader is closed", ledger_id=self.ledger_id)
+
+    # --- last add confirmed -----------------------------------------------------------------------------------------
+
+    async def read_last_add_confirmed(self) -> int:
+        """Ask the bookies how far the ledger may be read, and look whether it was closed; returns the id."""
+        self._check_open()
+        if not self.closed:
+            await self._view.refresh(self._catalog)
+        if not self.closed:
+            await self._ask_last_add_confirmed()
+        return self.last_add_confirmed
+
+    async def _ask_last_add_confirmed(self) -> None:
+        """The highest answer of the last fragment's bookies, once every ack quorum is represented."""
+        metadata = self.metadata
+        answered: set[int] = set()
+        errors: list[BookKeeperError] = []
+        tasks = [
+            self._runtime.spawn(self._ask_one(i, bookie_id), name=f"last add confirmed of ledger {self.ledger_id}")
+            for i, bookie_id in enumerate(metadata.fragments[-1].bookies)
+        ]
+        try:
+            for task in asyncio.as_completed(tasks):
+                index, answer = await task
+                if isinstance(answer, BookKeeperError):
+                    errors.append(answer)
+                    continue
+                answered.add(index)
+                self._view.advance(answer)
+                if covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+                    return
+        finally:
+            for task in tasks:
+                task.cancel()
+        raise BookieUnavailableError(
+            f"too few of the ledger's bookies tell its last add confirmed: {'; '.join(map(str, errors))}",
+            ledger_id=self.ledger_id,
+        )
+
+    async def _ask_one(self, index: int, bookie_id: str) -> tuple[int, LastAddConfirmed | BookKeeperError]:
+        try:
+            reply = await self._pool.peer(bookie_id).call(
+                Op.READ_LAC, m.pack([0, self.ledger_id]), timeout_s=self._settings.read_timeout_s
+            )
+            return index, proven(self._codec, reply, self.ledger_id, bookie_id)
+        except BookKeeperError as e:
+            return index, e
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+        """Entries first..last in order; `last=None` is last add confirmed, negative is *no entry*.
+
+        Last add confirmed is what this reader knows at the call: of an open ledger, call `read_last_add_confirmed`
+        before, or use `tail`. A writer that pauses tells bookies of its last entries after `explicit_lac_interval_s`.
+
+        Raises `ConfigError` at the call for what is no id. Iterating raises `NoSuchEntryError` for a `last` past last
+        add confirmed, `DigestMismatchError` if no replica of an entry verifies, `BookieUnavailableError` if the
+        replicas can't be reached within `read_timeout_s`.
+        """
+        self._check_ids(first, last)
+        return self._read(first, last)
+
+    async def _read(self, first: int, last: int | None) -> AsyncGenerator[Entry, None]:
+        async with aclosing(self.read_blocks(first, last)) as blocks:
+            async for block in blocks:
+                for entry in block:
+                    yield entry
+
+    def read_blocks(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Block, None]:
+        """Like `read`, many entries at once, with no object per entry."""
+        self._check_ids(first, last)
+        return self._read_blocks(first, last)
+
+    async def _read_blocks(self, first: int, last: int | None) -> AsyncGenerator[Block, None]:
+        self._check_open()
+        end = self.last_add_confirmed if last is None else last
+        self._check_end(end)
+        async with aclosing(self._fetcher.blocks(first, end)) as blocks:
+            async for block in blocks:
+                yield block
+
+    def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+        """Entries first..last in order, also past last add confirmed: sent by the writer, perhaps never acknowledged.
+
+        Whether such an entry becomes part of the ledger is open until it is confirmed or the ledger closed. Raises
+        `NoSuchEntryError` at the first that no bookie of its write set has, or that lies past the end of a closed
+        ledger; else as `read`.
+        """
+        self._check_ids(first, last)
+        return self._read_unconfirmed(first, last)
+
+    async def _read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+        self._check_open()
+        if not self.closed:
+            await self._view.refresh(self._catalog)
+        self._check_end(last if self.closed else -1)
+        async with aclosing(self._fetcher.blocks(first, last)) as blocks:
+            async for block in blocks:
+                for entry in block:
+                    if self.closed:  # meanwhile, perhaps before this entry
+                        self._check_end(entry.entry_id)
+                    yield entry
+
+    def _check_ids(self, first: int, last: int | None) -> None:
+        check_first(first, self.ledger_id)
+        if last is not None:
+            check_last(last, self.ledger_id)
+
+    def _check_end(self, last: int) -> None:
+        if last > self.last_add_confirmed:
+            what = "last entry" if self.closed else "last add confirmed"
+            raise NoSuchEntryError(
+                f"entry {last} is past the {what}, {self.last_add_confirmed}", ledger_id=self.ledger_id, entry_id=last
+            )
+
+    # --- tailing ----------------------------------------------------------------------------------------------------
+
+    def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
+        """Entries from `first` on as they are confirmed; ends when the ledger is closed and all was returned.
+
+        Waits at the bookies, and goes on while some of them, or the metadata store, are away. Raises
+        `NoSuchLedgerError` once the ledger is deleted, else as `read`.
+        """
+        check_first(first, self.ledger_id)
+        return self._tail(first)
+
+    async def _tail(self, first: int) -> AsyncGenerator[Entry, None]:
+        self._check_open()
+        tail = Tail(
+            self._view,
+            codec=self._codec,
+            catalog=self._catalog,
+            pool=self._pool,
+            settings=self._settings,
+            runtime=self._runtime,
+        )
+        self._tails.add(tail)
+        try:
+            while True:
+                last = self.last_add_confirmed
+                if first <= last:
+                    async with aclosing(self.read(first, last)) as entries:
+                        async for entry in entries:
+                            yield entry
+                    first = last + 1
+                if self.closed and first > self.last_add_confirmed:
+                    return
+                await tail.news(first - 1)
+        finally:
+            self._tails.discard(tail)
+            await tail.close()

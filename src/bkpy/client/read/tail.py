@@ -1,0 +1,155 @@
+"""Waiting for news of a ledger: a long poll at each bookie of its last fragment, and a watch on its metadata.
+
+The bookies tell of progress and fences, the metadata of new fragments, the ledger's end and its deletion. Either goes
+on without the other: bookies that are away or refuse to wait are looked at every `tail_poll_s`, and a metadata store
+that is away is waited for.
+
+Invariants: at most one request of a tail is in flight at a bookie; a bookie is asked again only when whoever follows
+the ledger has taken in what was told; nothing is left behind by `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.client.read.snapshot import LedgerView, proven
+from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op
+
+if TYPE_CHECKING:
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.records import RecordCodec
+    from bkpy.runtime.interfaces import Runtime
+
+
+class Tail:
+    """Keeps `view` up to date between the first `news` and `close`."""
+
+    def __init__(
+        self,
+        view: LedgerView,
+        *,
+        codec: RecordCodec,
+        catalog: LedgerCatalog,
+        pool: BookiePool,
+        settings: ClientSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._view = view
+        self._codec = codec
+        self._catalog = catalog
+        self._pool = pool
+        self._settings = settings
+        self._runtime = runtime
+        self._look_again = asyncio.Event()
+        self._round_at = 0.0
+        self._error: BaseException | None = None
+        self._watch = catalog.watch(view.ledger_id)
+        self._watching: asyncio.Task[None] | None = None
+        self._polls: dict[str, asyncio.Task[None]] = {}  # by bookie
+        self._fenced: set[str] = set()  # bookies that have told so
+
+    async def news(self, seen: int) -> None:
+        """Return once last add confirmed is above `seen`, or the ledger is closed. Raises `NoSuchLedgerError`."""
+        if self._watching is None:
+            self._watching = self._runtime.spawn(
+                self._follow_metadata(), name=f"watch of ledger {self._view.ledger_id}", on_death=self.fail
+            )
+        now = self._runtime.clock.monotonic
+        while self._view.confirmed <= seen and not self._view.closed:
+            if self._error is not None:
+                raise self._error
+            self._look_again.clear()
+            # After a pause in the writing, the first news comes without any delay.
+            if (pause_s := self._round_at + self._settings.tail_round_min_s - now()) > 0:
+                await asyncio.sleep(pause_s)
+                continue
+            self._round_at = now()
+            self._poll_all()
+            await self._look_again.wait()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be learnt: `news` raises the error."""
+        self._error = error
+        self._look_again.set()
+
+    async def close(self) -> None:
+        """End everything that was begun, and wait until it has ended."""
+        self._watch.close()
+        tasks = [*self._polls.values(), *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the metadata -----------------------------------------------------------------------------------------------
+
+    async def _follow_metadata(self) -> None:
+        async for _ in self._watch:
+            await self._refresh()
+        raise ClientClosedError("the client is closed", ledger_id=self._view.ledger_id)
+
+    async def _refresh(self) -> None:
+        """Read the metadata, however long the store is away: what the watch told would be lost otherwise."""
+        while True:
+            try:
+                await self._view.refresh(self._catalog)
+            except MetadataUnavailableError:
+                await asyncio.sleep(self._settings.tail_poll_s)
+            else:
+                self._look_again.set()
+                return
+
+    # --- the bookies ------------------------------------------------------------------------------------------------
+
+    def _poll_all(self) -> None:
+        """See to it that every bookie of the last fragment is being asked, and no other one."""
+        bookies = self._view.metadata.fragments[-1].bookies
+        for bookie_id, task in list(self._polls.items()):
+            if bookie_id not in bookies:
+                task.cancel()
+            if task.done():
+                del self._polls[bookie_id]
+        for bookie_id in bookies:
+            if bookie_id not in self._polls:
+                self._polls[bookie_id] = self._runtime.spawn(
+                    self._poll(bookie_id),
+                    name=f"long poll of ledger {self._view.ledger_id} at {bookie_id}",
+                    on_death=self.fail,
+                )
+
+    async def _poll(self, bookie_id: str) -> None:
+        """One long poll. A bookie that isn't there or doesn't wait is asked without waiting, after `tail_poll_s`."""
+        try:
+            try:
+                await self._ask(bookie_id, wait=True)
+            except ClientClosedError:
+                raise
+            except BookKeeperError:
+                await asyncio.sleep(self._settings.tail_poll_s)
+                await self._ask(bookie_id, wait=False)
+        except ClientClosedError:
+            raise
+        except BookKeeperError:
+            return  # the other bookies tell as well, and this one is asked again
+        finally:
+            self._look_again.set()
+
+    async def _ask(self, bookie_id: str, *, wait: bool) -> None:
+        view, settings = self._view, self._settings
+        if wait:
+            op, timeout_s = Op.WAIT_LAC, settings.long_poll_s + settings.read_timeout_s
+            wait_ms = int(settings.long_poll_s * 1000)
+            head = m.pack([view.ledger_id, view.confirmed, bookie_id in self._fenced, wait_ms])
+        else:
+            op, timeout_s = Op.READ_LAC, settings.read_timeout_s
+            head = m.pack([0, view.ledger_id])
+        reply = await self._pool.peer(bookie_id).call(op, head, timeout_s=timeout_s, long_poll=wait)
+        told = proven(self._codec, reply, view.ledger_id, bookie_id)
+        view.advance(told)
+        if told.fenced and bookie_id not in self._fenced:
+            self._fenced.add(bookie_id)
+            self._watch.wake()  # somebody is about to close the ledger

@@ -1,0 +1,1 @@
+"""Appends, from a call to its acknowledgement."""

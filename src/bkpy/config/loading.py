@@ -1,0 +1,108 @@
+"""Reads a bookie's settings from a TOML file, from environment variables `BKPY_<NAME>` and from flags `--<name>`.
+
+The later ones override the earlier. An unknown name is refused with the nearest valid one, a bad value with the place
+it came from.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+from bkpy.config.bookie import BookieSettings
+from bkpy.config.checking import build, check_name
+from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from bkpy.config.base import Settings
+
+ENVIRONMENT_PREFIX = "BKPY_"
+
+# Variables with our prefix that aren't a bookie's settings: the command line's own, and those that Kubernetes puts into
+# every container for a service that happens to be called "bkpy".
+_OTHER_VARIABLES = re.compile(r"BKPY_(CONNECT|SERVICE_.*|PORT|PORT_.*)")
+
+
+def load_bookie_settings(
+    path: str | None, environ: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]
+) -> BookieSettings:
+    """A bookie's settings from the TOML file `path` (or none), `environ` and `flags`, in rising priority.
+
+    `ConfigError` naming the setting and where its value came from. An empty variable counts as not set.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if path is not None:
+        for name, value in _read_toml(path).items():
+            check_name(BookieSettings, name, f"file {path}")
+            values[name], origins[name] = value, f"file {path}"
+    for variable, text in sorted(environ.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX) and not _OTHER_VARIABLES.fullmatch(variable) and text:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            check_name(BookieSettings, name, "environment", _variable)
+            values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
+    for name, given in flags.items():
+        check_name(BookieSettings, name, "flag")
+        values[name], origins[name] = parse_text(BookieSettings, name, given, "flag"), "flag"
+    for name in ("journal_directories", "ledger_directories"):
+        if isinstance(values.get(name), list):
+            values[name] = [_absolute(directory) for directory in values[name]]
+    return build(BookieSettings, values, origins)
+
+
+def _absolute(directory: object) -> object:
+    """A bookie's cookie keeps where its directories are, which must not depend on where it was started."""
+    return str(Path(directory).absolute()) if isinstance(directory, str) and directory else directory
+
+
+def check_bookie_names(names: Iterable[str], origin: str) -> None:
+    """`ConfigError` if one of the names, which came from `origin`, is not a bookie's setting."""
+    for name in names:
+        check_name(BookieSettings, name, origin)
+
+
+def parse_text(model: type[Settings], name: str, given: str | Sequence[str], origin: str) -> object:
+    """The value that a variable's or flag's text stands for, by the type of the setting."""
+    kind = _kind(model.model_fields[name].annotation)
+    if kind is list:
+        texts = [given] if isinstance(given, str) else given
+        return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    text = given if isinstance(given, str) else given[-1]
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{origin}: {name} must be {what}, not {text!r}") from None
+    return text
+
+
+def _kind(annotation: Any) -> type:
+    """The plain type behind an annotation: int, float, list or str."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return _kind(next(a for a in get_args(annotation) if a is not type(None)))
+    if origin is Literal:
+        return str
+    return list if origin is list else annotation
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as e:
+        raise ConfigError(f"file {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"file {path}: not TOML: {e}") from e
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()

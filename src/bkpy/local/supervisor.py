@@ -1,0 +1,101 @@
+"""Starts the processes of a local cluster again when they have ended by themselves.
+
+Invariants: a process is started again after a pause that doubles each time it ends early, up to `pause_max_s`, so one
+that dies at once doesn't keep the machine busy; what becomes of one process holds up no other; when `watch` is
+cancelled, nothing is being started any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from bkpy.errors import BookKeeperError
+from bkpy.local.process import how_it_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_LOOK_INTERVAL_S = 0.2
+
+
+class Part(Protocol):
+    """A process that can be started again, with the same data and address."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def exit_status(self) -> int | None: ...
+    @property
+    def log_path(self) -> Path: ...
+    async def start(self) -> None: ...
+
+
+class Supervisor:
+    """Looks after `parts`, which run, and says in a line what has happened to one of them.
+
+    With `restart`, a part is started again `pause_min_s` seconds after it has ended. While its runs are shorter than
+    `steady_s` seconds, the pause doubles each time, up to `pause_max_s`.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        say: Callable[[str], None],
+        *,
+        restart: bool = True,
+        pause_min_s: float = 0.5,
+        pause_max_s: float = 30.0,
+        steady_s: float = 60.0,
+    ) -> None:
+        self._parts = parts
+        self._say = say
+        self._restart = restart
+        self._pause_min_s = pause_min_s
+        self._pause_max_s = pause_max_s
+        self._steady_s = steady_s
+
+    async def watch(self) -> None:
+        """Goes on until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts:
+                group.create_task(self._keep(part), name=f"supervision of {part.name}")
+        await asyncio.Event().wait()  # nothing is restarted, and nothing runs any more
+
+    async def _keep(self, part: Part) -> None:
+        pause_s = self._pause_min_s
+        while True:
+            running_since = time.monotonic()
+            await self._ended(part)
+            what = f"{part.name} {how_it_ended(part.exit_status)}"
+            if not self._restart:
+                self._say(f"{what} and stays down (log: {part.log_path})")
+                return
+            if time.monotonic() - running_since >= self._steady_s:
+                pause_s = self._pause_min_s
+            pause_s = await self._start(part, what, pause_s)
+
+    @staticmethod
+    async def _ended(part: Part) -> None:
+        while True:
+            if part.pid is None:
+                return
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+    async def _start(self, part: Part, what: str, pause_s: float) -> float:
+        """Try until the part runs; returns the pause before the next start, if it ends early again."""
+        while True:
+            self._say(f"{what} (log: {part.log_path}); starting it again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._pause_max_s)
+            try:
+                await part.start()
+            except (BookKeeperError, OSError) as e:
+                what = f"{part.name} did not start: {str(e).splitlines()[0]}"
+            else:
+                self._say(f"{part.name} serves again, as process {part.pid}")
+                return pause_s

@@ -1,0 +1,1 @@
+"""Recovery of ledgers whose writers are gone."""

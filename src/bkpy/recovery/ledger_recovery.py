@@ -1,0 +1,379 @@
+"""Recovery of a ledger: IN_RECOVERY, fence, read forward, write back, close.
+
+    metadata: IN_RECOVERY  ->  fence the last ensemble until no ack quorum is left unfenced  ->  last add confirmed
+    ranges of entries behind it, read in parallel, decided in order  ->  written back to their write sets  ->  CLOSED
+
+Invariants: entries are read from the ensembles that the metadata named when they became IN_RECOVERY; every read of the
+last fragment fences; no entry is taken for the last one unless the one behind it is explicitly denied by so many
+bookies that it can't have been acknowledged; changed ensembles are stored by the closing write and not before. Whatever
+goes wrong leaves the ledger IN_RECOVERY, for a later try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from bkpy.client.close import Closed, close_ledger, read_again
+from bkpy.errors import (
+    BookKeeperError,
+    CorruptDataError,
+    DigestMismatchError,
+    LedgerRecoveryError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.protocol import messages as m
+from bkpy.protocol.closing import Closer, rebased
+from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
+from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
+from bkpy.recovery.write_back import Run, WriteBack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from bkpy.client.bookies.ensembles import Ensembles
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.client.write.dispatcher import Flights
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.runtime.interfaces import Runtime
+
+
+class _Fetched(NamedTuple):
+    """The entries that a range was found to have, in order, up to `last`, and whether the ledger ends behind them."""
+
+    runs: list[Run]
+    last: int
+    ends: bool
+
+
+class LedgerRecovery:
+    """One recovery of one ledger that isn't CLOSED; `metadata` and `version` as just read."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        codec: RecordCodec,
+        catalog: LedgerCatalog,
+        ensembles: Ensembles,
+        pool: BookiePool,
+        flights: Flights,
+        settings: ClientSettings,
+        runtime: Runtime,
+        on_begun: Callable[[WriteBack], None],
+        on_ended: Callable[[WriteBack], None],
+    ) -> None:
+        self._metadata = metadata
+        self._version = version
+        self._codec = codec
+        self._catalog = catalog
+        self._ensembles = ensembles
+        self._pool = pool
+        self._flights = flights
+        self._settings = settings
+        self._runtime = runtime
+        self._on_begun = on_begun
+        self._on_ended = on_ended
+        self._ledger_id = metadata.ledger_id
+        self._answers: dict[str, str] = {}  # the last of each bookie, for the error
+        self._record_bytes = 0.0  # average seen
+        self._turn = runtime.rng.randrange(1 << 16)
+        self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
+
+    async def run(self) -> LedgerMetadata:
+        """Recover; returns the CLOSED metadata. Raises `LedgerRecoveryError`, `UnauthorizedError`."""
+        await self._mark()
+        if self._metadata.state is LedgerState.CLOSED:
+            return self._metadata
+        self._pool.add_key(self._ledger_id, self._metadata.ledger_key)
+        write_back = None
+        try:
+            confirmed = await self._fence()
+            write_back = WriteBack(
+                self._metadata,
+                confirmed=confirmed,
+                ensembles=self._ensembles,
+                pool=self._pool,
+                flights=self._flights,
+                settings=self._settings,
+                runtime=self._runtime,
+            )
+            self._on_begun(write_back)
+            await self._copy(write_back)
+            last = write_back.last_entry
+            length = await self._length(last) if write_back.length is None else write_back.length
+            closed = await close_ledger(
+                self._catalog,
+                write_back.metadata,
+                self._version,
+                last,
+                length,
+                Closer.RECOVERY,
+                conflicts_max=self._settings.metadata_conflicts_max,
+                rebase=lambda fresh: rebased(fresh, self._metadata, write_back.metadata),
+            )
+            if not isinstance(closed, Closed):
+                raise told(closed, ledger_id=self._ledger_id)
+            return closed.metadata
+        finally:
+            if write_back is not None:
+                write_back.abandon()
+                self._on_ended(write_back)
+            self._pool.forget_key(self._ledger_id)
+
+    async def _mark(self) -> None:
+        """IN_RECOVERY: from now on the writer can't change its ensemble. What is stored then is what counts."""
+        for _ in range(self._settings.metadata_conflicts_max):
+            if self._metadata.state is not LedgerState.OPEN:
+                return
+            marked = self._metadata.in_recovery()
+            outcome = await self._catalog.write(marked, self._version)
+            match outcome:
+                case Done():
+                    self._metadata, self._version = marked, outcome.version
+                case Changed() | Overtaken():
+                    self._metadata, self._version = await read_again(self._catalog, self._ledger_id, outcome)
+                case Missing():
+                    raise NoSuchLedgerError("there is no such ledger", ledger_id=self._ledger_id)
+                case NotDone() | Unknown():
+                    raise told(outcome, ledger_id=self._ledger_id)
+                case _:
+                    assert_never(outcome)
+        if self._metadata.state is LedgerState.OPEN:
+            raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=self._ledger_id)
+
+    def _undecided(self, what: str, entry_id: int | None = None) -> LedgerRecoveryError:
+        told = "; ".join(f"{bookie_id}: {text}" for bookie_id, text in sorted(self._answers.items()))
+        return LedgerRecoveryError(f"{what} ({told})", ledger_id=self._ledger_id, entry_id=entry_id)
+
+    # --- fencing ----------------------------------------------------------------------------------------------------
+
+    async def _fence(self) -> int:
+        """Fence the last ensemble; returns the highest id that is known to be acknowledged."""
+        metadata = self._metadata
+        fragment = metadata.fragments[-1]
+        fencing = Fencing(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        confirmed = fragment.first_entry - 1  # a fragment begins right behind an acknowledged entry
+        tasks = {
+            self._runtime.spawn(
+                self._fence_one(bookie_id), name=f"fence of ledger {self._ledger_id}", on_death=_ignore
+            ): (
+                index,
+                bookie_id,
+            )
+            for index, bookie_id in enumerate(fragment.bookies)
+        }
+        waiting = set(tasks)
+        try:
+            while not fencing.complete:
+                if fencing.impossible:
+                    for task in waiting:
+                        self._answers[tasks[task][1]] = "no answer yet"
+                    raise self._undecided("too few bookies could be fenced")
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    index, bookie_id = tasks[task]
+                    try:
+                        confirmed = max(confirmed, task.result())
+                        self._answers[bookie_id] = "fenced"
+                        fencing.fenced(index)
+                    except UnauthorizedError:
+                        raise
+                    except BookKeeperError as e:
+                        self._answers[bookie_id] = e.message
+                        fencing.failed(index)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return confirmed
+
+    async def _fence_one(self, bookie_id: str) -> int:
+        """Fence one bookie; the last add confirmed that it knows of, -1 if it can't tell."""
+        reply = await self._pool.peer(bookie_id).call_as_owner(
+            Op.READ_LAC,
+            m.pack([int(Flags.RECOVERY), self._ledger_id]),
+            ledger_id=self._ledger_id,
+            timeout_s=self._settings.read_timeout_s,
+        )
+        status = m.reply_status(reply.head)
+        # A bookie that can't tell what it had has fenced the ledger all the same.
+        if status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
+            raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=self._ledger_id, bookie=bookie_id)
+        if not m.decode_read_lac_reply(reply.head).fenced:
+            raise CorruptDataError("the bookie did not fence the ledger", ledger_id=self._ledger_id, bookie=bookie_id)
+        confirmed = -1
+        try:
+            for header in walk(reply.body):
+                self._codec.check(reply.body, header.offset, header.end)
+                confirmed = max(confirmed, header.last_add_confirmed)
+                if header.entry_id == EXPLICIT_LAC_ENTRY:
+                    self._explicit = max(self._explicit, (header.last_add_confirmed, header.length))
+        except (CorruptDataError, DigestMismatchError):
+            pass  # its entries are read one by one, and other copies are found
+        return confirmed
+
+    # --- reading forward --------------------------------------------------------------------------------------------
+
+    async def _copy(self, write_back: WriteBack) -> None:
+        """Find all entries behind last add confirmed, and put each on its ack quorum again."""
+        async with aclosing(self._forward(write_back.last_entry + 1)) as fetched:
+            async for runs in fetched:
+                for run in runs:
+                    await write_back.add(run)
+        await write_back.finish()
+
+    async def _forward(self, first: int) -> AsyncGenerator[list[Run], None]:
+        """The entries from `first` to the end of the ledger, range by range, several being read at once."""
+        in_flight: deque[tuple[asyncio.Task[_Fetched], int]] = deque()
+        following = first
+        try:
+            while True:
+                depth = self._settings.recovery_ranges_at_once if self._record_bytes else 1
+                while len(in_flight) < depth:
+                    last = following + self._range_entries() - 1
+                    in_flight.append((self._begin(following, last), last))
+                    following = last + 1
+                await asyncio.wait([in_flight[0][0]])
+                task, last = in_flight.popleft()
+                fetched = task.result()
+                yield fetched.runs
+                if fetched.ends:
+                    return
+                if fetched.last < last:  # larger entries than expected: the rest is still to be asked for
+                    in_flight.appendleft((self._begin(fetched.last + 1, last), last))
+        finally:
+            for task, _ in in_flight:
+                task.cancel()
+
+    def _begin(self, first: int, last: int) -> asyncio.Task[_Fetched]:
+        return self._runtime.spawn(
+            self._fetch(first, last),
+            name=f"recovery of ledger {self._ledger_id}, entries {first} to {last}",
+            on_death=_ignore,  # the error is raised where the range is awaited
+        )
+
+    def _range_entries(self) -> int:
+        if not self._record_bytes:
+            return self._settings.recovery_first_entries
+        entries_max = self._settings.recovery_range_entries_max
+        return max(1, min(entries_max, int(self._settings.read_bytes / self._record_bytes)))
+
+    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _Fetched:
+        """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be told.
+
+        One bookie of the write set is asked first, for the bytes; the others when it denies an entry or is late.
+        """
+        metadata = self._metadata
+        bookies = metadata.fragment_of(first).bookies
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        forward = Forward(first, last, size, quorum, metadata.ack_quorum)
+        records: dict[int, Run] = {}
+        self._turn += 1
+        offset = self._turn
+        # Of a striped ledger, every Qw-th bookie, asked together, have all entries.
+        wanted = {(offset + k) % size for k in range(0, size, quorum)}
+        asked: dict[asyncio.Task[tuple[Reply, dict[int, Run]]], int] = {}
+        held = 0
+        try:
+            while (verdict := forward.decide()) is Fate.OPEN:
+                if held > self._settings.recovery_range_bytes_max and forward.next > first:
+                    break  # enough for once
+                members = forward.members(forward.next)
+                busy = set(asked.values())
+                silent = [i for i in members if forward.word(i, forward.next) is Word.NONE]
+                nobody = len(silent) == quorum and not busy.intersection(silent)
+                if nobody and not wanted:
+                    wanted = {silent[offset % quorum]}
+                elif len(silent) < quorum:
+                    wanted = set(silent)
+                for index in sorted(wanted - busy):
+                    task = self._runtime.spawn(
+                        self._ask(bookies[index], forward.next, last, flags),
+                        name=f"recovery read of {bookies[index]}",
+                        on_death=_ignore,
+                    )
+                    asked[task] = index
+                wanted = set()
+                patience_s = self._settings.recovery_patience_s
+                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    wanted = set(silent)
+                for task in done:
+                    index = asked.pop(task)
+                    try:
+                        reply, found = task.result()
+                        records.update(found)
+                        held += sum(len(run.record) for run in found.values())
+                        forward.answer(index, reply)
+                        self._answers[bookies[index]] = f"entries {reply.first} to {reply.examined_to} answered"
+                    except UnauthorizedError:
+                        raise
+                    except BookKeeperError as e:
+                        self._answers[bookies[index]] = e.message
+                        forward.fail(index)
+        finally:
+            for task in asked:
+                task.cancel()
+        if verdict is Fate.UNDECIDABLE:
+            for index in forward.members(forward.next):
+                word = forward.word(index, forward.next)
+                if not forward.is_failed(index):
+                    self._answers[bookies[index]] = f"{word.value}"
+            raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
+        runs = [records[i] for i in range(first, forward.next)]
+        return _Fetched(runs, forward.next - 1, verdict is Fate.MISSING)
+
+    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> tuple[Reply, dict[int, Run]]:
+        """What one bookie says of first..last, and the verified records it returned."""
+        head = m.pack([flags, self._ledger_id, first, last, self._settings.read_bytes])
+        reply = await self._pool.peer(bookie_id).call_as_owner(
+            Op.READ, head, ledger_id=self._ledger_id, timeout_s=self._settings.read_timeout_s
+        )
+        status = m.reply_status(reply.head)
+        if status != Status.OK:
+            raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=self._ledger_id, bookie=bookie_id)
+        answer = m.decode_read_reply(reply.head)
+        if answer.examined_to < first:
+            raise CorruptDataError("the bookie has examined nothing", ledger_id=self._ledger_id, bookie=bookie_id)
+        found: dict[int, Run] = {}
+        unknown = list(answer.unknown)
+        view = reply.body
+        try:
+            for header in walk(view):
+                try:
+                    self._codec.check(view, header.offset, header.end)
+                except DigestMismatchError:
+                    # Whose record it was can't be told from damaged bytes: nothing that this bookie did not return
+                    # intact is denied by it.
+                    unknown.append((first, last))
+                    continue
+                found[header.entry_id] = Run(header.entry_id, view[header.offset : header.end], header.length)
+        except CorruptDataError:
+            unknown.append((first, last))
+        if found:
+            self._record_bytes = len(view) / len(found)
+        return Reply(first, min(answer.examined_to, last), found, unknown), found
+
+    async def _length(self, last: int) -> int:
+        """The ledger's length up to `last`, which was acknowledged before the recovery: the entry itself says it."""
+        if last < 0:
+            return 0
+        if self._explicit[0] == last:
+            return self._explicit[1]
+        fetched = await self._fetch(last, last, flags=0)
+        if not fetched.runs:
+            raise self._undecided("the last acknowledged entry is on none of its bookies", last)
+        return fetched.runs[0].length
+
+
+def _ignore(error: BaseException) -> None:
+    pass

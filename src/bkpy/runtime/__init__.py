@@ -1,0 +1,1 @@
+"""The seam to the outside: what it looks like, and the real thing behind it."""

@@ -1,0 +1,109 @@
+"""Ordered stores kept by LMDB."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from bkpy.runtime.directories import sync_dir
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from bkpy.runtime.interfaces import OrderedStore, ReadTransaction, WriteTransaction
+
+
+class _LmdbTransaction:
+    def __init__(self, txn: lmdb.Transaction) -> None:
+        self._txn = txn
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self._txn.get(key)
+        return None if value is None else bytes(value)
+
+    def scan(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor() as cursor:
+            if not reverse:
+                found = cursor.set_range(start)
+                while found and (key := bytes(cursor.key())) < end:
+                    yield key, bytes(cursor.value())
+                    found = cursor.next()
+                return
+            found = cursor.prev() if cursor.set_range(end) else cursor.last()
+            while found and (key := bytes(cursor.key())) >= start:
+                yield key, bytes(cursor.value())
+                found = cursor.prev()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._txn.put(key, value)
+
+    def delete(self, key: bytes) -> bool:
+        return bool(self._txn.delete(key))
+
+
+class _LmdbContext:
+    """Commits on a clean exit, aborts on any other."""
+
+    def __init__(self, env: lmdb.Environment, write: bool) -> None:
+        self._txn = env.begin(write=write)
+
+    def __enter__(self) -> _LmdbTransaction:
+        return _LmdbTransaction(self._txn)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            try:
+                self._txn.commit()
+            except lmdb.Error as e:
+                raise _as_os_error(e) from e
+            return
+        self._txn.abort()
+        if isinstance(error, lmdb.Error):
+            raise _as_os_error(error) from error
+
+
+def _as_os_error(error: lmdb.Error) -> OSError:
+    """LMDB's failures in the terms of every other disk's: its own codes are negative, the system's are errnos."""
+    if isinstance(error, lmdb.MapFullError):
+        return OSError(errno.ENOSPC, str(error))
+    return OSError(error.code if error.code and error.code > 0 else errno.EIO, str(error))
+
+
+class LmdbStore:
+    def __init__(self, env: lmdb.Environment) -> None:
+        self._env = env
+
+    def read(self) -> contextlib.AbstractContextManager[ReadTransaction]:
+        return _LmdbContext(self._env, write=False)
+
+    def write(self) -> contextlib.AbstractContextManager[WriteTransaction]:
+        return _LmdbContext(self._env, write=True)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class LmdbStores:
+    def open(
+        self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512
+    ) -> OrderedStore:
+        if not create and not os.path.exists(os.path.join(path, "data.mdb")):
+            raise FileNotFoundError(f"no LMDB environment in {path}")
+        # sync and metasync are on by default: a commit is on disk when it returns.
+        try:
+            store = LmdbStore(
+                lmdb.open(path, map_size=bytes_max, create=create, max_readers=readers_max, readahead=False)
+            )
+        except lmdb.Error as e:
+            raise _as_os_error(e) from e
+        if create:  # LMDB syncs its file, and not the directories that name it
+            sync_dir(path)
+            sync_dir(os.path.dirname(os.path.abspath(path)))
+        return store

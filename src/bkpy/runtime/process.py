@@ -1,0 +1,76 @@
+"""What every real process has: clocks, randomness and tasks. All that a client needs, and no disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from bkpy.runtime.interfaces import Clock, Faults, Rng, Runtime, Spawn
+
+
+class RealClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def time(self) -> float:
+        return time.time()
+
+
+class NoFaults:
+    def sometimes(self, point: str) -> bool:
+        return False
+
+
+@dataclass
+class TaskSpawner:
+    """Holds tasks strongly, names them, and reports a death to the task's owner."""
+
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __call__(
+        self, coro: Coroutine[Any, Any, Any], *, name: str, on_death: Callable[[BaseException], None] | None = None
+    ) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coro, name=name)
+        self.tasks.add(task)
+
+        def ended(done: asyncio.Task[Any]) -> None:
+            self.tasks.discard(done)
+            if done.cancelled():
+                return
+            error = done.exception()
+            if error is None:
+                return
+            if on_death is not None:
+                on_death(error)
+            else:
+                done.get_loop().call_exception_handler(
+                    {"message": f"task {done.get_name()} died", "exception": error, "task": done}
+                )
+
+        task.add_done_callback(ended)
+        return task
+
+
+def descriptors_max() -> int:
+    """How many files, sockets among them, this process may have open at once."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+@dataclass(frozen=True)
+class _ProcessRuntime:
+    clock: Clock
+    rng: Rng
+    spawn: Spawn
+    faults: Faults
+
+
+def process_runtime() -> Runtime:
+    """The runtime of a production process that keeps nothing on disk."""
+    return _ProcessRuntime(clock=RealClock(), rng=random.SystemRandom(), spawn=TaskSpawner(), faults=NoFaults())

@@ -1,0 +1,224 @@
+"""The operating system's files and threads, and the runtime of a process that stores on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import queue
+import random
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bkpy.runtime.directories import sync_dir
+from bkpy.runtime.ordered_store import LmdbStores
+from bkpy.runtime.process import NoFaults, RealClock, TaskSpawner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bkpy.buffers import Bytes
+    from bkpy.runtime.interfaces import Clock, Faults, File, Files, Rng, Spawn, Stores, Worker
+
+T = TypeVar("T")
+
+_IOV_MAX = 1024  # the kernel's limit on the buffers of one writev
+
+
+class RealFile:
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._dsync = getattr(os, "RWF_DSYNC", 0)  # Linux only
+
+    def pwritev(self, buffers: Sequence[Bytes], offset: int) -> int:
+        total = 0
+        for start in range(0, len(buffers), _IOV_MAX):
+            part = buffers[start : start + _IOV_MAX] if len(buffers) > _IOV_MAX else buffers
+            want = sum(map(len, part))
+            done = os.pwritev(self._fd, part, offset + total)
+            if done < want:
+                done += self._write_rest(part, done, offset + total)
+            total += done
+        return total
+
+    def write_durably(self, buffers: Sequence[Bytes], offset: int) -> None:
+        if self._dsync and len(buffers) <= _IOV_MAX:
+            # One system call: a thread that lets go of the interpreter twice has to wait for it twice.
+            try:
+                done = os.pwritev(self._fd, buffers, offset, self._dsync)
+            except OSError as e:
+                if e.errno != errno.EOPNOTSUPP:
+                    raise
+                self._dsync = 0  # a file system that can't; it has written nothing
+            else:
+                if done < sum(map(len, buffers)):
+                    self._write_rest(buffers, done, offset)
+                    os.fdatasync(self._fd)
+                return
+        self.pwritev(buffers, offset)
+        os.fdatasync(self._fd)
+
+    def _write_rest(self, part: Sequence[Bytes], done: int, offset: int) -> int:
+        # A short write (signal, nearly full disk): the second try either goes on or raises the reason.
+        rest = memoryview(b"".join(part))[done:]
+        written = 0
+        while rest:
+            n = os.pwrite(self._fd, rest, offset + done + written)
+            written += n
+            rest = rest[n:]
+        return written
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (data := os.pread(self._fd, length - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def allocate(self, length: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, 0, length)
+        except OSError as e:
+            raise OSError(e.errno, f"{e.strerror} ({length} bytes were to be reserved)", self.path) from e
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._fd, length)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class ThreadWorker:
+    """A `Worker` on a thread of its own: results come back in one wake-up of the loop each."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Any, Any] | None] = (
+            queue.SimpleQueue()
+        )
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        if self._closed:
+            future.cancel()  # whoever was not told of the end yet would wait for ever
+        else:
+            self._queue.put((loop, future, function, args))
+        return future
+
+    def _loop(self) -> None:
+        while (item := self._queue.get()) is not None:
+            loop, future, function, args = item
+            try:
+                result, error = function(*args), None
+            except BaseException as e:  # handed to the waiter, whatever it is
+                result, error = None, e
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(_resolve, future, result, error)
+            del item, future, function, args, result, error  # hold no buffers while idle
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+
+def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # cancelled meanwhile; the work was done all the same
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class RealFiles:
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def make_dirs(self, path: str) -> None:
+        missing = []
+        at = os.path.abspath(path)
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another process was faster; its entry is synced all the same
+                os.mkdir(directory)
+            self.sync_dir(os.path.dirname(directory))
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_dir(self, path: str) -> None:
+        sync_dir(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    @contextlib.contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(fd)
+
+    def worker(self, name: str) -> Worker:
+        return ThreadWorker(name)
+
+
+@dataclass(frozen=True)
+class SystemRuntime:
+    """All that a process takes from outside; the simulator has other parts in it."""
+
+    clock: Clock
+    files: Files
+    store: Stores
+    rng: Rng
+    spawn: Spawn
+    faults: Faults
+
+
+def real_runtime() -> SystemRuntime:
+    """The runtime of a production process that stores on disk."""
+    return SystemRuntime(
+        clock=RealClock(),
+        files=RealFiles(),
+        store=LmdbStores(),
+        rng=random.SystemRandom(),
+        spawn=TaskSpawner(),
+        faults=NoFaults(),
+    )

@@ -1,0 +1,334 @@
+"""Writes a sealed memtable generation out: blocks into the entry log, rows into the index, in one checkpoint.
+
+Invariants: nothing is in the index before its blocks are synced; keys, fences and marks are in the same transaction;
+a batch that overlaps what is stored, or another batch, takes an id over only with a record whose checksum is right.
+Everything here blocks and runs on the shard's flush worker, in short steps so that the event loop gets the interpreter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from itertools import accumulate, chain
+from operator import add, itemgetter, le
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bkpy.config.base import MIB
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
+from bkpy.storage.index.ids import SPAN_MAX, Ids
+from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
+from bkpy.storage.memtable.generation import Generation, index_frames
+from bkpy.storage.reads.ranges import verifies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from bkpy.buffers import Bytes
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
+    from bkpy.storage.entry_log.entry_log import LogWriter, Place
+    from bkpy.storage.journal.format import Mark
+    from bkpy.storage.ledgers.info import LedgerState
+    from bkpy.storage.memtable.overlaps import Batch
+
+BLOCK_EFFORT: Final = 50
+LEDGER_EFFORT: Final = 20
+INDEXED_PER_EFFORT: Final = 4  # putting a batch into its ledger's list costs a fraction of writing it
+
+_first = itemgetter(0)
+
+
+class Sizes(NamedTuple):
+    """What pieces are cut by."""
+
+    block_bytes: int
+    run_bytes: int = 4096  # between two places where a reader may begin
+    part_batches: int = 5000  # looked at in one go: calls into C don't let the event loop in
+
+
+class Piece(NamedTuple):
+    """What will be a block. A weak one has no data: ids that came with records that can't be told."""
+
+    ids: Ids
+    runs: list[tuple[int, int]]
+    data: list[Bytes]
+    weak: bool
+
+
+def _ids(stretches: Sequence[tuple[int, int]]) -> Ids:
+    """The set that ascending (first, count) stretches make, at most SPAN_MAX wide."""
+    base = stretches[0][0]
+    if len(stretches) == 1:
+        return Ids(base, stretches[0][1])
+    bits = 0
+    for first, count in stretches:
+        bits |= ((1 << count) - 1) << (first - base)
+    return Ids.from_bits(base, bits)
+
+
+def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[Piece]:
+    """The pieces of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
+    ordered = sorted(batches, key=_first)
+    plain: list[Iterator[Piece]] = []
+    last = last_entry
+    for start in range(0, len(ordered), sizes.part_batches):
+        found = _plain(ordered[start : start + sizes.part_batches], last, sizes)
+        if found is None:
+            return _merged(ledger_id, batches, last_entry, sizes)
+        last, made = found
+        plain.append(made)
+    return chain.from_iterable(plain)
+
+
+def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iterator[Piece]] | None:
+    """(highest id, pieces) of batches beyond `last` and one after the other: joined without looking into them.
+
+    None if they aren't like that.
+    """
+    firsts, counts, strides, bodies, starts, ends = zip(*batches, strict=True)
+    followers = list(map(add, firsts, counts))
+    if not (set(strides) == {1} or set(counts) == {1}) or firsts[0] <= last or max(counts) > SPAN_MAX:
+        return None
+    if not all(map(le, followers, firsts[1:])):
+        return None
+    return followers[-1] - 1, _sliced(firsts, counts, bodies, starts, ends, sizes)
+
+
+def _sliced(
+    firsts: Sequence[int],
+    counts: Sequence[int],
+    bodies: Sequence[Bytes],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    sizes: Sizes,
+) -> Iterator[Piece]:
+    """The pieces of plain batches; their slices are made only when the first is asked for, and go with the last."""
+    parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
+    if firsts[-1] + counts[-1] - firsts[0] == sum(counts):
+        yield from _contiguous(firsts[0], counts, parts, sizes)
+    else:
+        yield from _joined(zip(firsts, counts, parts, strict=True), sizes)
+
+
+def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Sizes) -> Iterator[Piece]:
+    """Pieces of about `block_bytes` from parts without gaps between them; as `_joined`, at a fraction of its time.
+
+    The hottest part of a flush, so without a step of Python for each batch.
+    """
+    used = [0, *accumulate(map(len, parts))]
+    rank = [0, *accumulate(counts)]
+    block_bytes, run_bytes, _ = sizes
+    begin = 0
+    while begin < len(parts):
+        end = min(bisect_right(used, used[begin] + block_bytes), bisect_right(rank, rank[begin] + SPAN_MAX)) - 1
+        end = max(end, begin + 1)
+        runs = [(0, 0)]
+        at = begin
+        while (at := bisect_left(used, used[at] + run_bytes, at, end)) < end:
+            runs.append((rank[at] - rank[begin], used[at] - used[begin]))
+        yield Piece(Ids(first + rank[begin], rank[end] - rank[begin]), runs, parts[begin:end], False)
+        begin = end
+
+
+def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[Piece]:
+    """Pieces of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order."""
+    data: list[Bytes] = []
+    runs: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []  # (first id, count) without gaps, all but the one that goes on
+    used = rank = run_at = begin = base = following = 0
+    for first, count, part in parts:
+        size = len(part)
+        if data and (used + size > sizes.block_bytes or first + count - base > SPAN_MAX):
+            spans.append((begin, following - begin))
+            yield Piece(_ids(spans), runs, data, False)
+            data, runs, spans = [], [], []
+        if not data:
+            used = rank = run_at = 0
+            runs.append((0, 0))
+            begin = base = first
+        elif first != following:
+            spans.append((begin, following - begin))
+            begin = first
+        if used - run_at >= sizes.run_bytes:
+            run_at = used
+            runs.append((rank, used))
+        data.append(part)
+        used += size
+        rank += count
+        following = first + count
+    if data:
+        spans.append((begin, following - begin))
+        yield Piece(_ids(spans), runs, data, False)
+
+
+def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[Piece]:
+    """Batches that are striped or overlap something: walked, later copies counting only if their checksum is right."""
+    codec = RecordCodec(ledger_id)
+    records: dict[int, Bytes] = {}
+    doubtful: set[int] = set()
+    for first, count, stride, body, start, end in batches:
+        view = memoryview(body)[start:end]
+        claimed = range(first, first + count * stride, stride)
+        try:
+            headers = list(walk(view))
+        except CorruptDataError:
+            headers = []
+        if [header.entry_id for header in headers] != list(claimed):
+            doubtful.update(claimed)
+            continue
+        for header in headers:
+            entry_id = header.entry_id
+            overlaps = entry_id in records or entry_id <= last_entry
+            if overlaps and not verifies(codec, view, header):
+                doubtful.add(entry_id)
+            else:
+                records[entry_id] = view[header.offset : header.end]
+    yield from _joined(((entry_id, 1, records[entry_id]) for entry_id in sorted(records)), sizes)
+    yield from _weak(sorted(doubtful.difference(records)))
+
+
+def _weak(entry_ids: Sequence[int]) -> Iterator[Piece]:
+    start = 0
+    for i in range(1, len(entry_ids) + 1):
+        if i == len(entry_ids) or entry_ids[i] - entry_ids[start] >= SPAN_MAX:
+            bits = 0
+            for entry_id in entry_ids[start:i]:
+                bits |= 1 << (entry_id - entry_ids[start])
+            yield Piece(Ids.from_bits(entry_ids[start], bits), [(0, 0)], [], True)
+            start = i
+
+
+def last_add_confirmed(batch: Batch) -> int:
+    """The last add confirmed that the batch's first record carries: that of all its records."""
+    _, _, _, body, start, end = batch
+    if end - start < HEADER_BYTES:
+        return -1
+    return int.from_bytes(body[start + 16 : start + 24], "little", signed=True)
+
+
+def _check_no_less(ledger_id: int, state: LedgerState, row: LedgerRow) -> None:
+    """Fail rather than write a state that forgets what the ledger's row says: such a state was made up."""
+    known = (not row.key or state.key == row.key) and state.fenced >= row.fenced and state.limbo >= row.limbo
+    assert known, f"ledger {ledger_id} would be less than its row says"
+
+
+class Flushed(NamedTuple):
+    """What a checkpoint changed: the new rows of its ledgers, and the shard's."""
+
+    shard: ShardRow
+    rows: dict[int, LedgerRow]
+
+
+class Flush:
+    """One checkpoint of one shard. Call `step` until it returns False, then `commit`."""
+
+    def __init__(
+        self,
+        store: OrderedStore,
+        shard: ShardRow,
+        generation: Generation,
+        states: Mapping[int, LedgerState],
+        *,
+        open_log: Callable[[int], LogWriter],
+        log: LogWriter | None,
+        settings: BookieSettings,
+        unlisted_logs: Mapping[int, LogRow],
+    ) -> None:
+        self._store = store
+        self._generation = generation
+        self._states = states  # of the ledgers whose states the generation must write
+        self._open_log = open_log
+        self.log = log  # the one being filled, when the flush has ended
+        self._log_bytes_max = settings.entry_log_max_size_mb * MIB
+        self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
+        self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
+        self._changes = Changes(shard)
+        self._rows: dict[int, LedgerRow] = {}
+        self._wrote = False
+        self._new_logs: list[LogWriter] = []
+        self._committing = False
+        self._steps = self._run()
+        for log_id, row in unlisted_logs.items():
+            self._changes.log(log_id, row)
+
+    def step(self) -> bool:
+        """Do a little; False when all blocks are written."""
+        return next(self._steps, False)
+
+    def _run(self) -> Iterator[bool]:
+        by_ledger: defaultdict[int, list[Batch]] = defaultdict(list)
+        frames = self._generation.frames
+        work = 0
+        for frame in frames:
+            work += 10 + index_frames((frame,), by_ledger) // INDEXED_PER_EFFORT
+            if work >= self._step_batches:
+                work = 0
+                yield True
+        for ledger_id in sorted(by_ledger.keys() | self._states.keys()):
+            for effort in self._ledger(ledger_id, by_ledger.pop(ledger_id, [])):
+                work += effort
+                if work >= self._step_batches:
+                    work = 0
+                    yield True
+
+    def _ledger(self, ledger_id: int, batches: Sequence[Batch]) -> Iterator[int]:
+        """Write one ledger's blocks and gather its rows, yielding how much was done (1 is about a batch)."""
+        with self._store.read() as txn:
+            yield from self._ledger_in(txn, ledger_id, batches)
+
+    def _ledger_in(self, txn: ReadTransaction, ledger_id: int, batches: Sequence[Batch]) -> Iterator[int]:
+        row = get_ledger(txn, ledger_id)
+        state = self._states.get(ledger_id)
+        if state is not None:
+            if row is not None:
+                _check_no_less(ledger_id, state, row)
+            stored = row[4:] if row is not None else ()
+            row = LedgerRow(state.key, state.fenced, state.limbo, state.explicit_lac, *stored)
+        assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
+        strong: list[BlockRow] = []
+        weak: list[BlockRow] = []
+        for piece in pieces(ledger_id, batches, row.last_entry, self._sizes):
+            place = self._append(ledger_id, piece)
+            (weak if piece.weak else strong).append(BlockRow(piece.ids, place))
+            yield BLOCK_EFFORT + len(piece.data)
+        if batches:
+            row = row._replace(lac=max(row.lac, last_add_confirmed(batches[-1])))
+        self._rows[ledger_id] = self._changes.ledger(txn, ledger_id, row, strong, weak)
+        yield LEDGER_EFFORT
+
+    def _append(self, ledger_id: int, piece: Piece) -> Place:
+        if self.log is not None and self.log.size >= self._log_bytes_max:
+            self.finish_log()
+        if self.log is None:
+            log_id = self._changes.shard.next_log_id
+            self._changes.shard = self._changes.shard._replace(next_log_id=log_id + 1)
+            self.log = self._open_log(log_id)
+            self._new_logs.append(self.log)
+        self._wrote = True
+        return self.log.append(ledger_id, piece.ids, piece.runs, piece.data)
+
+    def finish_log(self) -> None:
+        """Close the log that is being filled; its row goes into this checkpoint's transaction."""
+        if self.log is not None:
+            blocks = self.log.finish()
+            self._changes.log(self.log.log_id, LogRow(self.log.size, blocks, True))
+            self.log = None
+
+    def abandon(self) -> None:
+        """After an error: remove the logs that nothing refers to, so that trying again doesn't eat up the disk."""
+        if not self._committing:  # else it may have happened
+            for log in self._new_logs:
+                log.remove()
+            self.log = None if self.log in self._new_logs else self.log
+
+    def commit(self, marks: tuple[Mark, ...], close_log: bool) -> Flushed:
+        """Sync the log, then commit the rows and the marks."""
+        if close_log:
+            self.finish_log()
+        elif self.log is not None and self._wrote:
+            self.log.sync()
+        self._changes.shard = self._changes.shard._replace(marks=marks)
+        self._committing = True
+        self._changes.commit(self._store)
+        return Flushed(self._changes.shard, self._rows)

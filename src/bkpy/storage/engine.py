@@ -1,0 +1,468 @@
+"""The storage engine as the bookie's server sees it: ledgers' states, adds, fences, reads and checkpoints.
+
+Invariants: nothing is acknowledged before its journal's sync (S1), nor anything at all after a write or sync failed
+(S2); a fence is effective before anybody waits for it, and durable before anybody is answered (S16); a negative is
+given only for what this bookie can't have acknowledged. All methods run on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.storage.journal.format import Mark, RecordKind
+from bkpy.storage.ledgers.info import LedgerState, lac_of, take_explicit_lac
+from bkpy.storage.ledgers.states import LedgerStates
+from bkpy.storage.memtable.split import after, split
+from bkpy.storage.observer import NO_OBSERVER, StorageObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from bkpy.buffers import Bytes
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.protocol.messages import AddColumns
+    from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.storage.index.index import LedgerRow
+    from bkpy.storage.journal.journal import Journal
+    from bkpy.storage.shard import Shard
+
+
+class ReadResult(NamedTuple):
+    """What this bookie knows of a range of a ledger.
+
+    `segments` are entry records in ascending id order, none outside the range. An id up to `examined_to` that is
+    neither in them nor in `unknown` was never acknowledged here. A range in `unknown` may cover ids that are in the
+    segments; those are known all the same. `lac` is the highest last add confirmed that entries here carry.
+    """
+
+    segments: list[Bytes]
+    examined_to: int
+    unknown: list[tuple[int, int]]
+    lac: int
+
+
+class LastEntry(NamedTuple):
+    """The end of a ledger on this bookie. `limbo`: there may have been more, so this is no promise."""
+
+    entry: Bytes  # the record of the highest entry, empty if there is none
+    explicit_lac: bytes
+    fenced: bool
+    known: bool  # False: this bookie never acknowledged anything of the ledger
+    limbo: bool
+
+    @property
+    def lac(self) -> int:
+        """The highest last add confirmed that the two records carry; below -1 if there is none."""
+        return max(lac_of(self.entry), lac_of(self.explicit_lac))
+
+
+class LedgerStorage:
+    """One bookie's storage. Made by `open`; ended by `close`.
+
+    `fenced`: ledgers whose normal adds must be refused, authoritative for every ledger that `states` was asked about.
+    `failed`: gets the exception when a write or sync failed; the process must stop.
+    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
+    sockets until an `on_space` callback.
+    """
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        observer: StorageObserver,
+        shards: list[Shard],
+        release: Callable[[], None],
+    ) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
+        self.full = False
+        self.on_space: list[Callable[[], None]] = []
+        self.cookie = b""
+        self.shards = shards
+        self.journals: list[Journal] = []
+        self.periodic: asyncio.Task[None] | None = None
+        self.positions: list[Mark] = []  # how far each journal was replayed, until there are journals
+        self._settings = settings
+        self._runtime = runtime
+        self._observer = observer
+        self._release = release  # of the directories' locks
+        self._states = LedgerStates(shards, settings.ledger_states_max)
+        self.fenced = self._states.fenced
+        self._fencing: dict[int, asyncio.Future[None]] = {}
+        self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
+        self._relieving: set[int] = set()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        *,
+        instance_id: str,
+        expected_cookie: bytes | None,
+        observer: StorageObserver = NO_OBSERVER,
+        on_moved: Callable[[bytes], Awaitable[None]] | None = None,
+    ) -> LedgerStorage:
+        """Check identity, replay the journals, and be ready.
+
+        `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is
+        new to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in
+        directories, when these are at other paths now. `IdentityError` and `CorruptDataError` say what to do.
+        """
+        from bkpy.storage.open import open_storage  # it builds this class
+
+        return await open_storage(settings, runtime, instance_id, expected_cookie, observer, on_moved)
+
+    # --- states -------------------------------------------------------------------------------------------------------
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether data was lost here, so that ledgers never seen are not denied but unknown.
+
+        New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
+        """
+        return any(shard.row.unknown_in_limbo for shard in self.shards)
+
+    async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+        """The ledgers' states, None for one that was never seen. `CorruptDataError` if a row is damaged.
+
+        Whoever decides something by a state does so before the next await.
+        """
+        return await self._states.load(ledger_ids)
+
+    def load_now(self, ledger_id: int) -> LedgerState | None:
+        """The ledger's state. Blocks: for the replay at start."""
+        return self._states.load_now(ledger_id)
+
+    def trim(self) -> None:
+        """Evict states that nothing needs. To be called where no state was just handed out."""
+        self._states.trim()
+
+    def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
+        """Make a ledger known that was never seen, as was just found out; the caller journals it."""
+        state = self._states.introduce(ledger_id, key, limbo=self.untrusted)
+        self.touch(state)
+        return state
+
+    def touch(self, state: LedgerState) -> None:
+        """The state changed and must be in the next checkpoint."""
+        shard = self.shards[state.shard]
+        shard.touch(state)
+        self._grown(shard)
+
+    def distrust_everything(self) -> None:
+        """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
+        for shard in self.shards:
+            shard.put_all_in_limbo()
+        for state in self._states.distrust_everything():
+            self.touch(state)
+
+    def create(self, ledger_id: int, key: bytes) -> LedgerState:
+        """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
+        state = self._states.get(ledger_id)
+        if state is None:
+            state = self.introduce(ledger_id, key)
+            if state.fenced:
+                self._record_fence(ledger_id, key)
+            else:
+                self._record(RecordKind.KEY, ledger_id, key)
+        return state
+
+    def _journal(self, ledger_id: int) -> Journal:
+        return self.journals[ledger_id % len(self.journals)]
+
+    def _record(
+        self, kind: RecordKind, ledger_id: int, body: bytes, on_durable: Callable[[], None] | None = None
+    ) -> None:
+        journal = self._journal(ledger_id)
+        journal.record(kind, ledger_id, body, on_durable)
+        self.full = self.full or journal.full
+
+    def add_shard(self, shard: Shard) -> None:
+        """Use one ledger directory more. Ledgers seen before stay where they are."""
+        self.shards.append(shard)
+        self._states.spread()
+
+    def shard_of(self, ledger_id: int) -> int:
+        """The number of the shard that holds the ledger, whose state was loaded once."""
+        return self._states.shard_of(ledger_id)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def add(self, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
+        """Store accepted batches of known ledgers; `on_durable` is called once they are synced, or never.
+
+        `head` is `columns` as a msgpack value. The buffers are kept, not copied, and must not change any more.
+        """
+        if len(self.shards) == 1 and len(self.journals) == 1:
+            self.store(self.shards[0], columns, body)
+            journal = self.journals[0]
+            journal.add(head, body, on_durable)
+            self.full = self.full or journal.full
+            return
+        for number, part in split(columns, head, body, self._states.shard_of).items():
+            self.store(self.shards[number], part.columns, part.body)
+        count = len(self.journals)
+        parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
+        callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
+        for number, part in parts.items():
+            self.journals[number].add(part.head, part.body, callback)
+            self.full = self.full or self.journals[number].full
+
+    def store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
+        """Put batches into the shard's memtable, and flush it in the background when it is full."""
+        shard.active.add(columns, body)
+        self._grown(shard)
+
+    def _grown(self, shard: Shard) -> None:
+        limit = self.generation_bytes_max
+        if not self.journals:  # the replay, which makes room itself
+            return
+        self.full = self.full or shard.memory_bytes >= 2 * limit
+        if shard.active.bytes >= limit * shard.active.share and shard.number not in self._relieving:
+            self._relieving.add(shard.number)
+            self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
+
+    @property
+    def generation_bytes_max(self) -> int:
+        """Bytes that a shard's memtable may hold."""
+        return max(1, self._settings.memtable_bytes_max // len(self.shards))
+
+    async def fence(self, ledger_id: int, key: bytes) -> None:
+        """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        pending = self._fencing.get(ledger_id)
+        if pending is None:
+            if state is not None and state.fenced:
+                return
+            if state is None:
+                state = self.introduce(ledger_id, key)
+            state.fenced = True
+            self.fenced.add(ledger_id)
+            self.touch(state)
+            pending = self._record_fence(ledger_id, state.key or key)
+        await self._durable(pending)
+
+    def _record_fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
+        """Journal a fence; until that is durable, whoever fences the ledger waits for it."""
+        pending = self._fencing[ledger_id] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.FENCE, ledger_id, key, lambda: self._fencing.pop(ledger_id).set_result(None))
+        return pending
+
+    async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
+        """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        assert state is not None, f"ledger {ledger_id} is not known"
+        if take_explicit_lac(state, record):
+            self.touch(state)
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._publishing[ledger_id] = done
+            self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done))
+        # The one that is at least as high may not be synced yet; what was journaled last is durable last.
+        pending = self._publishing.get(ledger_id)
+        if pending is not None:
+            await self._durable(pending)
+
+    async def force(self, ledger_id: int) -> None:
+        """Return once everything of the ledger that was given to `add` before is durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._journal(ledger_id).barrier(lambda: done.set_result(None))
+        await self._durable(done)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes in memory that wait for a journal."""
+        return sum(journal.queued_bytes for journal in self.journals)
+
+    def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        done.set_result(None)
+        if self._publishing[ledger_id] is done:
+            del self._publishing[ledger_id]
+
+    async def _durable(self, future: asyncio.Future[None]) -> None:
+        """Wait for a journal's callback; `StorageFailedError` if it will never come."""
+        await asyncio.wait({future, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            self._check()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
+        """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
+        state = await self._looked_up(ledger_id)
+        if state is None:
+            return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
+        found = await self.shards[state.shard].read(state, first, last, bytes_max)
+        return ReadResult([*found.segments], found.examined_to, found.unknown, found.lac)
+
+    async def last_entry(self, ledger_id: int) -> LastEntry:
+        """The highest entry of the ledger here, and its explicit last add confirmed."""
+        state = await self._looked_up(ledger_id)
+        if state is None:
+            return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
+        shard = self.shards[state.shard]
+        highest = shard.highest(state)
+        if highest < 0:
+            return LastEntry(b"", state.explicit_lac, state.fenced, True, state.limbo)
+        found = await shard.read(state, highest, highest, 1)
+        entry = b"".join(found.segments)
+        return LastEntry(entry, state.explicit_lac, state.fenced, True, state.limbo or not entry)
+
+    async def _looked_up(self, ledger_id: int) -> LedgerState | None:
+        """The state of a ledger that is to be read, when the memtable's index is ready for that."""
+        state = (await self.states((ledger_id,)))[ledger_id]
+        if state is not None and await self.shards[state.shard].catch_up(ledger_id):
+            state = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
+        return state
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held by the memtables, an estimate of what is around the entries included."""
+        return sum(shard.memory_bytes for shard in self.shards)
+
+    async def checkpoint(self) -> None:
+        """Write out all that is in memory, move the marks, let journal files go. `StorageFailedError` if it can't."""
+        for shard in self.shards:
+            await self.checkpoint_shard(shard)
+
+    async def checkpoint_shard(self, shard: Shard, *, close_log: bool = False) -> None:
+        """The same for one shard. Goes on if the caller is cancelled: a generation is never left half flushed."""
+        task = self._runtime.spawn(
+            self._checkpoint(shard, close_log), name=f"checkpoint of {shard.directory}", on_death=self.fail
+        )
+        try:
+            await asyncio.shield(task)
+        except BookKeeperError:
+            raise
+        except Exception as e:  # of the file system, or of the index's own library
+            raise StorageFailedError(f"the checkpoint failed: {e}", path=shard.directory) from e
+
+    async def _checkpoint(self, shard: Shard, close_log: bool) -> None:
+        async with shard.checkpointing:
+            self._check()
+            marks = self._marks(shard)  # before the seal's next await: they belong together (S8)
+            if shard.active.empty and marks == shard.row.marks and not close_log:
+                return
+            generation = shard.seal()
+            states = {i: state for i in generation.dirty if (state := self._states.get(i)) is not None}
+            assert len(states) == len(generation.dirty), "a state with changes was evicted"
+            try:
+                rows = await shard.flush(states, marks, close_log=close_log)
+            except Exception as e:
+                self.fail(e)
+                raise
+            shard.commits += 1
+            self._written(states, rows)
+            self.look_for_space()
+        for number, journal in enumerate(self.journals):
+            journal.retain(min(s.row.marks[number].file_id for s in self.shards))
+
+    def _marks(self, shard: Shard) -> tuple[Mark, ...]:
+        ends = [journal.position for journal in self.journals] or self.positions
+        return tuple(max(pair, key=lambda mark: mark.sequence) for pair in zip(ends, shard.row.marks, strict=True))
+
+    def _written(self, states: Mapping[int, LedgerState], rows: Mapping[int, LedgerRow]) -> None:
+        for ledger_id, row in rows.items():
+            state = self._states.get(ledger_id)
+            if state is not None:
+                state.last_entry, state.lac = row.last_entry, row.lac
+                if row.limbo and not state.limbo:
+                    state.limbo = True
+                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[state.shard].directory)
+        for state in states.values():
+            state.pins -= 1
+
+    async def _relieve(self, shard: Shard) -> None:
+        try:
+            limit = self.generation_bytes_max
+            while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
+                await self._checkpoint(shard, False)
+        finally:
+            self._relieving.discard(shard.number)
+
+    def look_for_space(self) -> None:
+        """Tell, if memory was full and isn't any more."""
+        limit = 2 * self.generation_bytes_max
+        if (
+            self.full
+            and all(shard.memory_bytes < limit for shard in self.shards)
+            and not any(journal.full for journal in self.journals)
+        ):
+            self.full = False
+            for callback in list(self.on_space):
+                callback()
+
+    async def checkpoint_forever(self) -> None:
+        """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
+        while True:
+            await asyncio.sleep(self._settings.checkpoint_interval_s)
+            if self._closed or self.failed.done():
+                return
+            await self.checkpoint()
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """Acknowledge nothing any more, and tell whoever runs this process."""
+        if self.failed.done():
+            return
+        if not isinstance(error, BookKeeperError):
+            failure = StorageFailedError(f"the storage failed and takes nothing any more: {error}")
+            failure.__cause__ = error
+            error = failure
+        self.failed.set_exception(error)
+        for journal in self.journals:
+            journal.fail(error)
+
+    def _check(self) -> None:
+        if self.failed.done():
+            raise StorageFailedError(f"the storage has failed: {self.failed.exception()}")
+
+    async def close(self) -> None:
+        """Checkpoint, end the journals in order, and release the directories. After a failure only the last.
+
+        `StorageFailedError` if that fails; nothing is lost then, the next start replays the journals.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for journal in self.journals:
+                await journal.drain()
+            if not self.failed.done():
+                for shard in self.shards:
+                    await self.checkpoint_shard(shard, close_log=True)
+                for journal in self.journals:
+                    await journal.stop()
+                self._check()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Close files and locks, whatever is pending. Blocks until running writes have ended."""
+        self._closed = True
+        if self.periodic is not None:
+            self.periodic.cancel()
+        for journal in self.journals:
+            journal.release()
+        for shard in self.shards:
+            shard.close()
+        self._release()
+
+    def check_invariants(self) -> None:
+        for shard in self.shards:
+            shard.check_invariants()
+            for generation in (shard.active, shard.sealed):
+                for ledger_id in generation.dirty if generation is not None else ():
+                    state = self._states.get(ledger_id)
+                    assert state is not None, f"ledger {ledger_id} has changes, but was evicted"
+                    assert state.pins > 0
+                    assert state.fenced <= (ledger_id in self.fenced)
+                    assert state.shard == self.shard_of(ledger_id) == shard.number
+        for mark, journal in zip(self._marks(self.shards[0]), self.journals, strict=True):
+            assert mark.sequence <= journal.position.sequence

@@ -1,0 +1,244 @@
+"""Entry logs: append-only files of blocks (docs/formats/entry-log.md).
+
+Invariants: a block is handed out only after ledger, checksum and lengths were found right; a log is appended to only by
+the process that began it; its directory is synced before anything refers to it (S4).
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.frame import KEEP_INTERPRETER
+from bkpy.storage.index.ids import Ids, decode_bitmap, encode_bitmap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.buffers import Bytes
+    from bkpy.runtime.interfaces import File, Files
+
+LOG_MAGIC: Final = b"bkpyelog"
+BLOCK_MAGIC: Final = b"bkBL"
+FOOTER_MAGIC: Final = b"bkFT"
+VERSION: Final = 1
+CODEC_STORED: Final = 0
+LOG_HEADER_BYTES: Final = 64
+BLOCK_HEADER_BYTES: Final = 52
+SUFFIX: Final = ".log"
+_PARTS_MAX: Final = 1024  # what one system call takes
+_PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
+
+_LOG = struct.Struct("<8sH6xQ16s")
+_BLOCK = struct.Struct("<4sBBHQQIIIIII")
+_CRC = struct.Struct("<I")
+_FOOTER_BLOCK = struct.Struct("<QQIIQII")
+_FOOTER_LEDGER = struct.Struct("<QQ")
+_TRAILER = struct.Struct("<QII")
+
+
+class Place(NamedTuple):
+    """Where a block is."""
+
+    log_id: int
+    offset: int
+    length: int
+
+
+class Block(NamedTuple):
+    """A decoded block: its ids, its data, and where in them a walk may begin."""
+
+    ids: Ids
+    runs: list[tuple[int, int]]
+    data: memoryview
+
+
+def log_name(log_id: int) -> str:
+    return f"{log_id:016x}{SUFFIX}"
+
+
+def log_id_of(name: str) -> int | None:
+    """The id of a log's file name, None if it isn't one."""
+    stem = name.removesuffix(SUFFIX)
+    if len(stem) != 16 or stem == name or not set(stem) <= set("0123456789abcdef"):
+        return None
+    return int(stem, 16)
+
+
+def encode_log_header(log_id: int, uuid: bytes) -> bytes:
+    packed = _LOG.pack(LOG_MAGIC, VERSION, log_id, uuid)
+    return (packed + _CRC.pack(crc32c(packed))).ljust(LOG_HEADER_BYTES, b"\0")
+
+
+def encode_block(
+    ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]
+) -> tuple[list[Bytes], int, int]:
+    """(the block's buffers, its bytes, its checksum). `data` are the records of `ids`, ascending, in any parts."""
+    bitmap = encode_bitmap(ids)
+    stored = sum(map(len, data))
+    parts = data if stored >= _PART_BYTES_MIN * len(data) else [b"".join(data)]
+    table = struct.pack(f"<{2 * len(runs)}I", *[number for run in runs for number in run])
+    head = _BLOCK.pack(
+        BLOCK_MAGIC, VERSION, CODEC_STORED, 0, ledger_id, ids.first, ids.last - ids.first, ids.count, len(runs),
+        len(bitmap), stored, stored,
+    )  # fmt: skip
+    checksum = crc32c(bitmap, crc32c(table, crc32c(head)))
+    for part in parts:
+        checksum = crc32c(part, checksum, KEEP_INTERPRETER)
+    before = b"".join((head, _CRC.pack(checksum), table, bitmap))
+    return [before, *parts], len(before) + stored, checksum
+
+
+def decode_block(raw: Bytes, ledger_id: int) -> Block:
+    """The block that `raw` is, all of it; `CorruptDataError` if it isn't a sound block of that ledger."""
+    if len(raw) < BLOCK_HEADER_BYTES:
+        raise CorruptDataError("an entry log ends inside a block", ledger_id=ledger_id)
+    magic, version, codec, _, its_ledger, first, span, count, n, bitmap_bytes, stored, plain = _BLOCK.unpack_from(raw)
+    if magic != BLOCK_MAGIC or its_ledger != ledger_id:
+        raise CorruptDataError("the index points at something that is no block of this ledger", ledger_id=ledger_id)
+    view = memoryview(raw)
+    checksum = crc32c(view[BLOCK_HEADER_BYTES:], crc32c(view[: _BLOCK.size]))
+    if checksum != _CRC.unpack_from(raw, _BLOCK.size)[0]:
+        raise CorruptDataError("a block's checksum doesn't match its bytes", ledger_id=ledger_id)
+    if version != VERSION or codec != CODEC_STORED:
+        raise CorruptDataError(f"a block of version {version} with codec {codec} can't be read by this version")
+    table_end = BLOCK_HEADER_BYTES + 8 * n
+    data_start = table_end + bitmap_bytes
+    if data_start + stored != len(raw) or stored != plain:
+        raise CorruptDataError("a block's lengths don't add up", ledger_id=ledger_id)
+    ids = decode_bitmap(first, span + 1, bytes(view[table_end:data_start]))
+    numbers = struct.unpack_from(f"<{2 * n}I", raw, BLOCK_HEADER_BYTES)
+    runs = list(zip(numbers[::2], numbers[1::2], strict=True))
+    if ids.count != count or not runs or runs[0] != (0, 0):
+        raise CorruptDataError("a block's ids don't fit its count", ledger_id=ledger_id)
+    return Block(ids, runs, view[data_start:])
+
+
+class FooterBlock(NamedTuple):
+    ledger_id: int
+    first: int
+    span: int  # last id minus first id
+    entries: int
+    offset: int
+    length: int
+    checksum: int
+
+
+def encode_footer(blocks: Sequence[FooterBlock], offset: int) -> bytes:
+    """The footer of a log whose last block ends at `offset`."""
+    ledgers: dict[int, int] = {}
+    for block in blocks:
+        ledgers[block.ledger_id] = ledgers.get(block.ledger_id, 0) + block.length
+    packed = b"".join(
+        (
+            *(_FOOTER_BLOCK.pack(*block) for block in blocks),
+            *(_FOOTER_LEDGER.pack(*item) for item in sorted(ledgers.items())),
+            _TRAILER.pack(offset, len(blocks), len(ledgers)),
+        )
+    )
+    return packed + _CRC.pack(crc32c(packed)) + FOOTER_MAGIC
+
+
+class LogWriter:
+    """The log that is being filled. Everything here blocks and runs on the directory's flush worker."""
+
+    def __init__(self, files: Files, directory: str, log_id: int, uuid: bytes, *, write_bytes: int = 1 << 20) -> None:
+        self.log_id = log_id
+        self._write_bytes = write_bytes  # written and synced at a time, in one system call
+        self._files = files
+        self._directory = directory
+        self._file: File = files.open(f"{directory}/{log_name(log_id)}", create=True)
+        try:
+            self._file.write_durably([encode_log_header(log_id, uuid)], 0)
+        except OSError:
+            self.remove()
+            raise
+        self._directory_synced = False
+        self._blocks: list[FooterBlock] = []
+        self._parts: list[Bytes] = []  # of what isn't written yet
+        self._written = LOG_HEADER_BYTES
+        self._failed = False
+        self.size = LOG_HEADER_BYTES
+
+    def append(self, ledger_id: int, ids: Ids, runs: Sequence[tuple[int, int]], data: Sequence[Bytes]) -> Place:
+        """Take a block; written in a while, and durable only after `sync`."""
+        buffers, size, checksum = encode_block(ledger_id, ids, runs, data)
+        place = Place(self.log_id, self.size, size)
+        self._parts += buffers
+        self.size += size
+        span = ids.last - ids.first
+        self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
+        if self.size - self._written >= self._write_bytes:
+            self._write()
+        return place
+
+    def _write(self) -> None:
+        if self._failed:
+            raise OSError(errno.EIO, "an earlier write to this log failed", self._file.path)
+        parts, self._parts = self._parts, []
+        if parts:
+            self._failed = True  # unless it succeeds: what is on disk isn't known then, and it is never tried again
+            self._file.write_durably(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], self._written)
+            self._failed = False
+            self._written = self.size
+
+    def sync(self) -> None:
+        """Return when every block is on disk, and the directory's entry of this log, too."""
+        self._write()
+        if not self._directory_synced:
+            self._files.sync_dir(self._directory)
+            self._directory_synced = True
+
+    def finish(self) -> int:
+        """Write the footer, sync and close; returns the number of blocks."""
+        footer = encode_footer(self._blocks, self.size)
+        self._parts.append(footer)
+        self.size += len(footer)
+        self.sync()
+        self.close()
+        return len(self._blocks)
+
+    def remove(self) -> None:
+        """Give up a log that nothing refers to."""
+        self.close()
+        self._files.unlink(self._file.path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class LogReader:
+    """Reads blocks, keeping some logs open. Blocks; runs on the directory's read worker."""
+
+    def __init__(self, files: Files, directory: str, *, open_max: int = 128) -> None:
+        self._files = files
+        self._open_max = open_max
+        self._directory = directory
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def read(self, place: Place) -> bytes:
+        """The bytes at `place`, fewer at the end of the log; `FileNotFoundError` if the log is gone."""
+        file = self._open.get(place.log_id)
+        if file is None:
+            file = self._files.open(f"{self._directory}/{log_name(place.log_id)}", read_only=True)
+            self._open[place.log_id] = file
+            if len(self._open) > self._open_max:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(place.log_id)
+        return file.pread(place.length, place.offset)
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def run_before(runs: Sequence[tuple[int, int]], rank: int) -> tuple[int, int]:
+    """The last (rank, offset) at which a walk to the entry of that rank may begin."""
+    return runs[bisect_right(runs, (rank, 1 << 62)) - 1]

@@ -1,0 +1,416 @@
+"""The index of a ledger directory: which block holds which exact ids, and what is known of each ledger.
+
+Rows are described in docs/formats/index.md. Invariants: a row is decoded only after its checksum was found right;
+living ids of two rows of a ledger are disjoint (S7); counts and XORs of checksums always fit the rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from bkpy.errors import CorruptDataError
+from bkpy.storage.entry_log.entry_log import Place
+from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
+from bkpy.storage.journal.format import START, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
+
+VERSION: Final = 1
+SHARD_KEY: Final = b"m"
+FENCED: Final = 1
+LIMBO: Final = 2
+UNKNOWN_IN_LIMBO: Final = 1
+HAS_FOOTER: Final = 1
+
+_SHARD = struct.Struct("<BBH16sQQI")
+_MARK = struct.Struct("<QQQ")
+_CRC = struct.Struct("<I")
+_LEDGER = struct.Struct("<BBHIqqIII")
+_BLOCK = struct.Struct("<QQII")
+_LOG = struct.Struct("<QII")
+_LEDGER_KEY = struct.Struct(">cQ")
+_BLOCK_KEY = struct.Struct(">cQQ")
+_U64_END: Final = 1 << 64
+
+
+class ShardRow(NamedTuple):
+    """The shard's own row. `checksum` is the XOR over all ledger rows."""
+
+    uuid: bytes
+    unknown_in_limbo: bool  # ledgers without a row may have been lost: never deny them
+    next_log_id: int
+    ledgers: int
+    checksum: int
+    marks: tuple[Mark, ...]
+
+
+class LedgerRow(NamedTuple):
+    """What is known of a ledger. `checksum` is the XOR over its `blocks` block rows."""
+
+    key: bytes
+    fenced: bool
+    limbo: bool
+    explicit_lac: bytes = b""
+    last_entry: int = -1
+    lac: int = -1
+    span_max: int = 0
+    blocks: int = 0
+    checksum: int = 0
+
+
+class BlockRow(NamedTuple):
+    """The ids that live in a block."""
+
+    ids: Ids
+    place: Place
+
+
+class LogRow(NamedTuple):
+    bytes: int
+    blocks: int  # 0 if not known
+    footer: bool
+
+
+def ledger_key(ledger_id: int) -> bytes:
+    return _LEDGER_KEY.pack(b"l", ledger_id)
+
+
+def block_key(ledger_id: int, first: int) -> bytes:
+    return _BLOCK_KEY.pack(b"b", ledger_id, first)
+
+
+def log_key(log_id: int) -> bytes:
+    return _LEDGER_KEY.pack(b"g", log_id)
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    return value + _CRC.pack(crc32c(value, crc32c(key)))
+
+
+def _unseal(key: bytes, value: bytes) -> bytes:
+    content = value[: -_CRC.size]
+    if len(value) < _CRC.size or checksum_of(value) != crc32c(content, crc32c(key)):
+        raise CorruptDataError(f"the index row {key.hex()} doesn't match its checksum")
+    return content
+
+
+def checksum_of(value: bytes) -> int:
+    """The checksum that a stored row ends with."""
+    checksum: int = _CRC.unpack_from(value, len(value) - _CRC.size)[0]
+    return checksum
+
+
+def encode_shard(row: ShardRow) -> bytes:
+    parts = [
+        _SHARD.pack(
+            VERSION,
+            UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0,
+            len(row.marks),
+            row.uuid,
+            row.next_log_id,
+            row.ledgers,
+            row.checksum,
+        ),
+        *(_MARK.pack(mark.file_id, mark.offset, mark.sequence) for mark in row.marks),
+        *(_CRC.pack(mark.chain) for mark in row.marks),
+    ]
+    return _seal(SHARD_KEY, b"".join(parts))
+
+
+def decode_shard(value: bytes) -> ShardRow:
+    content = _unseal(SHARD_KEY, value)
+    version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
+    _check_version(version)
+    end = _SHARD.size + n * _MARK.size
+    places = _MARK.iter_unpack(content[_SHARD.size : end])
+    chains = _CRC.iter_unpack(content[end:])
+    marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
+    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks)
+
+
+def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
+    flags = (FENCED if row.fenced else 0) | (LIMBO if row.limbo else 0)
+    head = _LEDGER.pack(
+        VERSION, flags, len(row.key), len(row.explicit_lac), row.last_entry, row.lac, row.span_max, row.blocks,
+        row.checksum,
+    )  # fmt: skip
+    return _seal(ledger_key(ledger_id), head + row.key + row.explicit_lac)
+
+
+def decode_ledger(key: bytes, value: bytes) -> LedgerRow:
+    content = _unseal(key, value)
+    version, flags, key_bytes, lac_bytes, last_entry, lac, span_max, blocks, checksum = _LEDGER.unpack_from(content)
+    _check_version(version)
+    middle = _LEDGER.size + key_bytes
+    if middle + lac_bytes != len(content):
+        raise CorruptDataError("a ledger's index row has a wrong length")
+    return LedgerRow(
+        content[_LEDGER.size : middle], bool(flags & FENCED), bool(flags & LIMBO), content[middle:], last_entry, lac,
+        span_max, blocks, checksum,
+    )  # fmt: skip
+
+
+def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
+    """(key, value) of a row."""
+    key = block_key(ledger_id, row.ids.first)
+    head = _BLOCK.pack(row.place.log_id, row.place.offset, row.place.length, row.ids.last - row.ids.first)
+    return key, _seal(key, head + encode_bitmap(row.ids))
+
+
+def decode_block_row(key: bytes, value: bytes) -> BlockRow:
+    content = _unseal(key, value)
+    log_id, offset, length, span = _BLOCK.unpack_from(content)
+    first = _BLOCK_KEY.unpack(key)[2]
+    return BlockRow(decode_bitmap(first, span + 1, content[_BLOCK.size :]), Place(log_id, offset, length))
+
+
+def encode_log(log_id: int, row: LogRow) -> bytes:
+    return _seal(log_key(log_id), _LOG.pack(row.bytes, row.blocks, HAS_FOOTER if row.footer else 0))
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise CorruptDataError(f"an index row of version {version}; this software reads version {VERSION}")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def get_ledger(txn: ReadTransaction, ledger_id: int) -> LedgerRow | None:
+    """The ledger's row, None if there is none; `CorruptDataError` if it is damaged."""
+    key = ledger_key(ledger_id)
+    value = txn.get(key)
+    return None if value is None else decode_ledger(key, value)
+
+
+def scan_blocks(txn: ReadTransaction, ledger_id: int, low: int, high: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the ledger's block rows with low <= lowest id <= high."""
+    return txn.scan(block_key(ledger_id, max(0, low)), _after(block_key(ledger_id, high)))
+
+
+def _after(key: bytes) -> bytes:
+    return key + b"\0"
+
+
+def find_blocks(
+    txn: ReadTransaction, ledger_id: int, span_max: int, first: int, last: int, bytes_max: int
+) -> tuple[list[BlockRow], int, bool]:
+    """(rows that may hold ids from first to last, the id up to which these are all, whether a row was damaged).
+
+    Stops after about `bytes_max` bytes of blocks, but never before all that may hold `first`.
+    """
+    rows: list[BlockRow] = []
+    total, damaged = 0, False
+    for key, value in scan_blocks(txn, ledger_id, first - span_max, last):
+        try:
+            row = decode_block_row(key, value)
+        except CorruptDataError:
+            damaged = True
+            continue
+        if row.ids.last < first:
+            continue
+        if total >= bytes_max and row.ids.first > first:
+            return rows, row.ids.first - 1, damaged
+        rows.append(row)
+        total += row.place.length
+    return rows, last, damaged
+
+
+def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
+    """Whether the ledger's block rows are those that its row counts, each with a right checksum."""
+    count, checksum = 0, 0
+    try:
+        for key, value in scan_blocks(txn, ledger_id, 0, _U64_END - 1):
+            _unseal(key, value)
+            count += 1
+            checksum ^= checksum_of(value)
+    except CorruptDataError:
+        return False
+    return (count, checksum) == (row.blocks, row.checksum)
+
+
+def ledger_rows(txn: ReadTransaction) -> Iterator[tuple[int, bytes, bytes]]:
+    """(ledger id, key, value) of all ledger rows."""
+    for key, value in txn.scan(b"l", b"m"):
+        if len(key) == _LEDGER_KEY.size:
+            yield _LEDGER_KEY.unpack(key)[1], key, value
+
+
+def ledgers_fit(txn: ReadTransaction, shard: ShardRow) -> bool:
+    """Whether the ledger rows are those that the shard's row counts, each with a right checksum."""
+    count, checksum = 0, 0
+    for _, key, value in ledger_rows(txn):
+        try:
+            _unseal(key, value)
+        except CorruptDataError:
+            return False
+        count += 1
+        checksum ^= checksum_of(value)
+    return (count, checksum) == (shard.ledgers, shard.checksum)
+
+
+def load_shard(store: OrderedStore) -> ShardRow | None:
+    """The shard's row, None in an environment that was never initialised."""
+    with store.read() as txn:
+        value = txn.get(SHARD_KEY)
+    return None if value is None else decode_shard(value)
+
+
+def initialise(store: OrderedStore, uuid: bytes, journals: int) -> ShardRow:
+    """Give a new environment its row."""
+    row = ShardRow(uuid, False, 1, 0, 0, (START,) * journals)
+    put_shard(store, row)
+    return row
+
+
+def put_shard(store: OrderedStore, row: ShardRow) -> None:
+    """Store the shard's own row. Blocks."""
+    with store.write() as txn:
+        txn.put(SHARD_KEY, encode_shard(row))
+
+
+def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:
+    """Fence every ledger and put it in limbo, those without a row too; rows that are damaged are made anew.
+
+    One transaction. The new rows of damaged ones have no key, so nobody is authorised for those ledgers.
+    """
+    count, checksum = 0, 0
+    with store.write() as txn:
+        for ledger_id, key, value in list(ledger_rows(txn)):
+            try:
+                row = decode_ledger(key, value)._replace(fenced=True, limbo=True)
+            except CorruptDataError:
+                row = _row_from_blocks(txn, ledger_id)
+            value = encode_ledger(ledger_id, row)
+            txn.put(key, value)
+            count += 1
+            checksum ^= checksum_of(value)
+        shard = shard._replace(unknown_in_limbo=True, ledgers=count, checksum=checksum)
+        txn.put(SHARD_KEY, encode_shard(shard))
+    return shard
+
+
+def _row_from_blocks(txn: ReadTransaction, ledger_id: int) -> LedgerRow:
+    last_entry, count, checksum = -1, 0, 0
+    for key, value in scan_blocks(txn, ledger_id, 0, _U64_END - 1):
+        count += 1
+        checksum ^= checksum_of(value)
+        try:
+            last_entry = max(last_entry, decode_block_row(key, value).ids.last)
+        except CorruptDataError:
+            last_entry = max(last_entry, _BLOCK_KEY.unpack(key)[2] + SPAN_MAX - 1)
+    return LedgerRow(b"", True, True, b"", last_entry, -1, SPAN_MAX - 1, count, checksum)
+
+
+# --- changing ---------------------------------------------------------------------------------------------------------
+
+
+class Changes:
+    """Gathers what one checkpoint writes, from snapshots that only it will change, for one short transaction."""
+
+    def __init__(self, shard: ShardRow) -> None:
+        self.shard = shard
+        self._new_ledgers = 0
+        self._checksum = shard.checksum
+        self._puts: dict[bytes, bytes] = {}
+        self._deletes: list[bytes] = []
+
+    def ledger(
+        self,
+        txn: ReadTransaction,
+        ledger_id: int,
+        row: LedgerRow,
+        strong: Sequence[BlockRow] = (),
+        weak: Sequence[BlockRow] = (),
+    ) -> LedgerRow:
+        """Insert blocks, disjoint from each other, and store the ledger's row: `row` with the blocks' changes.
+
+        Strong blocks take over ids that older blocks have; weak ones get only ids that nothing else has.
+        """
+        added = list(strong)
+        if strong and row.last_entry >= min(block.ids.first for block in strong):
+            row = self._take_over(txn, ledger_id, row, strong)
+        for block in weak:
+            rest = self._unclaimed(txn, ledger_id, row, block)
+            if rest is not None:
+                added.append(rest)
+        checksum, span, last = row.checksum, row.span_max, row.last_entry
+        for block in added:
+            key, value = encode_block_row(ledger_id, block)
+            self._puts[key] = value
+            checksum ^= checksum_of(value)
+            span = max(span, block.ids.last - block.ids.first)
+            last = max(last, block.ids.last)
+        row = LedgerRow(*row[:4], last, row.lac, span, row.blocks + len(added), checksum)
+        self._put_ledger(txn, ledger_id, row)
+        return row
+
+    def _take_over(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, blocks: Sequence[BlockRow]) -> LedgerRow:
+        """Remove the ids of `blocks` from the rows that have them now."""
+        current: dict[bytes, tuple[bytes, BlockRow | None]] = {}  # by the key that the row has in the snapshot
+        for block in blocks:
+            for key, value in scan_blocks(txn, ledger_id, block.ids.first - row.span_max, block.ids.last):
+                try:
+                    old = current[key][1] if key in current else decode_block_row(key, value)
+                except CorruptDataError:
+                    row = row._replace(limbo=True)  # what lives there can't be told any more
+                    continue
+                if old is None or old.ids.last < block.ids.first or old.ids.first > block.ids.last:
+                    continue
+                base, end = old.ids.first, old.ids.last
+                bits = old.ids.bits(base, end)
+                left = bits & ~block.ids.bits(base, end)
+                if left != bits:
+                    current[key] = (value, BlockRow(Ids.from_bits(base, left), old.place) if left else None)
+        checksum, count = row.checksum, row.blocks
+        for key, (value, rest) in current.items():
+            self._deletes.append(key)
+            checksum ^= checksum_of(value)
+            if rest is None:
+                count -= 1
+            else:
+                new_key, new_value = encode_block_row(ledger_id, rest)
+                self._puts[new_key] = new_value
+                checksum ^= checksum_of(new_value)
+        return row._replace(checksum=checksum, blocks=count)
+
+    def _unclaimed(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, block: BlockRow) -> BlockRow | None:
+        """What is left of `block` without the ids that are stored already."""
+        base, end = block.ids.first, block.ids.last
+        bits = block.ids.bits(base, end)
+        for key, value in scan_blocks(txn, ledger_id, base - row.span_max, end):
+            try:
+                bits &= ~decode_block_row(key, value).ids.bits(base, end)
+            except CorruptDataError:
+                return None
+        return BlockRow(Ids.from_bits(base, bits), block.place) if bits else None
+
+    def _put_ledger(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> None:
+        key = ledger_key(ledger_id)
+        old = txn.get(key)
+        value = encode_ledger(ledger_id, row)
+        self._puts[key] = value
+        self._new_ledgers += old is None
+        self._checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
+
+    def log(self, log_id: int, row: LogRow) -> None:
+        self._puts[log_key(log_id)] = encode_log(log_id, row)
+
+    def commit(self, store: OrderedStore) -> None:
+        """One synced transaction with everything; after it, `shard` is the row that was stored."""
+        ledgers = self.shard.ledgers + self._new_ledgers
+        self.shard = self.shard._replace(ledgers=ledgers, checksum=self._checksum)
+        self._new_ledgers = 0
+        with store.write() as txn:
+            for key in self._deletes:
+                txn.delete(key)
+            put = txn.put
+            for key, value in self._puts.items():
+                put(key, value)
+            put(SHARD_KEY, encode_shard(self.shard))

@@ -1,0 +1,315 @@
+"""One journal directory: group commit, rolling, recycling.
+
+Invariants: a callback runs only after the sync of the frame that holds its record (S1), in the order of the
+appends; at most one frame that is not synced is in flight; after a write or sync failed nothing is written and nothing
+is acknowledged any more, and no sync is tried again (S2); a file's directory is synced before its first frame (S4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+from bkpy.storage.journal.format import (
+    NONCE_BYTES,
+    PAGE_BYTES,
+    FileHeader,
+    Kind,
+    Mark,
+    RecordKind,
+    encode_file_header,
+    encode_frame,
+    encode_ledger,
+    encode_record,
+    file_id_of,
+    file_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.buffers import Bytes
+    from bkpy.runtime.interfaces import DiskRuntime, File, Files
+    from bkpy.storage.observer import StorageObserver
+
+
+class JournalWriter:
+    """Writes frames and begins files. Everything here blocks and runs on the journal's worker."""
+
+    def __init__(
+        self,
+        runtime: DiskRuntime,
+        directory: str,
+        number: int,
+        *,
+        file_bytes_max: int,
+        backups: int,
+        recycled_max: int,
+        end: Mark,
+    ) -> None:
+        self._runtime = runtime
+        self._files: Files = runtime.files
+        self._directory = directory
+        self._number = number
+        self._file_bytes_max = file_bytes_max
+        self._backups = backups
+        self._recycled_max = recycled_max
+        self._file: File | None = None
+        self._nonce = b""
+        self._recyclable: deque[int] = deque()
+        self.position = end
+
+    def begin_file(self) -> Mark:
+        """Begin a new file at the end of the chain; the mark of its first frame.
+
+        If that fails, the file goes: what was reserved of it is space that others, and the next try, may need.
+        """
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        existing = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None]
+        now = int(self._runtime.clock.time() * 1000)
+        file_id = max(now, self.position.file_id + 1, *(i + 1 for i in existing), 1)
+        path = f"{self._directory}/{file_name(file_id)}"
+        file = self._take_file(path)
+        self._nonce = self._runtime.rng.randbytes(NONCE_BYTES)
+        header = FileHeader(self._number, file_id, self._nonce, self.position.sequence, self.position.chain)
+        try:
+            file.allocate(self._file_bytes_max)
+            file.pwritev([encode_file_header(header)], 0)
+            file.fdatasync()
+            self._files.sync_dir(self._directory)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):  # the first error says why
+                self._files.unlink(path)
+            raise
+        self._file = file
+        self.position = Mark(file_id, PAGE_BYTES, self.position.sequence, self.position.chain)
+        return self.position
+
+    def _take_file(self, path: str) -> File:
+        if not self._recyclable:
+            return self._files.open(path, create=True)
+        # Its blocks are allocated and written already, so syncs of its frames change no metadata and are faster.
+        self._files.rename(f"{self._directory}/{file_name(self._recyclable.popleft())}", path)
+        return self._files.open(path)
+
+    def write(self, kind: Kind, records: int, body: list[Bytes]) -> tuple[Mark, int, float]:
+        """Write and sync one frame: (where the next begins, bytes, seconds)."""
+        began = self._runtime.clock.monotonic()
+        at = self.position
+        buffers, size, checksum = encode_frame(kind, self._nonce, at.sequence, at.chain, records, body)
+        if at.offset > PAGE_BYTES and at.offset + size > self._file_bytes_max:
+            at = self.begin_file()
+            buffers, size, checksum = encode_frame(kind, self._nonce, at.sequence, at.chain, records, body)
+        assert self._file is not None
+        self._file.write_durably(buffers, at.offset)
+        self.position = Mark(at.file_id, at.offset + size, at.sequence + 1, checksum)
+        return self.position, size, self._runtime.clock.monotonic() - began
+
+    def retain(self, lowest: int) -> None:
+        """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
+        below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
+        old = below[: max(0, len(below) - self._backups)]
+        spare = max(0, len(old) - self._recycled_max)
+        for file_id in old[:spare]:
+            self._files.unlink(f"{self._directory}/{file_name(file_id)}")
+        self._recyclable = deque(old[spare:])
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class _Group:
+    """What one frame will hold."""
+
+    __slots__ = ("body", "bytes", "callbacks", "records")
+
+    def __init__(self) -> None:
+        self.body: list[Bytes] = []
+        self.bytes = 0
+        self.records = 0
+        self.callbacks: list[Callable[[], None]] = []
+
+
+class Journal:
+    """Gathers records while a sync runs, and commits them together. All methods are called on the event loop.
+
+    `queued_bytes`: in memory until they are synced. `full`: they have reached their bound; `on_written` is called
+    after each sync. `on_failure` is called once with the error of a failed write or sync; nothing is acknowledged after
+    that.
+    """
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        runtime: DiskRuntime,
+        *,
+        name: str,
+        group_bytes_max: int,
+        queue_bytes_max: int,
+        on_written: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        observer: StorageObserver,
+    ) -> None:
+        self._writer = writer
+        self._worker = runtime.files.worker(name)
+        self._group_bytes_max = group_bytes_max
+        self._queue_bytes_max = queue_bytes_max
+        self._on_written = on_written
+        self._on_failure = on_failure
+        self._observer = observer
+        self._pending: deque[_Group] = deque()
+        self._gathering = _Group()
+        self._writing: _Group | None = None
+        self._running = False
+        self._failed = False
+        self._lowest = 0  # files with lower ids are let go; None needs them
+        self._letting_go = False
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self.position = writer.position  # the end of what is synced
+        self.queued_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self.queued_bytes >= self._queue_bytes_max
+
+    def add(self, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
+        """Journal an add record. The buffers are kept until they are on disk, and not copied."""
+        header = encode_record(RecordKind.ADD, head, body)
+        group = self._gathering
+        group.body += (header, head, body)
+        size = len(header) + len(head) + len(body)
+        group.bytes += size
+        self.queued_bytes += size
+        group.records += 1
+        group.callbacks.append(on_durable)
+        if not self._running:
+            self._start_soon()
+        elif group.bytes >= self._group_bytes_max:
+            self._seal_group()
+
+    def record(
+        self, kind: RecordKind, ledger_id: int, body: bytes, on_durable: Callable[[], None] | None = None
+    ) -> None:
+        """Journal a record of one ledger, after everything that was appended before."""
+        head = encode_ledger(ledger_id)
+        group = self._gathering
+        group.body.append(encode_record(kind, head, body) + head + body)
+        group.bytes += len(group.body[-1])
+        self.queued_bytes += len(group.body[-1])
+        group.records += 1
+        if on_durable is not None:
+            group.callbacks.append(on_durable)
+        if not self._running:
+            self._start_soon()
+
+    def barrier(self, on_durable: Callable[[], None]) -> None:
+        """Call back once everything appended so far is synced: at once if it is, and never if the journal failed."""
+        if self._failed:
+            return
+        group = self._gathering if self._gathering.records else self._pending[-1] if self._pending else self._writing
+        if group is None:
+            on_durable()
+        else:
+            group.callbacks.append(on_durable)
+
+    def _seal_group(self) -> None:
+        self._pending.append(self._gathering)
+        self._gathering = _Group()
+
+    def _start_soon(self) -> None:
+        # On the loop's next turn: what other connections send in this one goes into the same frame.
+        self._running = True
+        self._idle.clear()
+        asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        if self._failed:
+            self._idle.set()  # nobody may wait for what will never be written
+            return
+        self._writing = None
+        if not self._pending:
+            if not self._gathering.records:
+                self._running = False
+                self._idle.set()
+                return
+            self._seal_group()
+        group = self._writing = self._pending.popleft()
+        future = self._worker.run(self._writer.write, Kind.RECORDS, group.records, group.body)
+        group.body = []  # the worker has it; what is in the memtable alone decides how long buffers live
+        future.add_done_callback(lambda done: self._written(done, group))
+
+    def _written(self, done: asyncio.Future[tuple[Mark, int, float]], group: _Group) -> None:
+        error = done.exception()
+        if error is not None:
+            self.fail(error)
+            return
+        if self._failed:
+            return
+        self.position, size, seconds = done.result()
+        self.queued_bytes -= group.bytes
+        self._start()  # the disk goes on while the callbacks run
+        try:
+            for callback in group.callbacks:
+                callback()
+        except Exception as e:  # whoever was not called is never acknowledged, so neither may anything after it be
+            self.fail(e)
+            return
+        self._on_written()
+        self._observer.journal_group(group.records, size, seconds)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good: nothing more is written or acknowledged."""
+        if not self._failed:
+            self._failed = True
+            self._pending.clear()
+            self._gathering = _Group()
+            self.queued_bytes = 0
+            self._idle.set()
+            self._on_failure(error)
+
+    def retain(self, lowest: int) -> None:
+        """Let files below the file id `lowest` go: in order with the writes, so none goes while it is being taken.
+
+        That may take until a disk that stalls goes on, so nobody waits for it.
+        """
+        self._lowest = max(self._lowest, lowest)
+        if not self._letting_go and not self._failed:
+            self._letting_go = True
+            lowest = self._lowest
+            self._worker.run(self._writer.retain, lowest).add_done_callback(lambda done: self._let_go(done, lowest))
+
+    def _let_go(self, done: asyncio.Future[None], lowest: int) -> None:
+        self._letting_go = False
+        error = done.exception()
+        if error is not None:
+            self.fail(error)
+        elif self._lowest > lowest:
+            self.retain(self._lowest)
+
+    async def stop(self) -> None:
+        """Wait for what is pending, then write the clean-stop frame, unless the journal failed (or fails at that)."""
+        await self._idle.wait()
+        if not self._failed:
+            self._running = True  # nothing may be appended any more
+            try:
+                self.position, _, _ = await self._worker.run(self._writer.write, Kind.CLEAN_STOP, 0, [])
+            except OSError as e:
+                self.fail(e)
+
+    def release(self) -> None:
+        """End the thread and close the file, without waiting for what is pending to be acknowledged."""
+        self._failed = True
+        self._worker.close()
+        self._writer.close()
+
+    async def drain(self) -> None:
+        """Wait until everything appended so far is synced, or the journal failed."""
+        await self._idle.wait()

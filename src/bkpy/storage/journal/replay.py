@@ -1,0 +1,310 @@
+"""Reads a journal at start: follows the chain from a mark, and tells its end, a torn tail and damage apart (S3).
+
+Invariants: a frame is handed out only with both checksums right and at its place in the chain; nothing is cut unless
+`protocol.journal_recovery` calls it torn; a file that can't be read (an error of the disk) is neither: it raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgpack
+from crc32c import crc32c
+
+from bkpy.errors import CorruptDataError, IdentityError
+from bkpy.protocol.journal_recovery import Break, Found, NextFile, Verdict, decide
+from bkpy.storage.journal.format import (
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    PAGE_BYTES,
+    START,
+    FileHeader,
+    FrameHeader,
+    Kind,
+    Mark,
+    RecordKind,
+    decode_file_header,
+    decode_frame_header,
+    decode_ledger,
+    decode_records,
+    file_id_of,
+    file_name,
+    looks_like_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bkpy.runtime.interfaces import File, Files
+
+
+class Damage(NamedTuple):
+    """A place where acknowledged data may be lost."""
+
+    path: str
+    offset: int
+    what: str
+    ledgers: frozenset[int]  # those that can be told from what is left of the frame; others may be concerned
+
+
+class Frame(NamedTuple):
+    """A frame in the chain. `end` is the mark after it."""
+
+    sequence: int
+    records: int
+    body: memoryview
+    end: Mark
+
+
+class _Reader:
+    """Reads a file through a window, so that small frames don't cost a system call each."""
+
+    def __init__(self, file: File, read_bytes: int) -> None:
+        self._file = file
+        self._read_bytes = read_bytes
+        self._start = 0
+        self._window = memoryview(b"")
+
+    def get(self, offset: int, length: int) -> memoryview:
+        """`length` bytes, fewer at the end of the file."""
+        if not self._start <= offset or offset + length > self._start + len(self._window):
+            self._window = memoryview(self._file.pread(max(length, self._read_bytes), offset))
+            self._start = offset
+        return self._window[offset - self._start : offset - self._start + length]
+
+
+class _Source(NamedTuple):
+    """An open file of the journal; `header` is None if it isn't valid for the file's name."""
+
+    file_id: int
+    path: str
+    file: File
+    reader: _Reader
+    header: FileHeader | None
+
+
+class _NextSource(NamedTuple):
+    relation: NextFile
+    source: _Source | None
+    at: int | None  # offset of the first later frame, in a file whose header can't be read
+
+
+class JournalReplay:
+    """Iterates over the frames from `mark` on.
+
+    `end`, `damages`, `torn` and `unfinished` (files that were never begun: nothing is in them) are final when the
+    iteration has ended.
+    """
+
+    def __init__(self, files: Files, directory: str, number: int, mark: Mark, *, read_bytes: int = 1 << 20) -> None:
+        self._files = files
+        self._directory = directory
+        self._number = number
+        self._mark = mark
+        self._ids = [i for i in map(file_id_of, files.listdir(directory)) if i is not None and i >= mark.file_id]
+        self._read_bytes = -(-read_bytes // PAGE_BYTES) * PAGE_BYTES  # read ahead, and the step of searches
+        self._clean_stop = False
+        self._nonce: bytes | None = None  # of the file being read; None while it is not known
+        self.end = mark
+        self.damages: list[Damage] = []
+        self.torn: tuple[str, int] | None = None  # (file, offset) of a frame to cut
+        self.unfinished: list[str] = []
+
+    def __iter__(self) -> Iterator[Frame]:
+        source: _Source | None = None
+        offset = self._mark.offset
+        if self._ids and self._ids[0] == self._mark.file_id:
+            source = self._open(self._ids.pop(0))
+        while True:
+            if source is not None:
+                if source.header is not None:
+                    self._nonce = source.header.nonce
+                while (frame := self._frame(source, offset)) is not None:
+                    self.end, offset = frame.end, frame.end.offset
+                    yield frame
+            following = self._next_source()
+            step = self._break(source, offset, following)
+            if step is None:
+                break
+            if source is not None and step[0] is not source:
+                source.file.close()
+            source, offset = step
+        for opened in (source, following.source):
+            if opened is not None:
+                opened.file.close()
+
+    def _open(self, file_id: int) -> _Source:
+        path = f"{self._directory}/{file_name(file_id)}"
+        file = self._files.open(path)
+        reader = _Reader(file, self._read_bytes)
+        header = decode_file_header(reader.get(0, PAGE_BYTES))
+        if header is not None and header.journal != self._number:
+            raise IdentityError(
+                f"this file belongs to journal {header.journal}, but lies in the directory of journal {self._number}; "
+                "list journal_directories in the order in which they were when the bookie was created",
+                path=path,
+            )
+        return _Source(file_id, path, file, reader, header if header and header.file_id == file_id else None)
+
+    def _frame(self, source: _Source, offset: int) -> Frame | None:
+        """The frame of the chain at `offset`, None if what is there isn't it."""
+        header = self._header(source, offset)
+        if header is None or header.sequence != self.end.sequence or header.chain != self.end.chain:
+            return None
+        body = source.reader.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
+        if len(body) != header.body_bytes or crc32c(body) != header.body_checksum:
+            return None
+        self._clean_stop = header.kind == Kind.CLEAN_STOP
+        end = Mark(source.file_id, offset + header.frame_bytes, header.sequence + 1, header.checksum)
+        return Frame(header.sequence, header.records, body, end)
+
+    def _header(self, source: _Source, offset: int) -> FrameHeader | None:
+        if self._nonce is None:
+            return None
+        return decode_frame_header(source.reader.get(offset, PAGE_BYTES), 0, self._nonce)
+
+    def _next_source(self) -> _NextSource:
+        """The next file that was ever finished, and how it relates to the end of the chain."""
+        while self._ids:
+            source = self._open(self._ids[0])
+            if source.header is not None:
+                place = (source.header.sequence, source.header.chain)
+                continues = place == (self.end.sequence, self.end.chain)
+                return _NextSource(NextFile.CONTINUES if continues else NextFile.AHEAD, source, None)
+            later = self._later(source, 0, None)
+            if later is not None:
+                return _NextSource(NextFile.AHEAD, source, later)
+            source.file.close()
+            self._ids.pop(0)
+            self.unfinished.append(source.path)
+        return _NextSource(NextFile.NONE, None, None)
+
+    def _later(self, source: _Source, offset: int, nonce: bytes | None) -> int | None:
+        """Offset of the first valid frame header after `offset` with a sequence that the chain has not reached.
+
+        Without the nonce (the file's header can't be read) also the one at `offset`: the chain could not follow it.
+        """
+        needle, inside, start = (nonce, 8, offset + PAGE_BYTES) if nonce is not None else (FRAME_MAGIC, 0, offset)
+        while chunk := source.file.pread(self._read_bytes, start):
+            at = chunk.find(needle)
+            while at >= 0:
+                page = at - inside
+                if page >= 0 and page % PAGE_BYTES == 0:
+                    header = decode_frame_header(chunk, page, nonce)
+                    if header is not None and header.sequence >= self.end.sequence:
+                        return start + page
+                at = chunk.find(needle, at + 1)
+            start += len(chunk)
+            if len(chunk) < self._read_bytes:
+                break
+        return None
+
+    def _break(self, source: _Source | None, offset: int, following: _NextSource) -> tuple[_Source, int] | None:
+        """Decide what the break at `offset` means; where to go on, None at the end."""
+        later = self._later(source, offset, self._nonce) if source is not None else None
+        found = self._found(source, offset)
+        verdict = decide(Break(found, later is not None, following.relation, self._clean_stop))
+        path = source.path if source is not None else f"{self._directory}/{file_name(self._mark.file_id)}"
+        if verdict is Verdict.END_OF_JOURNAL:
+            return None
+        if verdict is Verdict.TORN:
+            self.torn = (path, offset)
+            return None
+        if verdict is Verdict.DAMAGED:
+            ledgers = self._ledgers(source, offset) if source is not None else frozenset[int]()
+            self.damages.append(Damage(path, offset, self._story(found, later, following), ledgers))
+            if later is not None and source is not None:
+                self._resume(source, later)
+                if following.source is not None:
+                    following.source.file.close()
+                return source, later
+            if following.source is None:
+                return None
+        assert following.source is not None
+        self._ids.pop(0)
+        self._clean_stop = False
+        if following.source.header is not None:
+            header = following.source.header
+            self.end = Mark(header.file_id, PAGE_BYTES, header.sequence, header.chain)
+            return following.source, PAGE_BYTES
+        assert following.at is not None
+        self._nonce = None
+        self._resume(following.source, following.at)
+        return following.source, following.at
+
+    def _resume(self, source: _Source, offset: int) -> None:
+        """Take up the chain again at a valid frame after damage."""
+        page = source.reader.get(offset, PAGE_BYTES)
+        header = decode_frame_header(page, 0, self._nonce)
+        assert header is not None
+        self._nonce = bytes(page[8:24])
+        self.end = Mark(source.file_id, offset, header.sequence, header.chain)
+
+    def _found(self, source: _Source | None, offset: int) -> Found:
+        if source is None:
+            return Found.BLANK if self._mark == START else Found.MISSING
+        if self._nonce is not None and looks_like_frame(source.reader.get(offset, PAGE_BYTES), self._nonce):
+            return Found.BROKEN
+        return Found.BLANK
+
+    def _story(self, found: Found, later: int | None, following: _NextSource) -> str:
+        lost = f"commit frame {self.end.sequence} of the journal can't be found here ({found.value})"
+        if later is not None:
+            return f"{lost}, although a later one is at offset {later} of the same file"
+        if following.source is not None:
+            return f"{lost}, although later ones are in {following.source.path}"
+        if found is Found.MISSING:
+            return f"{lost}: the file that the last checkpoint relies on is gone"
+        return f"{lost}, and what is there came after a clean stop"
+
+    def _ledgers(self, source: _Source, offset: int) -> frozenset[int]:
+        """The ledgers of a frame whose header is right and whose body isn't, as far as they can be told."""
+        header = self._header(source, offset)
+        if header is None:
+            return frozenset()
+        ledgers: set[int] = set()
+        body = source.reader.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
+        try:
+            for record in decode_records(body, header.records):
+                if record.kind == RecordKind.ADD:
+                    ledgers.update(i for i in msgpack.unpackb(record.head)[1] if isinstance(i, int))
+                else:
+                    ledgers.add(decode_ledger(record.head))
+        except Exception:  # damaged bytes may be anything; what was readable before is worth telling
+            return frozenset(ledgers)
+        return frozenset(ledgers)
+
+
+def cut(files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20) -> None:
+    """Cut a torn frame off, after copying it to `<path>.broken`. Both are synced, in this order."""
+    directory = path.rpartition("/")[0]
+    copy_path = f"{path}.broken"
+    if files.exists(copy_path):  # of a start that did not get further than this
+        files.unlink(copy_path)
+    file = files.open(path)
+    copy = files.open(copy_path, create=True)
+    try:
+        done = 0
+        while chunk := file.pread(read_bytes, offset + done):
+            if any(chunk):
+                copy.pwritev([chunk], done)
+            done += len(chunk)
+        copy.fdatasync()
+        files.sync_dir(directory)
+        file.truncate(offset)
+        file.fdatasync()
+    finally:
+        copy.close()
+        file.close()
+
+
+def refuse(damages: list[Damage]) -> CorruptDataError:
+    """The error of a bookie that doesn't start on a damaged journal."""
+    first = damages[0]
+    ledgers = ", ".join(map(str, sorted(first.ledgers)[:20])) or "can't be told"
+    return CorruptDataError(
+        f"the journal is damaged at offset {first.offset}: {first.what}; ledgers concerned: {ledgers}. Acknowledged "
+        "entries may be lost here. Restore the file, or set journal_damage to 'limbo' to start without it and answer "
+        "'unknown' for whatever can't be found",
+        path=first.path,
+    )

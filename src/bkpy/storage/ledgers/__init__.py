@@ -1,0 +1,1 @@
+"""What a bookie knows of ledgers besides their entries."""

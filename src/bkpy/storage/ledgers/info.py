@@ -1,0 +1,88 @@
+"""What a bookie knows of a ledger besides its entries, and the bounded cache of it.
+
+Invariants: a state with changes that no checkpoint has written is never evicted; a ledger that is fenced stays in
+`fenced` for the life of the process, also when its state is evicted, because connections may have been told long ago
+that they may write to it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bkpy.protocol.records import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.buffers import Bytes
+
+_LOOKS_MAX: Final = 1000  # more than are loaded at a time, so that the cache gets back to its bound
+
+
+@dataclass(slots=True)
+class LedgerState:
+    """One ledger. `key` is empty if it was lost: nobody can be authorised, and every answer is *unknown*."""
+
+    ledger_id: int
+    key: bytes
+    fenced: bool = False
+    limbo: bool = False  # negatives can't be given
+    explicit_lac: bytes = b""  # a record, empty if there is none
+    last_entry: int = -1  # highest id in the index; what the memtable has comes on top
+    lac: int = -1  # highest last add confirmed seen in entries that were checkpointed
+    shard: int = 0
+    verified: bool = False  # its block rows were found complete since the start
+    pins: int = 0  # generations and reads that need it in the cache
+
+
+def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
+    """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
+    if lac_of(record) <= lac_of(state.explicit_lac):
+        return False
+    state.explicit_lac = record
+    return True
+
+
+def lac_of(record: Bytes) -> int:
+    """The last add confirmed that a record carries; below -1 if there is no record."""
+    return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2
+
+
+class StateCache:
+    """States by ledger id, the least recently loaded going first."""
+
+    def __init__(self, states_max: int) -> None:
+        # Not a dict: to find the first key of one takes a look at all that was removed before it.
+        self._states: OrderedDict[int, LedgerState] = OrderedDict()
+        self._states_max = states_max
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        return self._states.get(ledger_id)
+
+    def put(self, state: LedgerState) -> None:
+        self._states[state.ledger_id] = state
+
+    def all(self) -> list[LedgerState]:
+        """Every state in the cache."""
+        return list(self._states.values())
+
+    def trim(self, keep: Collection[int] = ()) -> None:
+        """Evict down to the bound what nothing needs and isn't in `keep`: what somebody is about to decide by.
+
+        To be called where no other state was just handed out. What is needed goes to the end of the line, so that many
+        of those don't cost a look each every time.
+        """
+        excess = len(self._states) - self._states_max
+        looks = min(len(self._states), len(keep) + _LOOKS_MAX)
+        while excess > 0 and looks > 0:
+            ledger_id, state = self._states.popitem(last=False)
+            if state.pins or ledger_id in keep:
+                self._states[ledger_id] = state
+            else:
+                excess -= 1
+            looks -= 1
+
+    def __len__(self) -> int:
+        return len(self._states)

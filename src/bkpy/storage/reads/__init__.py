@@ -1,0 +1,1 @@
+"""Ranges of entries, put together from where they are."""

@@ -1,0 +1,285 @@
+"""Cuts ranges of entries out of batches and blocks, and merges those that overlap.
+
+Invariants: an id of a stretch ends up in a segment or is reported as unknown, never silently missing; of two copies of
+an id the later one counts only if its checksum is right. Records are walked at the two ends of a range only, so what is
+inside a run (a batch, or a few small ones) is handed on as it was stored.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bkpy.errors import CorruptDataError, DigestMismatchError
+from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, walk
+from bkpy.storage.entry_log.entry_log import Block
+from bkpy.storage.index.ids import SPAN_MAX, Ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.storage.memtable.overlaps import Batch
+
+_RECORD_ID: Final = Struct("<8xq")
+_WHOLE: Final = [(0, 0)]
+NOTHING: Final = Block(Ids(0, 1), _WHOLE, memoryview(b""))
+
+
+class Stretch(NamedTuple):
+    """Entries that lie one after the other. `live` are those of `ids` that count; of copies the highest `age` does."""
+
+    ids: Ids
+    live: Ids
+    runs: Sequence[tuple[int, int]]  # (rank, offset) where a walk may begin
+    data: memoryview
+    age: int
+
+
+class Cut(NamedTuple):
+    """What a range yielded. `examined_to`: everything up to it is in the segments, unknown, or not in the stretches."""
+
+    segments: list[memoryview]
+    bytes: int
+    examined_to: int
+    unknown: list[tuple[int, int]]
+
+
+def of_batch(batch: Batch, age: int) -> Stretch:
+    first, count, stride, body, start, end = batch
+    ids = Ids(first, count, stride)
+    return Stretch(ids, ids, _WHOLE, memoryview(body)[start:end], age)
+
+
+def of_block(live: Ids, block: Block | None) -> Stretch:
+    """Without the block (it could not be read) every id in it turns out to be unknown."""
+    if block is None:
+        return Stretch(live, live, _WHOLE, NOTHING.data, -1)
+    return Stretch(block.ids, live, block.runs, block.data, -1)
+
+
+def contiguous(stretch: Stretch, first: int, last: int) -> bool:
+    """Whether the living ids from first to last are all of the stretch's ids there."""
+    if stretch.live is stretch.ids or stretch.live.count == stretch.ids.count:
+        return True
+    return stretch.live.bits(first, last) == stretch.ids.bits(first, last)
+
+
+def cut(stretch: Stretch, first: int, last: int, bytes_max: int, at_least_one: bool) -> Cut:
+    """The entries from first to last of one stretch where all of them live, as many as fit."""
+    ids, runs, data = stretch.ids, stretch.runs, stretch.data
+    low, high = ids.rank(first), ids.rank(last + 1)
+    spans: list[list[int]] = []
+    used = 0
+    unknown: list[tuple[int, int]] = []
+    for i in range(bisect_right(runs, (low, 1 << 62)) - 1, len(runs)):
+        run_rank, run_end = runs[i][0], runs[i + 1][0] if i + 1 < len(runs) else ids.count
+        begin, end = max(low, run_rank), min(high, run_end)
+        if begin >= end:
+            break
+        try:
+            start, stop, reached = _within_run(stretch, i, begin, end, bytes_max - used, at_least_one and not used)
+        except CorruptDataError:
+            unknown += _ranges(ids, begin, end)
+            continue
+        if stop > start:
+            if spans and spans[-1][1] == start:
+                spans[-1][1] = stop
+            else:
+                spans.append([start, stop])
+            used += stop - start
+        if reached < end:
+            segments = [data[a:b] for a, b in spans]
+            return Cut(segments, used, next(ids.from_rank(reached)) - 1, unknown)
+    return Cut([data[a:b] for a, b in spans], used, last, unknown)
+
+
+def _within_run(
+    stretch: Stretch, i: int, begin: int, end: int, bytes_max: int, at_least_one: bool
+) -> tuple[int, int, int]:
+    """(start, stop, rank reached) in the data for the ranks from begin to end (exclusive) of run i."""
+    runs, data = stretch.runs, stretch.data
+    run_rank, run_start = runs[i]
+    run_stop = runs[i + 1][1] if i + 1 < len(runs) else len(data)
+    run_end = runs[i + 1][0] if i + 1 < len(runs) else stretch.ids.count
+    if begin == run_rank and end == run_end and (run_stop - run_start <= bytes_max or not at_least_one):
+        if run_stop - run_start < HEADER_BYTES * (run_end - run_rank):
+            raise CorruptDataError("a run is too short for its entries")
+        if _RECORD_ID.unpack_from(data, run_start)[0] != next(stretch.ids.from_rank(run_rank)):
+            raise CorruptDataError("a run doesn't begin with its first entry")
+        if run_stop - run_start > bytes_max:
+            return run_start, run_start, begin
+        return run_start, run_stop, end
+    start = stop = run_start
+    reached = run_rank
+    for header in _walk_run(stretch, i):
+        if reached >= begin:
+            if header.end - start > bytes_max and (reached > begin or not at_least_one):
+                break
+            stop = header.end
+        else:
+            start = stop = header.end
+        reached += 1
+        if reached == end:
+            break  # what follows may be of no meaning, and doesn't matter here
+    if reached < begin or (reached < end and reached == begin and at_least_one):
+        raise CorruptDataError("a run ends before the entry that is looked for")
+    return start, stop, reached
+
+
+def _walk_run(stretch: Stretch, i: int) -> Iterator[EntryHeader]:
+    """The records of run i, each with the id that it should have; `CorruptDataError` where that ends."""
+    runs, data = stretch.runs, stretch.data
+    rank, start = runs[i]
+    end_rank, stop = runs[i + 1] if i + 1 < len(runs) else (stretch.ids.count, len(data))
+    expected = stretch.ids.from_rank(rank)
+    for header in walk(data[:stop], start):
+        rank += 1
+        if rank > end_rank or header.entry_id != next(expected):
+            raise CorruptDataError("a run holds other entries than its ids say", entry_id=header.entry_id)
+        yield header
+    if rank < end_rank:
+        raise CorruptDataError("a run ends before its last entry")
+
+
+def _ranges(ids: Ids, begin: int, end: int) -> list[tuple[int, int]]:
+    """The ids with ranks from begin to end (exclusive) as inclusive ranges."""
+    found: list[tuple[int, int]] = []
+    for _, entry_id in zip(range(begin, end), ids.from_rank(begin), strict=False):
+        if found and found[-1][1] == entry_id - 1:
+            found[-1] = (found[-1][0], entry_id)
+        else:
+            found.append((entry_id, entry_id))
+    return found
+
+
+def living_records(stretch: Stretch, first: int, last: int) -> Iterator[tuple[int, EntryHeader]]:
+    """(id, header) of the living entries from first to last that can be told; silent about the others."""
+    ids, live = stretch.ids, stretch.live
+    low, high = ids.rank(first), ids.rank(last + 1)
+    wanted = None if live is ids else live.bits(first, last)
+    for i in range(bisect_right(stretch.runs, (low, 1 << 62)) - 1, len(stretch.runs)):
+        if stretch.runs[i][0] >= high:
+            return
+        try:
+            for header in _walk_run(stretch, i):
+                entry_id = header.entry_id
+                if first <= entry_id <= last and (wanted is None or wanted >> (entry_id - first) & 1):
+                    yield entry_id, header
+        except CorruptDataError:
+            continue
+
+
+def merge(
+    stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int, at_least_one: bool
+) -> Cut:
+    """The entries from first to last of stretches that overlap, record by record; at most 65,536 ids at once."""
+    end = min(last, first + SPAN_MAX - 1)
+    codec = RecordCodec(ledger_id)
+    claimed = 0
+    found: dict[int, memoryview] = {}
+    for stretch in sorted(stretches, key=lambda s: s.age):
+        bits = stretch.live.bits(first, end)
+        doubled, claimed = claimed & bits, claimed | bits
+        for entry_id, header in living_records(stretch, first, end):
+            if doubled >> (entry_id - first) & 1 and not verifies(codec, stretch.data, header):
+                continue
+            found[entry_id] = stretch.data[header.offset : header.end]
+    return _take(found, claimed, first, end, bytes_max, at_least_one)
+
+
+def verifies(codec: RecordCodec, data: memoryview, header: EntryHeader) -> bool:
+    """Whether the record's checksum is right for this ledger."""
+    try:
+        codec.check(data, header.offset, header.end)
+    except DigestMismatchError:
+        return False
+    return True
+
+
+def _take(found: dict[int, memoryview], claimed: int, first: int, end: int, bytes_max: int, at_least_one: bool) -> Cut:
+    """As many of the records as fit, and the claimed ids among them that have none."""
+    segments: list[memoryview] = []
+    used = 0
+    for entry_id in sorted(found):
+        record = found[entry_id]
+        if used + len(record) > bytes_max and (segments or not at_least_one):
+            end = entry_id - 1
+            break
+        segments.append(record)
+        used += len(record)
+    lost = claimed & ((1 << (end - first + 1)) - 1)
+    for entry_id in found:
+        if entry_id <= end:
+            lost &= ~(1 << (entry_id - first))
+    if not lost:
+        return Cut(segments, used, end, [])
+    ids = Ids.from_bits(first, lost)
+    return Cut(segments, used, end, _ranges(ids, 0, ids.count))
+
+
+class Assembled(NamedTuple):
+    """The outcome of a range over several stretches; `gap`: some id up to `examined_to` is in none of them."""
+
+    segments: list[memoryview]
+    examined_to: int
+    unknown: list[tuple[int, int]]
+    gap: bool
+
+
+def assemble(
+    stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int, *, stop_at_gap: bool = False
+) -> Assembled:
+    """The entries from first to last out of all stretches, in ascending order, as many as fit, at least one.
+
+    `stop_at_gap`: end before the first id that may be in none of them, because it may be elsewhere.
+    """
+    segments: list[memoryview] = []
+    unknown: list[tuple[int, int]] = []
+    used, cursor, gap = 0, first, False
+    for group, low, high in _groups(stretches, first, last):
+        if stop_at_gap and (low > cursor or len(group) > 1 or not group[0].live.full):
+            return Assembled(segments, cursor - 1, unknown, False)
+        if low > cursor:
+            gap = True
+        if segments and used >= bytes_max:
+            return Assembled(segments, low - 1, unknown, gap)
+        if len(group) == 1 and contiguous(group[0], low, high):
+            if not group[0].live.full:
+                gap = True
+            if segments and high == group[0].live.last and len(group[0].data) > bytes_max - used:
+                return Assembled(segments, low - 1, unknown, gap)  # a whole block more: the next read begins with it
+            part = cut(group[0], low, high, bytes_max - used, not segments)
+        else:
+            part = merge(group, ledger_id, low, high, bytes_max - used, not segments)
+            gap = True  # maybe; then it is looked into, which is all that this decides
+        segments += part.segments
+        unknown += part.unknown
+        used += part.bytes
+        cursor = part.examined_to + 1
+        if part.examined_to < high:
+            return Assembled(segments, part.examined_to, unknown, gap)
+    if cursor <= last:
+        if stop_at_gap:
+            return Assembled(segments, cursor - 1, unknown, False)
+        gap = True
+    return Assembled(segments, last, unknown, gap)
+
+
+def _groups(stretches: Sequence[Stretch], first: int, last: int) -> Iterator[tuple[list[Stretch], int, int]]:
+    """Stretches whose ranges overlap, with the part of the range that they take, ascending."""
+    group: list[Stretch] = []
+    low = high = 0
+    for stretch in sorted(stretches, key=lambda s: s.live.first):
+        start, stop = max(first, stretch.live.first), min(last, stretch.live.last)
+        if start > stop:
+            continue
+        if group and start > high:
+            yield group, low, high
+            group = []
+        if not group:
+            low, high = start, stop
+        group.append(stretch)
+        high = max(high, stop)
+    if group:
+        yield group, low, high

@@ -1,0 +1,1 @@
+"""The space on a bookie's disks."""

@@ -1,0 +1,74 @@
+"""Looks at the free space of a bookie's directories, and says when there is too little.
+
+Invariant: `low` changes at different marks, down at `disk_free_bytes_min` and up at `disk_free_bytes_resume`, so a
+bookie near one of them doesn't change to and fro. A directory that can't be asked counts as full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import DiskRuntime
+
+
+class DiskMonitor:
+    """`low`: whether a directory had too little space at the last look. `free_bytes`: of all ledger directories."""
+
+    def __init__(self, settings: BookieSettings, runtime: DiskRuntime) -> None:
+        self.low = False
+        self.free_bytes = 0
+        self._settings = settings
+        self._files = runtime.files
+        self._worker = runtime.files.worker("disk-monitor")  # a file system that hangs must not stop the loop
+        self._silent: set[str] = set()  # directories that can't be asked, each reported once
+        self._log = logging.getLogger("bkpy.bookie")
+
+    async def look(self) -> None:
+        """Look at all directories now."""
+        settings = self._settings
+        directories = [*settings.journal_directories, *settings.ledger_directories]
+        free = await self._worker.run(self._measure, directories)
+        self.free_bytes = sum(free[len(settings.journal_directories) :])
+        least, directory = min(zip(free, directories, strict=True))
+        if not self.low and least < settings.disk_free_bytes_min:
+            self.low = True
+            self._log.warning(
+                "%d bytes are free in %s, less than disk_free_bytes_min = %d",
+                least,
+                directory,
+                settings.disk_free_bytes_min,
+            )
+        elif self.low and least >= settings.disk_free_bytes_resume:
+            self.low = False
+            self._log.info("%d bytes or more are free in every directory", least)
+
+    def _measure(self, directories: list[str]) -> list[int]:
+        return [self._free(directory) for directory in directories]
+
+    def _free(self, directory: str) -> int:
+        try:
+            free = self._files.space(directory)[0]
+        except OSError as e:
+            if directory not in self._silent:
+                self._silent.add(directory)
+                self._log.error("can't tell the free space of %s: %s", directory, e)
+            return 0
+        self._silent.discard(directory)
+        return free
+
+    async def watch(self, looked: Callable[[], None]) -> None:
+        """Look every `disk_check_interval_s`, and call `looked` after each time."""
+        while True:
+            await asyncio.sleep(self._settings.disk_check_interval_s)
+            await self.look()
+            looked()
+
+    def close(self) -> None:
+        """End the worker. Blocks until a look that is under way has ended."""
+        self._worker.close()
