@@ -52,7 +52,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
 
 golden: $(VENV)/.dev
-	$(BIN)/python tests/golden/regenerate.py
+	$(BIN)/python -m tests.golden.regenerate
 
 scenarios: $(VENV)/.dev
 	$(BIN)/python -m tests.scenarios --write

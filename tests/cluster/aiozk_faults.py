@@ -1,4 +1,4 @@
-"""The same connection faults on aiozk's own session and on ours, as a table: `python tests/cluster/aiozk_faults.py`.
+"""The same connection faults on aiozk's own session and on ours, as a table: `python -m tests.cluster.aiozk_faults`.
 
 Not a test: it records why the session is ours (docs/decisions/002-own-zookeeper-session.md). It takes about five
 minutes, most of which is aiozk waiting for something.
@@ -12,17 +12,10 @@ import random
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiozk
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from bkpy.local.zookeeper import ZooKeeperServer
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime.system import real_runtime
-from cluster.zookeeper_proxy import (
+from tests.cluster.zookeeper_proxy import (
     AUTH,
     CREATE,
     CREATE2,
@@ -33,6 +26,10 @@ from cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+
+from bkpy.local.zookeeper import ZooKeeperServer
+from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

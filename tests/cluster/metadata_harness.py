@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aiozk import protocol
+from tests.cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
 
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.resolve import ensure_path
@@ -16,7 +17,6 @@ from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.metadata.zookeeper.connection import Connection
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
-from cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.metadata_harness import Harness, harness, store
 
 from bkpy.errors import (
     BookieUnavailableError,
@@ -28,7 +29,6 @@ from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone
 from bkpy.metadata.resolve import ensure_path
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState, UnsupportedVersionError
 from bkpy.runtime.system import real_runtime
-from cluster.metadata_harness import Harness, harness, store
 
 if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer

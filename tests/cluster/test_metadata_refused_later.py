@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.metadata_harness import DEADLINE_S
+from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
-from cluster.metadata_harness import DEADLINE_S
-from cluster.zookeeper_proxy import ZooKeeperProxy
 
 if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer

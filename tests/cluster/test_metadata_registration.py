@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
 
 from bkpy.config.client import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
@@ -15,7 +16,6 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.cookies import write_cookie
 from bkpy.metadata.registration import BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
-from cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

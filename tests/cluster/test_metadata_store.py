@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
 
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
 from bkpy.metadata.store import (
@@ -20,7 +21,6 @@ from bkpy.metadata.store import (
     SessionState,
     Watch,
 )
-from cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
 
 __all__ = ["harness", "store"]  # fixtures
 

@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
-
-from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
-from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
-from bkpy.metadata.store import Create, SessionState
-from bkpy.metadata.zookeeper.store import ZooKeeperStore
-from bkpy.runtime.system import real_runtime
-from cluster.metadata_harness import DEADLINE_S, eventually
-from cluster.zookeeper_proxy import (
+from tests.cluster.metadata_harness import DEADLINE_S, eventually
+from tests.cluster.zookeeper_proxy import (
     AUTH,
     CREATE,
     DELETE,
@@ -34,6 +28,12 @@ from cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+
+from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
+from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from bkpy.metadata.store import Create, SessionState
+from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime

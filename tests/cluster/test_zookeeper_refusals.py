@@ -7,6 +7,8 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.metadata_harness import DEADLINE_S, eventually
+from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 
 import bkpy
 from bkpy.config.client import client_settings
@@ -17,8 +19,6 @@ from bkpy.metadata.connect import connect_store
 from bkpy.metadata.zookeeper.session import _is_refusal
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
-from cluster.metadata_harness import DEADLINE_S, eventually
-from cluster.zookeeper_proxy import ZooKeeperProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

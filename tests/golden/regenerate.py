@@ -5,10 +5,10 @@ A difference means that files written by earlier versions can't be read any more
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.golden import wire
+from tests.sim.disk import SimDisk
 
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
@@ -27,8 +27,6 @@ from bkpy.storage.journal.format import (
     encode_ledger,
     encode_record,
 )
-from golden import wire
-from sim.disk import SimDisk
 
 HERE = Path(__file__).parent / "storage"
 KEY = bytes(range(32))

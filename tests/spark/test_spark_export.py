@@ -28,8 +28,7 @@ from bkpy.spark.options import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from spark.conftest import Ledgers
+    from tests.spark.conftest import Ledgers
 
 # Seconds, the start of a cluster and of Spark included. An interrupted call would also break all that follow.
 pytestmark = pytest.mark.timeout(900)

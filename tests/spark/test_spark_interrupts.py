@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from spark.conftest import Ledgers
+    from tests.spark.conftest import Ledgers
 
 pytestmark = pytest.mark.timeout(900)
 

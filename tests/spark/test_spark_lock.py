@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 
 from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.local.process import poll
 from bkpy.spark.lock import TargetLock, is_uri, normalised
-from cluster.zookeeper_proxy import ZooKeeperProxy
 
 if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
+from tests.spark.test_spark_batches import block_of
 
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
 from bkpy.spark import source
@@ -16,7 +17,6 @@ from bkpy.spark.options import SourceOptions
 from bkpy.spark.planning import EntryRange
 from bkpy.spark.schema import TYPES
 from bkpy.spark.source import LedgerSourceReader
-from spark.test_spark_batches import block_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-
-    from spark.conftest import Ledgers
+    from tests.spark.conftest import Ledgers
 
 # Seconds, the start of a cluster and of Spark included. An interrupted call would also break all that follow.
 pytestmark = pytest.mark.timeout(900)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.cluster.metadata_harness import eventually
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client
@@ -25,7 +26,6 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.runtime.system import RealFiles, real_runtime
 from bkpy.storage.space.disk_monitor import DiskMonitor
-from cluster.metadata_harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.golden.wire import LEDGER, MAC_KEY, WIRE, frames, messages, plain
 
 from bkpy.errors import FrameTooLargeError, ProtocolError
 from bkpy.protocol import messages as m
 from bkpy.protocol.frame import REPLY, Frame, frame_bytes, take
 from bkpy.protocol.messages import Op
 from bkpy.protocol.records import RecordCodec, walk
-from golden.wire import LEDGER, MAC_KEY, WIRE, frames, messages, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

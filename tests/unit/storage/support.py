@@ -7,14 +7,15 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.disk import SimDisk
+from tests.sim.store import SimStores
+
 from bkpy.config.bookie import BookieSettings
 from bkpy.protocol.messages import AddColumns, pack
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.runtime.process import NoFaults, TaskSpawner
 from bkpy.runtime.system import SystemRuntime
 from bkpy.storage.engine import LedgerStorage
-from sim.disk import SimDisk
-from sim.store import SimStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

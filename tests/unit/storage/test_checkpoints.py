@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
+from tests.sim.disk import SimulatedCrash
+from tests.sim.platter import Dirty, Fate
+from tests.sim.store import SimStores
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
 from bkpy.storage.index.index import block_key, ledger_key
-from sim.disk import SimulatedCrash
-from sim.platter import Dirty, Fate
-from sim.store import SimStores
 
 from .support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all, turns
 from .support import settings as bookie_settings

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 
 import pytest
+from tests.sim.disk import SimDisk
 
 from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, decode_block
 from bkpy.storage.index.ids import Ids
-from sim.disk import SimDisk
 
 from .support import records
 

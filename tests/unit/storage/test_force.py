@@ -7,9 +7,9 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sim.disk import SimulatedCrash
 
 from bkpy.errors import StorageFailedError
-from sim.disk import SimulatedCrash
 
 from .support import Batch, Host, add, read_all
 from .support import settings as bookie_settings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 
 import pytest
+from tests.sim.disk import SimDisk, SimulatedCrash
 
 from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
-from sim.disk import SimDisk, SimulatedCrash
 
 from .support import INSTANCE, Batch, Host, add, read_all, sim_runtime
 from .support import settings as bookie_settings

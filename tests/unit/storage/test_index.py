@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sim.disk import SimDisk
+from tests.sim.store import SimStores
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import Place
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
 from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, ShardRow
-from sim.disk import SimDisk
-from sim.store import SimStores
 
 from .support import KEY
 

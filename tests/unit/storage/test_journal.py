@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.platter import Dirty, Fate
 
 from bkpy.errors import IdentityError
 from bkpy.storage.journal.format import (
@@ -19,8 +21,6 @@ from bkpy.storage.journal.format import (
 )
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.journal.replay import Damage, JournalReplay, cut, refuse
-from sim.disk import SimDisk, SimulatedCrash
-from sim.platter import Dirty, Fate
 
 from .support import SteppingClock, sim_runtime
 

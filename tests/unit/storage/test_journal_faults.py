@@ -11,9 +11,9 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sim.disk import SimDisk, SimulatedCrash
 
 from bkpy.errors import StorageFailedError
-from sim.disk import SimDisk, SimulatedCrash
 
 from .support import KEY, Batch, Host, add
 from .support import settings as bookie_settings

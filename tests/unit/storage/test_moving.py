@@ -7,9 +7,9 @@ import posixpath
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sim.disk import SimDisk, SimulatedCrash
 
 from bkpy.errors import IdentityError, StorageFailedError
-from sim.disk import SimDisk, SimulatedCrash
 
 from .support import KEY, Batch, Host, add, read_all
 from .support import settings as bookie_settings

@@ -324,7 +324,7 @@ async def test_a_ledger_row_that_vanished_puts_the_whole_directory_in_limbo() ->
 
 async def corrupt_row(host: Host, key: bytes, delete: bool = False) -> None:
     """Damage one row of the first index behind the storage's back."""
-    from sim.store import SimStores
+    from tests.sim.store import SimStores
 
     store = SimStores(host.disk).open(f"{host.settings.ledger_directories[0]}/index")
     with store.write() as txn:

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.sim.platter import Dirty, Fate
+
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
-from sim.platter import Dirty, Fate
 
 from .support import KEY, Batch, Host, add, read_all
 from .support import settings as bookie_settings
