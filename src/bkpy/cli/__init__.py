@@ -11,8 +11,6 @@ import os
 import signal
 import sys
 
-from bkpy.cli.statuses import INTERRUPTED
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         status = status_of(arguments)
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        status = 128 + signal.SIGINT
     sys.exit(status)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     """Ctrl-C while the program is being loaded: nothing has begun, so nothing has to be tidied up."""
-    os._exit(INTERRUPTED)
+    os._exit(128 + number)
 
 
 def _open_closed_streams() -> None:
