@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 WORKERS ?= 4
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged mutants check golden scenarios sim bench bench-memory bench-peers clean
+.PHONY: help demo test test-full test-privileged mutants check golden scenarios settings sim bench bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -23,6 +23,7 @@ help:
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
+	@echo "make settings   write the page of all settings anew"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
@@ -56,6 +57,9 @@ golden: $(VENV)/.dev
 
 scenarios: $(VENV)/.dev
 	$(BIN)/python -m tests.scenarios --write
+
+settings: $(VENV)/.dev
+	$(BIN)/python -m tests.settings_page --write
 
 SEED ?= 0
 SCENARIO ?= standard

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import ValidationError
+from tests import settings_page
 
 from bkpy.config.address import split_address
 from bkpy.config.bookie import BookieSettings
@@ -164,3 +165,7 @@ def test_client_settings() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         load().rack = "other"  # type: ignore[misc]
+
+
+def test_the_page_of_settings_is_current() -> None:
+    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page()

@@ -110,7 +110,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     multiple=True,
     metavar="NAME=VALUE",
     callback=given_settings,
-    help="A setting of the command's client, one of bkpy.config.client.ClientSettings; may be given several times.",
+    help="A setting of the command's client, an argument of bkpy.connect; may be given several times.",
 )
 def bkpy(debug: bool, client_settings: dict[str, Any]) -> None:
     """A replicated log store: append-only ledgers, durable on several machines."""
