@@ -43,3 +43,8 @@ def test_one_line_break_at_the_end_does_not_count(tmp_path: Path, content: bytes
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"can't be read: No such file or directory \[file .*none\]"):
         read_password(str(tmp_path / "none"))
+
+
+def test_what_never_ends_is_no_password() -> None:
+    with pytest.raises(ConfigError, match=r"over 65536 bytes .*\[file /dev/zero\]"):
+        read_password("/dev/zero")
