@@ -27,7 +27,7 @@ class LastAddConfirmed(NamedTuple):
     fenced: bool
 
 
-class LedgerView:
+class LedgerSnapshot:
     """Shared by what reads and what follows one ledger."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
