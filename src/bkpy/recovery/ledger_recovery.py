@@ -29,9 +29,10 @@ from bkpy.errors import (
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer, rebased
+from bkpy.protocol.lac_reply import parse_lac_reply
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
+from bkpy.protocol.records import RecordCodec, walk
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
@@ -204,22 +205,13 @@ class LedgerRecovery:
             ledger_id=self._ledger_id,
             timeout_s=self._settings.read_timeout_s,
         )
-        status = m.reply_status(reply.head)
-        # A bookie that can't tell what it had has fenced the ledger all the same.
-        if status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
-            raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=self._ledger_id, bookie=bookie_id)
-        if not m.decode_read_lac_reply(reply.head).fenced:
+        answer = parse_lac_reply(self._codec, reply, self._ledger_id, bookie_id)
+        # A bookie that can't tell what it had, or has it damaged, has fenced the ledger all the same: its entries are
+        # read one by one, and other copies are found.
+        if not answer.proven.fenced:
             raise CorruptDataError("the bookie did not fence the ledger", ledger_id=self._ledger_id, bookie=bookie_id)
-        confirmed = -1
-        try:
-            for header in walk(reply.body):
-                self._codec.check(reply.body, header.offset, header.end)
-                confirmed = max(confirmed, header.last_add_confirmed)
-                if header.entry_id == EXPLICIT_LAC_ENTRY:
-                    self._explicit = max(self._explicit, (header.last_add_confirmed, header.length))
-        except (CorruptDataError, DigestMismatchError):
-            pass  # its entries are read one by one, and other copies are found
-        return confirmed
+        self._explicit = max(self._explicit, answer.explicit)
+        return answer.proven.entry_id
 
     # --- reading forward --------------------------------------------------------------------------------------------
 

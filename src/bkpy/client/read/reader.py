@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from bkpy.client.arguments import check_first, check_last
 from bkpy.client.lifetime import OfThisProcess
 from bkpy.client.read.range_reader import RangeReader
-from bkpy.client.read.snapshot import LastAddConfirmed, LedgerSnapshot, proven
+from bkpy.client.read.snapshot import LedgerSnapshot
 from bkpy.client.read.tail import Tail
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, NoSuchEntryError
 from bkpy.protocol import messages as m
+from bkpy.protocol.lac_reply import proven_to_reader
 from bkpy.protocol.messages import Op
 from bkpy.protocol.quorum import covered
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Block, Entry
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.lac_reply import LastAddConfirmed
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime
@@ -146,7 +148,7 @@ class LedgerReader(OfThisProcess):
             reply = await self._pool.peer(bookie_id).call(
                 Op.READ_LAC, m.pack([0, self.ledger_id]), timeout_s=self._settings.read_timeout_s
             )
-            return index, proven(self._codec, reply, self.ledger_id, bookie_id)
+            return index, proven_to_reader(self._codec, reply, self.ledger_id, bookie_id)
         except BookKeeperError as e:
             return index, e
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bkpy.client.read.snapshot import LedgerSnapshot, proven
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
 from bkpy.protocol import messages as m
+from bkpy.protocol.lac_reply import proven_to_reader
 from bkpy.protocol.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
+    from bkpy.client.read.snapshot import LedgerSnapshot
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.protocol.records import RecordCodec
@@ -148,7 +149,7 @@ class Tail:
             op, timeout_s = Op.READ_LAC, settings.read_timeout_s
             head = m.pack([0, snapshot.ledger_id])
         reply = await self._pool.peer(bookie_id).call(op, head, timeout_s=timeout_s, long_poll=wait)
-        told = proven(self._codec, reply, snapshot.ledger_id, bookie_id)
+        told = proven_to_reader(self._codec, reply, snapshot.ledger_id, bookie_id)
         snapshot.advance(told)
         if told.fenced and bookie_id not in self._fenced:
             self._fenced.add(bookie_id)
