@@ -39,9 +39,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the lowest last add confirmed is taken",
         "acknowledged entries stay invisible",
-        "                self._view.advance(answer)\n",
-        "                if len(answered) == 1 or answer.entry_id < self._view.confirmed:\n"
-        "                    self._view.confirmed = answer.entry_id\n",
+        "                self._snapshot.advance(answer)\n",
+        "                if len(answered) == 1 or answer.entry_id < self._snapshot.confirmed:\n"
+        "                    self._snapshot.confirmed = answer.entry_id\n",
         (_LAC + "test_the_highest_answer_counts_once_the_ack_quorums_are_represented",),
     ),
     Mutant(
@@ -54,11 +54,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a last add confirmed is believed without its digest",
         "readers see entries that were never acknowledged",
-        """    for header in walk(reply.body):
-        codec.check(reply.body, header.offset, header.end)
-        if best""",
-        """    for header in walk(reply.body):
-        if best""",
+        """            codec.check(reply.body, header.offset, header.end)
+            confirmed =""",
+        """            confirmed =""",
         (_LAC + "test_a_damaged_last_add_confirmed_proves_nothing",),
     ),
     Mutant(
@@ -185,8 +183,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a read that is refused is tried again",
         "a bad request goes to every replica for as long as a read may take",
-        "return Answer(Kind.REFUSED, e.message)",
-        "return Answer(Kind.UNAVAILABLE, e.message)",
+        "return Miss(MissKind.REFUSED, e.message)",
+        "return Miss(MissKind.UNAVAILABLE, e.message)",
         (_STATUSES + "test_a_read_that_all_bookies_refuse_is_asked_of_each_once",),
     ),
     Mutant(

@@ -13,7 +13,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
 )
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
-from bkpy.protocol.closing import VERDICTS, Closer, Verdict, found
+from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, fresh_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,23 +69,23 @@ async def close_ledger(
             raise _deleted(ledger_id) from None
         except BookKeeperError as error:
             return doubted(NotDone(error), isinstance(outcome, Overtaken))
-        verdict = VERDICTS[closer, found(fresh, last_entry, length)]
-        if verdict is Verdict.CLOSED:
+        action = CLOSE_ACTIONS[closer, fresh_state(fresh, last_entry, length)]
+        if action is CloseAction.CLOSED:
             return Closed(fresh, version)
-        if verdict is not Verdict.TRY_AGAIN:
-            raise _too_late(verdict, fresh, last_entry)
+        if action is not CloseAction.TRY_AGAIN:
+            raise _too_late(action, fresh, last_entry)
         metadata = rebase(fresh)
     raise MetadataConflictError("the ledger's metadata kept changing", ledger_id=ledger_id)
 
 
-def _too_late(verdict: Verdict, fresh: LedgerMetadata, last_entry: int) -> BookKeeperError:
-    if verdict is Verdict.CLOSED_ELSEWHERE:
+def _too_late(action: CloseAction, fresh: LedgerMetadata, last_entry: int) -> BookKeeperError:
+    if action is CloseAction.CLOSED_ELSEWHERE:
         return LedgerClosedError(
             f"somebody else closed the ledger at entry {fresh.last_entry}; "
             f"this writer's last acknowledged entry is {last_entry}",
             ledger_id=fresh.ledger_id,
         )
-    if verdict is Verdict.FENCED:
+    if action is CloseAction.FENCED:
         return LedgerFencedError(
             "somebody else is recovering the ledger", ledger_id=fresh.ledger_id, outcome_unknown=False
         )

@@ -1,6 +1,6 @@
 """Acknowledgement tracking: when is a batch on its ack quorum, and how far is a ledger acknowledged.
 
-Events in and verdicts out, no I/O:
+Events in and outcomes out, no I/O:
 
 * `Batch`: consecutive appends of one ledger that share a write set; ids first_id, first_id + stride, ...
 * `Flight`: what one turn sends to one write set, batches of any number of ledgers in one frame. While all bookies
@@ -51,7 +51,7 @@ class Batch:
         self.done = False
 
 
-class Verdict(NamedTuple):
+class AckOutcome(NamedTuple):
     """What a reply or failure decided: batches now on their ack quorum, batches that this bookie does not take (others
     may), and batches that it refused for good (the ledger is fenced, or the key is wrong)."""
 
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     refused: Sequence[tuple[Batch, Status]] = _NONE
 
 
-NOTHING = Verdict()
+NOTHING = AckOutcome()
 
 
 class Flight:
@@ -93,28 +93,28 @@ class Flight:
         """Bits of the bookies that have accepted the batch, those after the ack quorum included."""
         return self._accepted if self._single is None else self._single[self.batches.index(batch)]
 
-    def reply(self, index: int, statuses: int | Sequence[int]) -> Verdict:
+    def reply(self, index: int, statuses: int | Sequence[int]) -> AckOutcome:
         """Bookie `index` answered with one status for all batches, or one for each."""
         if self._answered >> index & 1:
             return NOTHING
         self._answered |= 1 << index
         if statuses == Status.OK and self._single is None:
             self._accepted |= 1 << index
-            return Verdict(self.batches) if self._accepted.bit_count() == self.ack_quorum else NOTHING
+            return AckOutcome(self.batches) if self._accepted.bit_count() == self.ack_quorum else NOTHING
         if isinstance(statuses, int):
             if statuses not in _FATAL and statuses != Status.OK:
-                return Verdict(failed=self.batches)
+                return AckOutcome(failed=self.batches)
             statuses = [statuses] * len(self.batches)
         return self._reply_each(index, statuses)
 
-    def fail(self, index: int) -> Verdict:
+    def fail(self, index: int) -> AckOutcome:
         """Bookie `index` will not answer: unreachable, timed out, or failing as a whole."""
         if self._answered >> index & 1:
             return NOTHING
         self._answered |= 1 << index
-        return Verdict(failed=self.batches)
+        return AckOutcome(failed=self.batches)
 
-    def _reply_each(self, index: int, statuses: Sequence[int]) -> Verdict:
+    def _reply_each(self, index: int, statuses: Sequence[int]) -> AckOutcome:
         if self._single is None:
             self._single = [self._accepted] * len(self.batches)
         completed, failed, refused = [], [], []
@@ -127,7 +127,7 @@ class Flight:
                 refused.append((batch, Status(status)))
             else:
                 failed.append(batch)
-        return Verdict(completed, failed, refused)
+        return AckOutcome(completed, failed, refused)
 
 
 class Reopened:

@@ -21,7 +21,7 @@ class Closer(enum.Enum):
     RECOVERY = "a recovery"
 
 
-class Found(enum.Enum):
+class FreshState(enum.Enum):
     """The fresh metadata, against the end that was to be written."""
 
     OPEN = "open"
@@ -30,7 +30,9 @@ class Found(enum.Enum):
     OTHER_END = "closed elsewhere"
 
 
-class Verdict(enum.Enum):
+class CloseAction(enum.Enum):
+    """What whoever wanted to close the ledger has to do."""
+
     TRY_AGAIN = "write the end into the fresh value"
     CLOSED = "it is closed as it should be"
     FENCED = "somebody is recovering it"
@@ -38,25 +40,25 @@ class Verdict(enum.Enum):
     IMPOSSIBLE = "a ledger in recovery never becomes open again"
 
 
-VERDICTS: Final[Mapping[tuple[Closer, Found], Verdict]] = {
-    (Closer.WRITER, Found.OPEN): Verdict.TRY_AGAIN,
-    (Closer.WRITER, Found.IN_RECOVERY): Verdict.FENCED,
-    (Closer.WRITER, Found.SAME_END): Verdict.CLOSED,
-    (Closer.WRITER, Found.OTHER_END): Verdict.CLOSED_ELSEWHERE,
-    (Closer.RECOVERY, Found.OPEN): Verdict.IMPOSSIBLE,
-    (Closer.RECOVERY, Found.IN_RECOVERY): Verdict.TRY_AGAIN,
+CLOSE_ACTIONS: Final[Mapping[tuple[Closer, FreshState], CloseAction]] = {
+    (Closer.WRITER, FreshState.OPEN): CloseAction.TRY_AGAIN,
+    (Closer.WRITER, FreshState.IN_RECOVERY): CloseAction.FENCED,
+    (Closer.WRITER, FreshState.SAME_END): CloseAction.CLOSED,
+    (Closer.WRITER, FreshState.OTHER_END): CloseAction.CLOSED_ELSEWHERE,
+    (Closer.RECOVERY, FreshState.OPEN): CloseAction.IMPOSSIBLE,
+    (Closer.RECOVERY, FreshState.IN_RECOVERY): CloseAction.TRY_AGAIN,
     # The first of several recoveries wins, and where it saw the end is the end for all of them.
-    (Closer.RECOVERY, Found.SAME_END): Verdict.CLOSED,
-    (Closer.RECOVERY, Found.OTHER_END): Verdict.CLOSED,
+    (Closer.RECOVERY, FreshState.SAME_END): CloseAction.CLOSED,
+    (Closer.RECOVERY, FreshState.OTHER_END): CloseAction.CLOSED,
 }
 
 
-def found(fresh: LedgerMetadata, last_entry: int, length: int) -> Found:
+def fresh_state(fresh: LedgerMetadata, last_entry: int, length: int) -> FreshState:
     if fresh.state is LedgerState.OPEN:
-        return Found.OPEN
+        return FreshState.OPEN
     if fresh.state is LedgerState.IN_RECOVERY:
-        return Found.IN_RECOVERY
-    return Found.SAME_END if (fresh.last_entry, fresh.length) == (last_entry, length) else Found.OTHER_END
+        return FreshState.IN_RECOVERY
+    return FreshState.SAME_END if (fresh.last_entry, fresh.length) == (last_entry, length) else FreshState.OTHER_END
 
 
 def rebased(fresh: LedgerMetadata, original: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:

@@ -11,7 +11,7 @@ import enum
 from typing import Final, NamedTuple
 
 
-class Found(enum.Enum):
+class AtBreak(enum.Enum):
     """What is at the place where the next frame should begin."""
 
     BLANK = "nothing of this file"  # neither magic nor nonce: stale bytes, zeros, or the end of the file
@@ -27,7 +27,9 @@ class NextFile(enum.Enum):
     AHEAD = "ahead"  # its header carries others, or can't be read although later frames are in the file
 
 
-class Verdict(enum.Enum):
+class BreakAction(enum.Enum):
+    """What is to be done about a break."""
+
     END_OF_FILE = "end of file"  # go on with the next file
     END_OF_JOURNAL = "end of journal"
     TORN = "torn"  # never acknowledged: cut it, keep a copy
@@ -37,7 +39,7 @@ class Verdict(enum.Enum):
 class Break(NamedTuple):
     """Everything that the decision depends on."""
 
-    found: Found
+    found: AtBreak
     later_in_file: bool  # a valid frame header with a later sequence, further on in the same file
     next_file: NextFile
     clean_stop: bool  # the last frame before the break says that the journal was ended in order
@@ -49,11 +51,11 @@ ANY: Final = None
 class Row(NamedTuple):
     """A row of the table; `ANY` matches everything, a set its members."""
 
-    found: frozenset[Found] | None
+    found: frozenset[AtBreak] | None
     later_in_file: bool | None
     next_file: NextFile | None
     clean_stop: bool | None
-    verdict: Verdict
+    action: BreakAction
 
     def matches(self, at: Break) -> bool:
         return (
@@ -64,21 +66,21 @@ class Row(NamedTuple):
         )
 
 
-_BLANK: Final = frozenset({Found.BLANK})
-_BROKEN: Final = frozenset({Found.BROKEN})
-_MISSING: Final = frozenset({Found.MISSING})
+_BLANK: Final = frozenset({AtBreak.BLANK})
+_BROKEN: Final = frozenset({AtBreak.BROKEN})
+_MISSING: Final = frozenset({AtBreak.MISSING})
 
 TABLE: Final = (
-    Row(ANY, True, ANY, ANY, Verdict.DAMAGED),
-    Row(ANY, False, NextFile.AHEAD, ANY, Verdict.DAMAGED),
-    Row(ANY, False, NextFile.CONTINUES, ANY, Verdict.END_OF_FILE),
-    Row(_MISSING, False, NextFile.NONE, ANY, Verdict.DAMAGED),
-    Row(_BLANK, False, NextFile.NONE, ANY, Verdict.END_OF_JOURNAL),
-    Row(_BROKEN, False, NextFile.NONE, True, Verdict.DAMAGED),
-    Row(_BROKEN, False, NextFile.NONE, False, Verdict.TORN),
+    Row(ANY, True, ANY, ANY, BreakAction.DAMAGED),
+    Row(ANY, False, NextFile.AHEAD, ANY, BreakAction.DAMAGED),
+    Row(ANY, False, NextFile.CONTINUES, ANY, BreakAction.END_OF_FILE),
+    Row(_MISSING, False, NextFile.NONE, ANY, BreakAction.DAMAGED),
+    Row(_BLANK, False, NextFile.NONE, ANY, BreakAction.END_OF_JOURNAL),
+    Row(_BROKEN, False, NextFile.NONE, True, BreakAction.DAMAGED),
+    Row(_BROKEN, False, NextFile.NONE, False, BreakAction.TORN),
 )
 
 
-def decide(at: Break) -> Verdict:
+def decide(at: Break) -> BreakAction:
     """What the break means. Total."""
-    return next(row.verdict for row in TABLE if row.matches(at))
+    return next(row.action for row in TABLE if row.matches(at))

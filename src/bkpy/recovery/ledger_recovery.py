@@ -29,11 +29,12 @@ from bkpy.errors import (
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer, rebased
+from bkpy.protocol.lac_reply import parse_lac_reply
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
+from bkpy.protocol.records import RecordCodec, walk
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
-from bkpy.recovery.write_back import Run, WriteBack
+from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 class _Fetched(NamedTuple):
     """The entries that a range was found to have, in order, up to `last`, and whether the ledger ends behind them."""
 
-    runs: list[Run]
+    entries: list[RecoveredEntry]
     last: int
     ends: bool
 
@@ -86,7 +87,7 @@ class LedgerRecovery:
         self._ledger_id = metadata.ledger_id
         self._answers: dict[str, str] = {}  # the last of each bookie, for the error
         self._record_bytes = 0.0  # average seen
-        self._turn = runtime.rng.randrange(1 << 16)
+        self._rotation = runtime.rng.randrange(1 << 16)
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
     async def run(self) -> LedgerMetadata:
@@ -204,34 +205,25 @@ class LedgerRecovery:
             ledger_id=self._ledger_id,
             timeout_s=self._settings.read_timeout_s,
         )
-        status = m.reply_status(reply.head)
-        # A bookie that can't tell what it had has fenced the ledger all the same.
-        if status not in (Status.OK, Status.NO_SUCH_LEDGER, Status.UNKNOWN):
-            raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=self._ledger_id, bookie=bookie_id)
-        if not m.decode_read_lac_reply(reply.head).fenced:
+        answer = parse_lac_reply(self._codec, reply, self._ledger_id, bookie_id)
+        # A bookie that can't tell what it had, or has it damaged, has fenced the ledger all the same: its entries are
+        # read one by one, and other copies are found.
+        if not answer.proven.fenced:
             raise CorruptDataError("the bookie did not fence the ledger", ledger_id=self._ledger_id, bookie=bookie_id)
-        confirmed = -1
-        try:
-            for header in walk(reply.body):
-                self._codec.check(reply.body, header.offset, header.end)
-                confirmed = max(confirmed, header.last_add_confirmed)
-                if header.entry_id == EXPLICIT_LAC_ENTRY:
-                    self._explicit = max(self._explicit, (header.last_add_confirmed, header.length))
-        except (CorruptDataError, DigestMismatchError):
-            pass  # its entries are read one by one, and other copies are found
-        return confirmed
+        self._explicit = max(self._explicit, answer.explicit)
+        return answer.proven.entry_id
 
     # --- reading forward --------------------------------------------------------------------------------------------
 
     async def _copy(self, write_back: WriteBack) -> None:
         """Find all entries behind last add confirmed, and put each on its ack quorum again."""
         async with aclosing(self._forward(write_back.last_entry + 1)) as fetched:
-            async for runs in fetched:
-                for run in runs:
-                    await write_back.add(run)
+            async for entries in fetched:
+                for entry in entries:
+                    await write_back.add(entry)
         await write_back.finish()
 
-    async def _forward(self, first: int) -> AsyncGenerator[list[Run], None]:
+    async def _forward(self, first: int) -> AsyncGenerator[list[RecoveredEntry], None]:
         """The entries from `first` to the end of the ledger, range by range, several being read at once."""
         in_flight: deque[tuple[asyncio.Task[_Fetched], int]] = deque()
         following = first
@@ -245,7 +237,7 @@ class LedgerRecovery:
                 await asyncio.wait([in_flight[0][0]])
                 task, last = in_flight.popleft()
                 fetched = task.result()
-                yield fetched.runs
+                yield fetched.entries
                 if fetched.ends:
                     return
                 if fetched.last < last:  # larger entries than expected: the rest is still to be asked for
@@ -276,15 +268,15 @@ class LedgerRecovery:
         bookies = metadata.fragment_of(first).bookies
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         forward = Forward(first, last, size, quorum, metadata.ack_quorum)
-        records: dict[int, Run] = {}
-        self._turn += 1
-        offset = self._turn
+        records: dict[int, RecoveredEntry] = {}
+        self._rotation += 1
+        offset = self._rotation
         # Of a striped ledger, every Qw-th bookie, asked together, have all entries.
         wanted = {(offset + k) % size for k in range(0, size, quorum)}
-        asked: dict[asyncio.Task[tuple[Reply, dict[int, Run]]], int] = {}
+        asked: dict[asyncio.Task[tuple[Reply, dict[int, RecoveredEntry]]], int] = {}
         held = 0
         try:
-            while (verdict := forward.decide()) is Fate.OPEN:
+            while (fate := forward.decide()) is Fate.OPEN:
                 if held > self._settings.recovery_range_bytes_max and forward.next > first:
                     break  # enough for once
                 members = forward.members(forward.next)
@@ -312,7 +304,7 @@ class LedgerRecovery:
                     try:
                         reply, found = task.result()
                         records.update(found)
-                        held += sum(len(run.record) for run in found.values())
+                        held += sum(len(entry.record) for entry in found.values())
                         forward.answer(index, reply)
                         self._answers[bookies[index]] = f"entries {reply.first} to {reply.examined_to} answered"
                     except UnauthorizedError:
@@ -323,16 +315,16 @@ class LedgerRecovery:
         finally:
             for task in asked:
                 task.cancel()
-        if verdict is Fate.UNDECIDABLE:
+        if fate is Fate.UNDECIDABLE:
             for index in forward.members(forward.next):
                 word = forward.word(index, forward.next)
                 if not forward.is_failed(index):
                     self._answers[bookies[index]] = f"{word.value}"
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
-        runs = [records[i] for i in range(first, forward.next)]
-        return _Fetched(runs, forward.next - 1, verdict is Fate.MISSING)
+        entries = [records[i] for i in range(first, forward.next)]
+        return _Fetched(entries, forward.next - 1, fate is Fate.MISSING)
 
-    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> tuple[Reply, dict[int, Run]]:
+    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> tuple[Reply, dict[int, RecoveredEntry]]:
         """What one bookie says of first..last, and the verified records it returned."""
         head = m.pack([flags, self._ledger_id, first, last, self._settings.read_bytes])
         reply = await self._pool.peer(bookie_id).call_as_owner(
@@ -344,7 +336,7 @@ class LedgerRecovery:
         answer = m.decode_read_reply(reply.head)
         if answer.examined_to < first:
             raise CorruptDataError("the bookie has examined nothing", ledger_id=self._ledger_id, bookie=bookie_id)
-        found: dict[int, Run] = {}
+        found: dict[int, RecoveredEntry] = {}
         unknown = list(answer.unknown)
         view = reply.body
         try:
@@ -356,7 +348,9 @@ class LedgerRecovery:
                     # intact is denied by it.
                     unknown.append((first, last))
                     continue
-                found[header.entry_id] = Run(header.entry_id, view[header.offset : header.end], header.length)
+                found[header.entry_id] = RecoveredEntry(
+                    header.entry_id, view[header.offset : header.end], header.length
+                )
         except CorruptDataError:
             unknown.append((first, last))
         if found:
@@ -370,9 +364,9 @@ class LedgerRecovery:
         if self._explicit[0] == last:
             return self._explicit[1]
         fetched = await self._fetch(last, last, flags=0)
-        if not fetched.runs:
+        if not fetched.entries:
             raise self._undecided("the last acknowledged entry is on none of its bookies", last)
-        return fetched.runs[0].length
+        return fetched.entries[0].length
 
 
 def _ignore(error: BaseException) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-class Run(NamedTuple):
+class RecoveredEntry(NamedTuple):
     """One verified entry: its record as it is stored, and the ledger's length up to and including it."""
 
     entry_id: int
@@ -39,9 +39,9 @@ class WriteBack(Replicator):
         super().__init__(metadata, confirmed=confirmed, flags=int(Flags.RECOVERY), **parts)
         self.length: int | None = None  # up to the last entry that was added; None if none was
         self._next_id = confirmed + 1
-        self._run: list[Run] = []
+        self._run: list[RecoveredEntry] = []
         self._run_bytes = 0
-        self._unsent: list[list[Run]] = []
+        self._unsent: list[list[RecoveredEntry]] = []
         self._pending_bytes: deque[tuple[int, int]] = deque()  # (last id, bytes) of what was handed over
         self._moved = asyncio.Event()
 
@@ -54,7 +54,7 @@ class WriteBack(Replicator):
     def last_entry(self) -> int:
         return self._confirmed
 
-    async def add(self, run: Run) -> None:
+    async def add(self, run: RecoveredEntry) -> None:
         """The next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
         assert run.entry_id == self._next_id, f"entry {run.entry_id} where {self._next_id} is next"
         if self._run_bytes + len(run.record) > self._batch_bytes_max:

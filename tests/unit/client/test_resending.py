@@ -14,7 +14,7 @@ import bkpy
 from bkpy.client.write.replication import Replicator
 from bkpy.protocol.acks import Batch
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.recovery.write_back import Run, WriteBack
+from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -128,11 +128,11 @@ async def test_two_recoveries_of_one_ledger_send_their_own_batches(five: InProce
     short.abandon()
 
 
-def runs(ledger_id: int, count: int) -> list[Run]:
+def runs(ledger_id: int, count: int) -> list[RecoveredEntry]:
     parts: list[Any] = []
     RecordCodec(ledger_id).encode_run(parts, [payload(i) for i in range(count)], 0, -1, 0)
     view = memoryview(b"".join(parts))
-    return [Run(header.entry_id, view[header.offset : header.end], header.length) for header in walk(view)]
+    return [RecoveredEntry(header.entry_id, view[header.offset : header.end], header.length) for header in walk(view)]
 
 
 @pytest.mark.scenario(24)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
 
 from bkpy.protocol.acks import Batch, Flight, LedgerAcks, Reopened
-from bkpy.protocol.closing import VERDICTS, Closer, Verdict, found, rebased
+from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, fresh_state, rebased
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Conflict, Reaction, endangered, members_of, on_conflict
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
@@ -283,8 +283,8 @@ class Writer(Replicator):
             self._close()
         elif outcome is None:
             fresh, self.version = self.world.value, self.world.version
-            verdict = VERDICTS[Closer.WRITER, found(fresh, self.confirmed, self.confirmed + 1)]
-            if verdict is Verdict.TRY_AGAIN:
+            action = CLOSE_ACTIONS[Closer.WRITER, fresh_state(fresh, self.confirmed, self.confirmed + 1)]
+            if action is CloseAction.TRY_AGAIN:
                 self.value = fresh
                 self._close()
 
@@ -446,12 +446,12 @@ class Recovery:
         elif outcome is None:
             assert self.last_entry is not None
             fresh, self.version = self.world.value, self.world.version
-            verdict = VERDICTS[Closer.RECOVERY, found(fresh, self.last_entry, self.last_entry + 1)]
-            if verdict is Verdict.TRY_AGAIN:
+            action = CLOSE_ACTIONS[Closer.RECOVERY, fresh_state(fresh, self.last_entry, self.last_entry + 1)]
+            if action is CloseAction.TRY_AGAIN:
                 self._close(rebased(fresh, self.value, self.ours))
-            elif verdict is Verdict.CLOSED:
+            elif action is CloseAction.CLOSED:
                 self.over = True
             else:
-                raise BrokenPromiseError(verdict.value)
+                raise BrokenPromiseError(action.value)
         else:
             self.over = True

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bkpy.protocol.closing import VERDICTS, Closer, Found, Verdict, found
+from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, FreshState, fresh_state
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 OPEN = LedgerMetadata(
@@ -21,67 +21,67 @@ OPEN = LedgerMetadata(
 )
 
 
-def verdict(closer: Closer, fresh: LedgerMetadata) -> Verdict:
+def action(closer: Closer, fresh: LedgerMetadata) -> CloseAction:
     """On somebody who meant to close the ledger at entry 9 with 100 bytes."""
-    return VERDICTS[closer, found(fresh, 9, 100)]
+    return CLOSE_ACTIONS[closer, fresh_state(fresh, 9, 100)]
 
 
 def test_the_table_is_total() -> None:
-    assert set(VERDICTS) == set(itertools.product(Closer, Found))
-    assert set(VERDICTS.values()) == set(Verdict)
+    assert set(CLOSE_ACTIONS) == set(itertools.product(Closer, FreshState))
+    assert set(CLOSE_ACTIONS.values()) == set(CloseAction)
 
 
 @pytest.mark.parametrize(
     ("fresh", "expected"),
     [
-        (OPEN, Found.OPEN),
-        (OPEN.in_recovery(), Found.IN_RECOVERY),
-        (OPEN.closed(9, 100), Found.SAME_END),
-        (OPEN.in_recovery().closed(9, 100), Found.SAME_END),
-        (OPEN.closed(8, 100), Found.OTHER_END),
-        (OPEN.closed(10, 100), Found.OTHER_END),
-        (OPEN.closed(9, 99), Found.OTHER_END),
-        (OPEN.closed(-1, 0), Found.OTHER_END),
+        (OPEN, FreshState.OPEN),
+        (OPEN.in_recovery(), FreshState.IN_RECOVERY),
+        (OPEN.closed(9, 100), FreshState.SAME_END),
+        (OPEN.in_recovery().closed(9, 100), FreshState.SAME_END),
+        (OPEN.closed(8, 100), FreshState.OTHER_END),
+        (OPEN.closed(10, 100), FreshState.OTHER_END),
+        (OPEN.closed(9, 99), FreshState.OTHER_END),
+        (OPEN.closed(-1, 0), FreshState.OTHER_END),
     ],
 )
-def test_what_is_found(fresh: LedgerMetadata, expected: Found) -> None:
-    assert found(fresh, 9, 100) is expected
+def test_what_is_found(fresh: LedgerMetadata, expected: FreshState) -> None:
+    assert fresh_state(fresh, 9, 100) is expected
 
 
 def test_an_empty_ledger_can_have_the_same_end_too() -> None:
-    assert found(OPEN.closed(-1, 0), -1, 0) is Found.SAME_END
+    assert fresh_state(OPEN.closed(-1, 0), -1, 0) is FreshState.SAME_END
 
 
 @pytest.mark.scenario(33)
 def test_a_writer_tries_again_after_a_change_that_left_the_ledger_open() -> None:
-    assert verdict(Closer.WRITER, OPEN.replace_bookie(0, 0, "b4")) is Verdict.TRY_AGAIN
+    assert action(Closer.WRITER, OPEN.replace_bookie(0, 0, "b4")) is CloseAction.TRY_AGAIN
 
 
 @pytest.mark.scenario(16)
 def test_a_writer_never_closes_a_ledger_that_is_being_recovered() -> None:
-    assert verdict(Closer.WRITER, OPEN.in_recovery()) is Verdict.FENCED
+    assert action(Closer.WRITER, OPEN.in_recovery()) is CloseAction.FENCED
 
 
 @pytest.mark.scenario(33)
 def test_a_writer_whose_ledger_was_closed_just_there_has_closed_it() -> None:
-    assert verdict(Closer.WRITER, OPEN.closed(9, 100)) is Verdict.CLOSED
+    assert action(Closer.WRITER, OPEN.closed(9, 100)) is CloseAction.CLOSED
 
 
 @pytest.mark.scenario(33)
 @pytest.mark.parametrize(("last_entry", "length"), [(8, 90), (10, 110), (9, 99), (-1, 0)])
 def test_a_writer_whose_ledger_was_closed_elsewhere_is_told(last_entry: int, length: int) -> None:
-    assert verdict(Closer.WRITER, OPEN.closed(last_entry, length)) is Verdict.CLOSED_ELSEWHERE
+    assert action(Closer.WRITER, OPEN.closed(last_entry, length)) is CloseAction.CLOSED_ELSEWHERE
 
 
 @pytest.mark.scenario(14)
 @pytest.mark.parametrize(("last_entry", "length"), [(9, 100), (8, 90), (10, 110), (-1, 0)])
 def test_the_first_of_several_recoveries_wins_whatever_it_saw(last_entry: int, length: int) -> None:
-    assert verdict(Closer.RECOVERY, OPEN.in_recovery().closed(last_entry, length)) is Verdict.CLOSED
+    assert action(Closer.RECOVERY, OPEN.in_recovery().closed(last_entry, length)) is CloseAction.CLOSED
 
 
 def test_a_recovery_tries_again_after_copies_were_moved() -> None:
-    assert verdict(Closer.RECOVERY, OPEN.in_recovery().replace_bookie(0, 0, "b4")) is Verdict.TRY_AGAIN
+    assert action(Closer.RECOVERY, OPEN.in_recovery().replace_bookie(0, 0, "b4")) is CloseAction.TRY_AGAIN
 
 
 def test_a_ledger_in_recovery_that_is_open_again_is_a_contradiction() -> None:
-    assert verdict(Closer.RECOVERY, OPEN) is Verdict.IMPOSSIBLE
+    assert action(Closer.RECOVERY, OPEN) is CloseAction.IMPOSSIBLE

@@ -178,8 +178,8 @@ def _interleaved(
         groups.setdefault(domains[0](bookies[bookie_id]), []).append(bookie_id)
     rows = sorted((_interleaved(bookies, group, domains[1:]) for group in groups.values()), key=len, reverse=True)
     rounds: list[list[str]] = [[] for _ in rows[0]]
-    for turn, bookie_id in enumerate(chain(*rows)):
-        rounds[turn % len(rounds)].append(bookie_id)
+    for index, bookie_id in enumerate(chain(*rows)):
+        rounds[index % len(rounds)].append(bookie_id)
     return tuple(chain(*rounds))
 
 

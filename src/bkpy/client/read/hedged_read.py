@@ -2,7 +2,7 @@
 
 The next replica is asked when one has failed, and also when one is late: then whoever answers first wins, and the
 others are given up. Invariants: no replica is asked twice; what each one said that gave no good answer is in the
-result; nothing is left behind, however the race ends.
+result; nothing is left behind, however the read ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from bkpy.client.read.outcome import Answer, Kind
+from bkpy.client.read.missing_entry import Miss, MissKind
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -37,7 +37,7 @@ class Outcome(NamedTuple, Generic[T]):
     """The good answer, or None and what each replica said instead."""
 
     good: T | None
-    answers: dict[str, Answer]
+    answers: dict[str, Miss]
 
 
 class _Asked(NamedTuple):
@@ -45,8 +45,8 @@ class _Asked(NamedTuple):
     at: float
 
 
-class Race(Generic[T]):
-    """Asks `head` (a READ) of the bookies in `order`. `judge` turns a reply into the good answer or a kind of bad one.
+class HedgedRead(Generic[T]):
+    """Asks `head` (a READ) of the bookies in `order`. `judge` makes of a reply the good answer, or why it is none.
 
     A bookie has `timeout_s` to answer.
     """
@@ -58,7 +58,7 @@ class Race(Generic[T]):
         *,
         order: Sequence[str],
         head: bytes,
-        judge: Callable[[wire.Frame, str], T | Kind],
+        judge: Callable[[wire.Frame, str], T | MissKind],
         timeout_s: float,
     ) -> None:
         self._pool = pool
@@ -69,7 +69,7 @@ class Race(Generic[T]):
         self._timeout_s = timeout_s
         self._asked: dict[asyncio.Future[wire.Frame], _Asked] = {}  # in the order of asking
         self._ask_at = 0.0  # when the next replica is asked, though one may still answer
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, Miss] = {}
 
     async def run(self) -> Outcome[T]:
         """Raises nothing but `ClientClosedError`, and what isn't an error of a bookie."""
@@ -116,10 +116,10 @@ class Race(Generic[T]):
         if not future.done():
             future.cancel()
             peer.mark_slow()
-            self._answers[peer.bookie_id] = Answer(Kind.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
+            self._answers[peer.bookie_id] = Miss(MissKind.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
             return None
         answer = self._answer(future, peer.bookie_id)
-        if isinstance(answer, Answer):
+        if isinstance(answer, Miss):
             self._answers[peer.bookie_id] = answer
             return None
         latency = self._pool.latency
@@ -131,15 +131,15 @@ class Race(Generic[T]):
                 other.mark_slow()
         return answer
 
-    def _answer(self, future: asyncio.Future[wire.Frame], bookie_id: str) -> T | Answer:
+    def _answer(self, future: asyncio.Future[wire.Frame], bookie_id: str) -> T | Miss:
         try:
             judged = self._judge(future.result(), bookie_id)
         except ClientClosedError:
             raise
         except (BookieUnavailableError, MetadataUnavailableError, TooManyRequestsError) as e:
-            return Answer(Kind.UNAVAILABLE, e.message)
+            return Miss(MissKind.UNAVAILABLE, e.message)
         except ProtocolError as e:
-            return Answer(Kind.REFUSED, e.message)  # asked again, it would say the same
+            return Miss(MissKind.REFUSED, e.message)  # asked again, it would say the same
         except BookKeeperError as e:
-            return Answer(Kind.UNKNOWN, e.message)
-        return Answer(judged, judged.value) if isinstance(judged, Kind) else judged
+            return Miss(MissKind.UNKNOWN, e.message)
+        return Miss(judged, judged.value) if isinstance(judged, MissKind) else judged

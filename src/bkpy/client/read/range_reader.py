@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bkpy.client.read.block import Block
-from bkpy.client.read.hedged_read import Outcome, Race
-from bkpy.client.read.outcome import Answer, Kind, verdict
+from bkpy.client.read.hedged_read import HedgedRead, Outcome
+from bkpy.client.read.missing_entry import Miss, MissKind, missing_entry_error
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from bkpy.client.bookies.pool import BookiePool
-    from bkpy.client.read.snapshot import LedgerView
+    from bkpy.client.read.snapshot import LedgerSnapshot
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.runtime.interfaces import Runtime
 
 
-class Fetcher:
+class RangeReader:
     """Fetches entries of one ledger, whatever the caller asks for: it knows no last add confirmed."""
 
     def __init__(
         self,
-        view: LedgerView,
+        snapshot: LedgerSnapshot,
         *,
         codec: RecordCodec,
         catalog: LedgerCatalog,
@@ -50,19 +50,19 @@ class Fetcher:
         settings: ClientSettings,
         runtime: Runtime,
     ) -> None:
-        self._view = view
+        self._snapshot = snapshot
         self._codec = codec
         self._catalog = catalog
         self._pool = pool
         self._settings = settings
         self._runtime = runtime
-        self._turn = runtime.rng.randrange(1 << 16)  # spreads the reads of many readers over the bookies
+        self._rotation = runtime.rng.randrange(1 << 16)  # spreads the reads of many readers over the bookies
         self._record_bytes = 0.0  # average seen
 
     # --- ranges -----------------------------------------------------------------------------------------------------
 
     async def blocks(self, first: int, last: int) -> AsyncGenerator[Block, None]:
-        """Entries first..last in order. Raises what `verdict` says of the first that can't be had."""
+        """Entries first..last in order. Raises the `missing_entry_error` of the first that can't be had."""
         in_flight: deque[tuple[asyncio.Task[Block], int]] = deque()
         next_first = first
         try:
@@ -85,14 +85,14 @@ class Fetcher:
     def _begin(self, first: int, last: int) -> asyncio.Task[Block]:
         return self._runtime.spawn(
             self._range(first, last),
-            name=f"read of ledger {self._view.ledger_id}, entries {first} to {last}",
+            name=f"read of ledger {self._snapshot.ledger_id}, entries {first} to {last}",
             on_death=_ignore,  # the error is raised where the range is awaited
         )
 
     def _size_known(self) -> bool:
-        view = self._view
-        if not self._record_bytes and view.closed and view.confirmed >= 0:
-            self._record_bytes = view.length / (view.confirmed + 1) + HEADER_BYTES + self._codec.mac_bytes
+        snapshot = self._snapshot
+        if not self._record_bytes and snapshot.closed and snapshot.confirmed >= 0:
+            self._record_bytes = snapshot.length / (snapshot.confirmed + 1) + HEADER_BYTES + self._codec.mac_bytes
         return self._record_bytes > 0
 
     def _range_entries(self) -> int:
@@ -102,7 +102,7 @@ class Fetcher:
 
     async def _range(self, first: int, last: int) -> Block:
         """What one reply holds of first..last, at least `first`, from whoever has it."""
-        metadata = self._view.metadata
+        metadata = self._snapshot.metadata
         if metadata.ensemble_size == metadata.write_quorum:
             block = await self._fail_over(first, last)
         else:
@@ -112,20 +112,20 @@ class Fetcher:
 
     def _fragment(self, entry_id: int) -> tuple[Fragment, int]:
         """The fragment that holds the entry, and its last entry."""
-        fragments = self._view.metadata.fragments
+        fragments = self._snapshot.metadata.fragments
         for fragment, following in pairwise(fragments):
             if entry_id < following.first_entry:
                 return fragment, following.first_entry - 1
         return fragments[-1], ENTRY_ID_MAX
 
     def _head(self, first: int, last: int) -> bytes:
-        return m.pack([0, self._view.ledger_id, first, last, self._settings.read_bytes])
+        return m.pack([0, self._snapshot.ledger_id, first, last, self._settings.read_bytes])
 
     def _reply(self, frame: wire.Frame, bookie_id: str) -> m.ReadReply:
         status = m.reply_status(frame.head)
         if status != Status.OK:
             message = m.decode_error(frame.head).message
-            raise m.error_of(status, message, ledger_id=self._view.ledger_id, bookie=bookie_id)
+            raise m.error_of(status, message, ledger_id=self._snapshot.ledger_id, bookie=bookie_id)
         return m.decode_read_reply(frame.head)
 
     # --- from one replica -------------------------------------------------------------------------------------------
@@ -140,14 +140,14 @@ class Fetcher:
         deadline = now() + self._settings.read_timeout_s
         refresh: asyncio.Task[BookKeeperError | None] | None = None
         order = members = self._order(first)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, Miss] = {}
         try:
             while True:
-                outcome = await self._race(order, first, last)
+                outcome = await self._read_hedged(order, first, last)
                 if outcome.good is not None:
                     return outcome.good
                 answers |= outcome.answers
-                unreached = [i for i in members if answers[i].kind is Kind.UNAVAILABLE]
+                unreached = [i for i in members if answers[i].kind is MissKind.UNAVAILABLE]
                 final = not unreached or now() >= deadline
                 failure = None
                 if not unreached:
@@ -155,7 +155,7 @@ class Fetcher:
                 else:
                     if refresh is None:  # beside the next rounds: a store that is away must not hold them up
                         refresh = self._runtime.spawn(
-                            self._refresh(), name=f"metadata of ledger {self._view.ledger_id}", on_death=_ignore
+                            self._refresh(), name=f"metadata of ledger {self._snapshot.ledger_id}", on_death=_ignore
                         )
                     if final:
                         failure = await refresh
@@ -164,7 +164,7 @@ class Fetcher:
                     answers = {}
                     continue
                 if final:
-                    raise verdict(self._view.ledger_id, first, answers, failure)
+                    raise missing_entry_error(self._snapshot.ledger_id, first, answers, failure)
                 await asyncio.sleep(self._settings.read_retry_pause_s)
                 order = unreached
         finally:
@@ -174,19 +174,19 @@ class Fetcher:
     async def _refresh(self) -> BookKeeperError | None:
         """Read the metadata again; the error if that failed."""
         try:
-            await self._view.refresh(self._catalog, fresh=True)
+            await self._snapshot.refresh(self._catalog, fresh=True)
         except BookKeeperError as e:
             return e
         return None
 
     def _order(self, entry_id: int) -> list[str]:
         """The bookies of the entry's write set, those that were slow lately last."""
-        metadata = self._view.metadata
+        metadata = self._snapshot.metadata
         bookies = self._fragment(entry_id)[0].bookies
         members = sorted(write_set(entry_id, metadata.ensemble_size, metadata.write_quorum))
-        # Rotated by the turn alone, so that all get their share.
-        self._turn += 1
-        start = self._turn % len(members)
+        # Rotated by the count of reads alone, so that all get their share.
+        self._rotation += 1
+        start = self._rotation % len(members)
         order = [bookies[i] for i in members[start:] + members[:start]]
         order.sort(key=self._slow)
         return order
@@ -194,27 +194,27 @@ class Fetcher:
     def _slow(self, bookie_id: str) -> bool:
         return self._pool.peer(bookie_id).slow_until > self._runtime.clock.monotonic()
 
-    async def _race(self, order: list[str], first: int, last: int) -> Outcome[Block]:
+    async def _read_hedged(self, order: list[str], first: int, last: int) -> Outcome[Block]:
         last = min(last, self._fragment(first)[1])
 
-        def judge(frame: wire.Frame, bookie_id: str) -> Block | Kind:
+        def judge(frame: wire.Frame, bookie_id: str) -> Block | MissKind:
             return self._scan(self._reply(frame, bookie_id), frame.body, first, last)
 
         # A share of the time, so that bookies that hang leave some for another round.
-        timeout_s = self._settings.read_timeout_s / self._view.metadata.write_quorum
+        timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
         head = self._head(first, last)
-        race = Race(self._pool, self._runtime, order=order, head=head, judge=judge, timeout_s=timeout_s)
-        return await race.run()
+        read = HedgedRead(self._pool, self._runtime, order=order, head=head, judge=judge, timeout_s=timeout_s)
+        return await read.run()
 
-    def _scan(self, reply: m.ReadReply, view: memoryview, first: int, last: int) -> Block | Kind:
+    def _scan(self, reply: m.ReadReply, view: memoryview, first: int, last: int) -> Block | MissKind:
         starts, ends = array("q"), array("q")
         following = self._codec.scan(view, first, last, starts, ends)
         if following > first:
-            return Block(self._view.ledger_id, first, view[: ends[-1] + self._codec.mac_bytes], starts, ends)
+            return Block(self._snapshot.ledger_id, first, view[: ends[-1] + self._codec.mac_bytes], starts, ends)
         if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
-            return Kind.UNKNOWN
+            return MissKind.UNKNOWN
         # Whose record a damaged one was can't be told: only a reply that is intact denies what isn't in it.
-        return Kind.NEGATIVE if self._intact(view) else Kind.DAMAGED
+        return MissKind.NEGATIVE if self._intact(view) else MissKind.DAMAGED
 
     def _intact(self, view: memoryview) -> bool:
         try:
@@ -244,12 +244,12 @@ class Fetcher:
             starts.append(offset + HEADER_BYTES)
             offset += len(part)
             ends.append(offset - self._codec.mac_bytes)
-        return Block(self._view.ledger_id, first, view, starts, ends)
+        return Block(self._snapshot.ledger_id, first, view, starts, ends)
 
     async def _stripes(self, bookies: tuple[str, ...], first: int, last: int) -> dict[int, memoryview]:
         """Verified records of first..last from a bookie of every write set; fewer if those fail, or take too long."""
         records: dict[int, memoryview] = {}
-        metadata, latency = self._view.metadata, self._pool.latency
+        metadata, latency = self._snapshot.metadata, self._pool.latency
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         chosen = self._every_quorum(bookies)
         others = [i for i in range(size) if i not in chosen]
@@ -285,23 +285,23 @@ class Fetcher:
 
         One bookie holds Qw of every E consecutive entries: every Qw-th one, asked together, hold them all.
         """
-        size, quorum = self._view.metadata.ensemble_size, self._view.metadata.write_quorum
-        self._turn += 1
-        starts = [(self._turn + k) % size for k in range(size)]
+        size, quorum = self._snapshot.metadata.ensemble_size, self._snapshot.metadata.write_quorum
+        self._rotation += 1
+        starts = [(self._rotation + k) % size for k in range(size)]
         choices = [sorted({(start + k) % size for k in range(0, size, quorum)}) for start in starts]
         return min(choices, key=lambda chosen: sum(self._slow(bookies[i]) for i in chosen))
 
     def _stripe(self, bookie_id: str, first: int, last: int) -> asyncio.Task[dict[int, memoryview] | None]:
         return self._runtime.spawn(
             self._read_stripe(bookie_id, first, last),
-            name=f"read of ledger {self._view.ledger_id} at {bookie_id}, entries {first} to {last}",
+            name=f"read of ledger {self._snapshot.ledger_id} at {bookie_id}, entries {first} to {last}",
             on_death=_ignore,  # the error is raised where the stripe is awaited
         )
 
     async def _read_stripe(self, bookie_id: str, first: int, last: int) -> dict[int, memoryview] | None:
         """What one bookie returns of first..last, verified, as far as it is intact; None if it fails."""
         peer = self._pool.peer(bookie_id)
-        timeout_s = self._settings.read_timeout_s / self._view.metadata.write_quorum
+        timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
         found: dict[int, memoryview] = {}
         began = self._runtime.clock.monotonic()
         try:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import check_first, check_last
 from bkpy.client.lifetime import OfThisProcess
-from bkpy.client.read.range_reader import Fetcher
-from bkpy.client.read.snapshot import LastAddConfirmed, LedgerView, proven
+from bkpy.client.read.range_reader import RangeReader
+from bkpy.client.read.snapshot import LedgerSnapshot
 from bkpy.client.read.tail import Tail
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, NoSuchEntryError
 from bkpy.protocol import messages as m
+from bkpy.protocol.lac_reply import proven_to_reader
 from bkpy.protocol.messages import Op
 from bkpy.protocol.quorum import covered
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Block, Entry
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.lac_reply import LastAddConfirmed
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime
@@ -45,8 +47,10 @@ class LedgerReader(OfThisProcess):
         settings: ClientSettings,
         runtime: Runtime,
     ) -> None:
-        self._view = LedgerView(metadata)
-        self._fetcher = Fetcher(self._view, codec=codec, catalog=catalog, pool=pool, settings=settings, runtime=runtime)
+        self._snapshot = LedgerSnapshot(metadata)
+        self._ranges = RangeReader(
+            self._snapshot, codec=codec, catalog=catalog, pool=pool, settings=settings, runtime=runtime
+        )
         self._codec = codec
         self._catalog = catalog
         self._pool = pool
@@ -59,26 +63,26 @@ class LedgerReader(OfThisProcess):
 
     @property
     def ledger_id(self) -> int:
-        return self._view.ledger_id
+        return self._snapshot.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._view.metadata
+        return self._snapshot.metadata
 
     @property
     def last_add_confirmed(self) -> int:
         """The highest id this reader may read, as far as it knows; the last entry, for a closed ledger."""
-        return self._view.confirmed
+        return self._snapshot.confirmed
 
     @property
     def length(self) -> int:
         """Payload bytes up to last add confirmed; while the ledger is open, as last published by its writer."""
-        return self._view.length
+        return self._snapshot.length
 
     @property
     def closed(self) -> bool:
         """Whether the ledger is CLOSED, as of the last look at its metadata: it will never grow again."""
-        return self._view.closed
+        return self._snapshot.closed
 
     def __repr__(self) -> str:
         return (
@@ -107,7 +111,7 @@ class LedgerReader(OfThisProcess):
         """Ask the bookies how far the ledger may be read, and look whether it was closed; returns the id."""
         self._check_open()
         if not self.closed:
-            await self._view.refresh(self._catalog)
+            await self._snapshot.refresh(self._catalog)
         if not self.closed:
             await self._ask_last_add_confirmed()
         return self.last_add_confirmed
@@ -128,7 +132,7 @@ class LedgerReader(OfThisProcess):
                     errors.append(answer)
                     continue
                 answered.add(index)
-                self._view.advance(answer)
+                self._snapshot.advance(answer)
                 if covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
                     return
         finally:
@@ -144,7 +148,7 @@ class LedgerReader(OfThisProcess):
             reply = await self._pool.peer(bookie_id).call(
                 Op.READ_LAC, m.pack([0, self.ledger_id]), timeout_s=self._settings.read_timeout_s
             )
-            return index, proven(self._codec, reply, self.ledger_id, bookie_id)
+            return index, proven_to_reader(self._codec, reply, self.ledger_id, bookie_id)
         except BookKeeperError as e:
             return index, e
 
@@ -178,7 +182,7 @@ class LedgerReader(OfThisProcess):
         self._check_open()
         end = self.last_add_confirmed if last is None else last
         self._check_end(end)
-        async with aclosing(self._fetcher.blocks(first, end)) as blocks:
+        async with aclosing(self._ranges.blocks(first, end)) as blocks:
             async for block in blocks:
                 yield block
 
@@ -195,9 +199,9 @@ class LedgerReader(OfThisProcess):
     async def _read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         self._check_open()
         if not self.closed:
-            await self._view.refresh(self._catalog)
+            await self._snapshot.refresh(self._catalog)
         self._check_end(last if self.closed else -1)
-        async with aclosing(self._fetcher.blocks(first, last)) as blocks:
+        async with aclosing(self._ranges.blocks(first, last)) as blocks:
             async for block in blocks:
                 for entry in block:
                     if self.closed:  # meanwhile, perhaps before this entry
@@ -230,7 +234,7 @@ class LedgerReader(OfThisProcess):
     async def _tail(self, first: int) -> AsyncGenerator[Entry, None]:
         self._check_open()
         tail = Tail(
-            self._view,
+            self._snapshot,
             codec=self._codec,
             catalog=self._catalog,
             pool=self._pool,

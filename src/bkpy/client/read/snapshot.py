@@ -6,28 +6,16 @@ an older version; once the ledger is CLOSED, its last entry and length are those
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from bkpy.errors import CorruptDataError
-from bkpy.protocol import frame as wire
-from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
-from bkpy.protocol.messages import Status
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, walk
 
 if TYPE_CHECKING:
     from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.lac_reply import LastAddConfirmed
 
 
-class LastAddConfirmed(NamedTuple):
-    """What a bookie proved. `length` is None where it isn't known exactly; -1 and 0 where it has no record at all."""
-
-    entry_id: int
-    length: int | None
-    fenced: bool
-
-
-class LedgerView:
+class LedgerSnapshot:
     """Shared by what reads and what follows one ledger."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
@@ -64,25 +52,3 @@ class LedgerView:
             self.confirmed = told.entry_id
             if told.length is not None:
                 self.length = told.length
-
-
-def proven(codec: RecordCodec, reply: wire.Frame, ledger_id: int, bookie_id: str) -> LastAddConfirmed:
-    """The last add confirmed that a reply to READ_LAC or WAIT_LAC proves.
-
-    Raises the error that stands for the reply's status, and `DigestMismatchError` or `CorruptDataError` for records
-    that don't verify or a bookie that can't tell.
-    """
-    status = m.reply_status(reply.head)
-    if status not in (Status.OK, Status.UNKNOWN, Status.NO_SUCH_LEDGER):
-        raise m.error_of(status, m.decode_error(reply.head).message, ledger_id=ledger_id, bookie=bookie_id)
-    if status == Status.UNKNOWN and not len(reply.body):
-        raise CorruptDataError("the bookie can't tell", ledger_id=ledger_id, bookie=bookie_id)
-    fenced = m.decode_read_lac_reply(reply.head).fenced
-    best: LastAddConfirmed | None = None
-    for header in walk(reply.body):
-        codec.check(reply.body, header.offset, header.end)
-        if best is None or header.last_add_confirmed > best.entry_id:
-            # An entry carries the length up to itself; what its last add confirmed had is at most that.
-            exact = header.entry_id == EXPLICIT_LAC_ENTRY
-            best = LastAddConfirmed(header.last_add_confirmed, header.length if exact else None, fenced)
-    return best or LastAddConfirmed(-1, 0, fenced)

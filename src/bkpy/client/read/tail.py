@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bkpy.client.read.snapshot import LedgerView, proven
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
 from bkpy.protocol import messages as m
+from bkpy.protocol.lac_reply import proven_to_reader
 from bkpy.protocol.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
+    from bkpy.client.read.snapshot import LedgerSnapshot
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.protocol.records import RecordCodec
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Tail:
-    """Keeps `view` up to date between the first `news` and `close`."""
+    """Keeps `snapshot` up to date between the first `news` and `close`."""
 
     def __init__(
         self,
-        view: LedgerView,
+        snapshot: LedgerSnapshot,
         *,
         codec: RecordCodec,
         catalog: LedgerCatalog,
@@ -39,7 +40,7 @@ class Tail:
         settings: ClientSettings,
         runtime: Runtime,
     ) -> None:
-        self._view = view
+        self._snapshot = snapshot
         self._codec = codec
         self._catalog = catalog
         self._pool = pool
@@ -48,7 +49,7 @@ class Tail:
         self._look_again = asyncio.Event()
         self._round_at = 0.0
         self._error: BaseException | None = None
-        self._watch = catalog.watch(view.ledger_id)
+        self._watch = catalog.watch(snapshot.ledger_id)
         self._watching: asyncio.Task[None] | None = None
         self._polls: dict[str, asyncio.Task[None]] = {}  # by bookie
         self._fenced: set[str] = set()  # bookies that have told so
@@ -57,10 +58,10 @@ class Tail:
         """Return once last add confirmed is above `seen`, or the ledger is closed. Raises `NoSuchLedgerError`."""
         if self._watching is None:
             self._watching = self._runtime.spawn(
-                self._follow_metadata(), name=f"watch of ledger {self._view.ledger_id}", on_death=self.fail
+                self._follow_metadata(), name=f"watch of ledger {self._snapshot.ledger_id}", on_death=self.fail
             )
         now = self._runtime.clock.monotonic
-        while self._view.confirmed <= seen and not self._view.closed:
+        while self._snapshot.confirmed <= seen and not self._snapshot.closed:
             if self._error is not None:
                 raise self._error
             self._look_again.clear()
@@ -90,13 +91,13 @@ class Tail:
     async def _follow_metadata(self) -> None:
         async for _ in self._watch:
             await self._refresh()
-        raise ClientClosedError("the client is closed", ledger_id=self._view.ledger_id)
+        raise ClientClosedError("the client is closed", ledger_id=self._snapshot.ledger_id)
 
     async def _refresh(self) -> None:
         """Read the metadata, however long the store is away: what the watch told would be lost otherwise."""
         while True:
             try:
-                await self._view.refresh(self._catalog)
+                await self._snapshot.refresh(self._catalog)
             except MetadataUnavailableError:
                 await asyncio.sleep(self._settings.tail_poll_s)
             else:
@@ -107,7 +108,7 @@ class Tail:
 
     def _poll_all(self) -> None:
         """See to it that every bookie of the last fragment is being asked, and no other one."""
-        bookies = self._view.metadata.fragments[-1].bookies
+        bookies = self._snapshot.metadata.fragments[-1].bookies
         for bookie_id, task in list(self._polls.items()):
             if bookie_id not in bookies:
                 task.cancel()
@@ -117,7 +118,7 @@ class Tail:
             if bookie_id not in self._polls:
                 self._polls[bookie_id] = self._runtime.spawn(
                     self._poll(bookie_id),
-                    name=f"long poll of ledger {self._view.ledger_id} at {bookie_id}",
+                    name=f"long poll of ledger {self._snapshot.ledger_id} at {bookie_id}",
                     on_death=self.fail,
                 )
 
@@ -139,17 +140,17 @@ class Tail:
             self._look_again.set()
 
     async def _ask(self, bookie_id: str, *, wait: bool) -> None:
-        view, settings = self._view, self._settings
+        snapshot, settings = self._snapshot, self._settings
         if wait:
             op, timeout_s = Op.WAIT_LAC, settings.long_poll_s + settings.read_timeout_s
             wait_ms = int(settings.long_poll_s * 1000)
-            head = m.pack([view.ledger_id, view.confirmed, bookie_id in self._fenced, wait_ms])
+            head = m.pack([snapshot.ledger_id, snapshot.confirmed, bookie_id in self._fenced, wait_ms])
         else:
             op, timeout_s = Op.READ_LAC, settings.read_timeout_s
-            head = m.pack([0, view.ledger_id])
+            head = m.pack([0, snapshot.ledger_id])
         reply = await self._pool.peer(bookie_id).call(op, head, timeout_s=timeout_s, long_poll=wait)
-        told = proven(self._codec, reply, view.ledger_id, bookie_id)
-        view.advance(told)
+        told = proven_to_reader(self._codec, reply, snapshot.ledger_id, bookie_id)
+        snapshot.advance(told)
         if told.fenced and bookie_id not in self._fenced:
             self._fenced.add(bookie_id)
             self._watch.wake()  # somebody is about to close the ledger

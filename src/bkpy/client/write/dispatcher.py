@@ -17,7 +17,7 @@ from bkpy.client.write.progress import Watched
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
-from bkpy.protocol.acks import Batch, Flight, Verdict
+from bkpy.protocol.acks import AckOutcome, Batch, Flight
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
 
@@ -106,7 +106,7 @@ class SentFlight:
     def failed(self, index: int, error: BookKeeperError) -> None:
         self._decide(self.flight.fail(index), index, error)
 
-    def _decide(self, verdict: Verdict, index: int, answer: int | list[int] | BookKeeperError) -> None:
+    def _decide(self, verdict: AckOutcome, index: int, answer: int | list[int] | BookKeeperError) -> None:
         if self._released is None:
             for batch in verdict.completed:
                 batch.owner.completed(batch)
@@ -118,7 +118,7 @@ class SentFlight:
             self.flight.settle()
         self.flights.settle()
 
-    def _decide_released(self, verdict: Verdict, index: int, released: set[Batch]) -> None:
+    def _decide_released(self, verdict: AckOutcome, index: int, released: set[Batch]) -> None:
         name = self.peers[index].bookie_id
         for batch in verdict.completed:
             if batch not in released:
@@ -127,7 +127,7 @@ class SentFlight:
             if batch in released and self.flight.accepted(batch) >> index & 1:
                 batch.owner.accepted(batch, name)
 
-    def _decide_failed(self, verdict: Verdict, index: int, answer: int | list[int] | BookKeeperError) -> None:
+    def _decide_failed(self, verdict: AckOutcome, index: int, answer: int | list[int] | BookKeeperError) -> None:
         name = self.peers[index].bookie_id
         for batch, status in verdict.refused:
             batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))

@@ -12,7 +12,7 @@ import msgpack
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError, IdentityError
-from bkpy.protocol.journal_recovery import Break, Found, NextFile, Verdict, decide
+from bkpy.protocol.journal_recovery import AtBreak, Break, BreakAction, NextFile, decide
 from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -203,14 +203,14 @@ class JournalReplay:
         """Decide what the break at `offset` means; where to go on, None at the end."""
         later = self._later(source, offset, self._nonce) if source is not None else None
         found = self._found(source, offset)
-        verdict = decide(Break(found, later is not None, following.relation, self._clean_stop))
+        action = decide(Break(found, later is not None, following.relation, self._clean_stop))
         path = source.path if source is not None else f"{self._directory}/{file_name(self._mark.file_id)}"
-        if verdict is Verdict.END_OF_JOURNAL:
+        if action is BreakAction.END_OF_JOURNAL:
             return None
-        if verdict is Verdict.TORN:
+        if action is BreakAction.TORN:
             self.torn = (path, offset)
             return None
-        if verdict is Verdict.DAMAGED:
+        if action is BreakAction.DAMAGED:
             ledgers = self._ledgers(source, offset) if source is not None else frozenset[int]()
             self.damages.append(Damage(path, offset, self._story(found, later, following), ledgers))
             if later is not None and source is not None:
@@ -240,20 +240,20 @@ class JournalReplay:
         self._nonce = bytes(page[8:24])
         self.end = Mark(source.file_id, offset, header.sequence, header.chain)
 
-    def _found(self, source: _Source | None, offset: int) -> Found:
+    def _found(self, source: _Source | None, offset: int) -> AtBreak:
         if source is None:
-            return Found.BLANK if self._mark == START else Found.MISSING
+            return AtBreak.BLANK if self._mark == START else AtBreak.MISSING
         if self._nonce is not None and looks_like_frame(source.reader.get(offset, PAGE_BYTES), self._nonce):
-            return Found.BROKEN
-        return Found.BLANK
+            return AtBreak.BROKEN
+        return AtBreak.BLANK
 
-    def _story(self, found: Found, later: int | None, following: _NextSource) -> str:
+    def _story(self, found: AtBreak, later: int | None, following: _NextSource) -> str:
         lost = f"commit frame {self.end.sequence} of the journal can't be found here ({found.value})"
         if later is not None:
             return f"{lost}, although a later one is at offset {later} of the same file"
         if following.source is not None:
             return f"{lost}, although later ones are in {following.source.path}"
-        if found is Found.MISSING:
+        if found is AtBreak.MISSING:
             return f"{lost}: the file that the last checkpoint relies on is gone"
         return f"{lost}, and what is there came after a clean stop"
 

@@ -5,15 +5,15 @@ from itertools import product
 import pytest
 
 from bkpy import errors
-from bkpy.client.read.outcome import Answer, Kind, verdict
+from bkpy.client.read.missing_entry import Miss, MissKind, missing_entry_error
 
-N, U, D, X, R = Kind.NEGATIVE, Kind.UNKNOWN, Kind.DAMAGED, Kind.UNAVAILABLE, Kind.REFUSED
+N, U, D, X, R = MissKind.NEGATIVE, MissKind.UNKNOWN, MissKind.DAMAGED, MissKind.UNAVAILABLE, MissKind.REFUSED
 AWAY = errors.MetadataUnavailableError("away")
 
 
-def told(kinds: tuple[Kind, ...], failure: errors.BookKeeperError | None = None) -> errors.BookKeeperError:
-    answers = {f"bookie-{i}": Answer(kind, kind.value) for i, kind in enumerate(kinds)}
-    return verdict(7, 3, answers, failure)
+def told(kinds: tuple[MissKind, ...], failure: errors.BookKeeperError | None = None) -> errors.BookKeeperError:
+    answers = {f"bookie-{i}": Miss(kind, kind.value) for i, kind in enumerate(kinds)}
+    return missing_entry_error(7, 3, answers, failure)
 
 
 @pytest.mark.scenario(36)
@@ -33,14 +33,14 @@ def told(kinds: tuple[Kind, ...], failure: errors.BookKeeperError | None = None)
         ((R, X, N), errors.BookieUnavailableError),
     ],
 )
-def test_precedence_of_negatives_and_errors(kinds: tuple[Kind, ...], error: type[Exception]) -> None:
+def test_precedence_of_negatives_and_errors(kinds: tuple[MissKind, ...], error: type[Exception]) -> None:
     assert type(told(kinds)) is error
 
 
 @pytest.mark.scenario(36)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_only_negatives_from_all_and_fresh_metadata_deny_an_entry(size: int) -> None:
-    for kinds in product(Kind, repeat=size):
+    for kinds in product(MissKind, repeat=size):
         fresh, stale = told(kinds), told(kinds, AWAY)
         assert isinstance(fresh, errors.NoSuchEntryError) == (set(kinds) == {N})
         assert not isinstance(stale, errors.NoSuchEntryError)
@@ -52,4 +52,4 @@ def test_only_negatives_from_all_and_fresh_metadata_deny_an_entry(size: int) -> 
 
 @pytest.mark.parametrize("failure", [errors.NoSuchLedgerError("gone"), errors.ClientClosedError("closed")])
 def test_an_end_of_the_ledger_or_the_client_comes_first(failure: errors.BookKeeperError) -> None:
-    assert all(told(kinds, failure) is failure for kinds in product(Kind, repeat=2))
+    assert all(told(kinds, failure) is failure for kinds in product(MissKind, repeat=2))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Kind(enum.Enum):
-    """What a bookie said of an entry that it didn't return."""
+class MissKind(enum.Enum):
+    """Why a bookie didn't return an entry."""
 
     NEGATIVE = "it never acknowledged the entry"
     UNKNOWN = "it can't tell"
@@ -39,13 +39,15 @@ class Kind(enum.Enum):
     REFUSED = "it refuses the request, or its answer makes no sense"
 
 
-class Answer(NamedTuple):
-    kind: Kind
+class Miss(NamedTuple):
+    """What a bookie said instead of returning an entry."""
+
+    kind: MissKind
     text: str
 
 
-def verdict(
-    ledger_id: int, entry_id: int, answers: Mapping[str, Answer], failure: BookKeeperError | None
+def missing_entry_error(
+    ledger_id: int, entry_id: int, answers: Mapping[str, Miss], failure: BookKeeperError | None
 ) -> BookKeeperError:
     """The error for an entry. `answers`: of its whole write set, by bookie, as the metadata has it that was read again
     after they were given; `failure`: why it could not be read again, None if it was.
@@ -55,15 +57,15 @@ def verdict(
     kinds = {answer.kind for answer in answers.values()}
     told = "; ".join(f"{bookie_id}: {answer.text}" for bookie_id, answer in sorted(answers.items()))
     error: type[BookKeeperError]
-    if kinds == {Kind.NEGATIVE} and failure is not None:
+    if kinds == {MissKind.NEGATIVE} and failure is not None:
         error, what = MetadataUnavailableError, f"whether other bookies have the entry can't be told: {failure}"
-    elif kinds == {Kind.NEGATIVE}:
+    elif kinds == {MissKind.NEGATIVE}:
         error, what = NoSuchEntryError, "no bookie of its write set has the entry"
-    elif kinds <= {Kind.DAMAGED, Kind.NEGATIVE}:
+    elif kinds <= {MissKind.DAMAGED, MissKind.NEGATIVE}:
         error, what = DigestMismatchError, "no replica has an intact copy"
-    elif Kind.UNAVAILABLE in kinds:
+    elif MissKind.UNAVAILABLE in kinds:
         error, what = BookieUnavailableError, "no replica of the entry could be read"
-    elif Kind.REFUSED in kinds:
+    elif MissKind.REFUSED in kinds:
         error, what = ProtocolError, "no replica of the entry could be read"
     else:
         error, what = CorruptDataError, "no replica of the entry could be read"
