@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.server import BookieServer
+    from bkpy.bookie.service import BookieService
     from bkpy.client.bookies.channel import Peer
     from bkpy.errors import BookKeeperError
     from bkpy.metadata.store import MetadataStore
@@ -111,6 +112,11 @@ class InProcess:
         server = self.node(name)._server
         assert server is not None
         return server
+
+    def service(self, name: str) -> BookieService:
+        service = self.node(name)._service
+        assert service is not None
+        return service
 
     def connections(self, name: str) -> list[Connection]:
         return list(self.server(name)._connections)

@@ -93,15 +93,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "stalled holders of memory are waited for as long as others",
         "hung clients keep everybody else from sending large frames",
-        "            crowded = self._receive.charged and self.server.receiving.wanted",
+        "            crowded = self._receive.charged and self.service.receive_budget.wanted",
         "            crowded = False",
         (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
     ),
     Mutant(
         "newcomers are read from while memory is full",
         "memory grows with every client that comes back",
-        '        if self._storage.full:\n            self.pause("memory")',
-        "        if self._storage.full:\n            pass",
+        '        if self.service.storage.full:\n            self.pause("memory")',
+        "        if self.service.storage.full:\n            pass",
         (f"{_MEMORY}::test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting",),
     ),
     Mutant(

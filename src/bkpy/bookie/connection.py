@@ -1,59 +1,69 @@
 """One client's connection: frames in, requests to the storage, replies out.
 
-ADD and PRESENT are taken in the order in which they arrived. The fast path decides a whole ADD frame with two set
-operations; whatever it can't decide goes to the backlog, and so does everything behind it.
-
-Invariants: nothing is answered before HELLO; an ADD is answered OK only from the storage's own callback, after the
-sync, unless its client asked for less; what is pending for a connection is bounded, by not reading from the socket; a
-request that makes no sense is answered so, and only bytes that are no frames cost the connection.
+Invariants: nothing is answered before HELLO; what is pending for a connection is bounded, by not reading from the
+socket; a request that makes no sense is answered with that, and only bytes that are no frames cost the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from bkpy.bookie.backlog import Backlog
+from bkpy.bookie.add_handler import AddHandler
 from bkpy.bookie.keys import Keys
-from bkpy.bookie.requests import Requests
+from bkpy.bookie.request_handler import RequestHandler
 from bkpy.bookie.sockets import Socket, has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
-from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.messages import Hello, Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
-    from bkpy.bookie.server import BookieServer
+    from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
 
 _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
-_DEFERRED: Final = int(Flags.DEFERRED_SYNC)
-_OK_HEAD: Final = m.pack(int(Status.OK))
+
+
+class ConnectionOwner(Protocol):
+    """Whoever keeps all connections of the bookie."""
+
+    def opened(self, connection: Connection) -> None:
+        """It was accepted."""
+
+    def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
+        """Its client has introduced itself: whether it may stay, and else why not."""
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def answered(self) -> None:
+        """A request has ended; only told while draining."""
+
+    def memory_full(self) -> None:
+        """The storage takes no more for now."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Created by the server for each accepted socket."""
+    """Made for each accepted socket. `keys` is empty as long as its client has not tried to write."""
 
-    def __init__(self, server: BookieServer) -> None:
-        self.server = server
-        self.metrics = server.metrics
-        self.keys = Keys(server.settings.presented_ledgers_max)
-        self.backlog = Backlog(self)
-        self.requests = Requests(self)
-        self.peer = "?"
-        self.adds_in_flight = 0
+    def __init__(self, service: BookieService, owner: ConnectionOwner) -> None:
+        self.service = service
+        self.keys = Keys(service.settings.presented_ledgers_max)
+        self.adds = AddHandler(service, self, self.keys)
+        self.requests = RequestHandler(service, self, self.keys)
+        self.address = "?"  # the client's
         self.greeted = False
         self.idle_ticks = 0
         self.received_bytes = 0
-        self._storage = server.storage
-        self._settings = server.settings
+        self._owner = owner
+        self._settings = service.settings
         # A stranger gets no more memory than it takes to introduce oneself.
-        self._receive = ReceiveBuffer(m.HELLO_BYTES_MAX, server.chunks, server.receiving, self._room)
+        self._receive = ReceiveBuffer(m.HELLO_BYTES_MAX, service.chunks, service.receive_budget, self._room)
         self._transport: asyncio.Transport | None = None
         self._socket: Socket | None = None
         self._closing = False
-        self._authorised = self.keys.authorised
         self._out: list[Bytes] = []
         self._pauses: set[str] = set()
         self._progress = (-1, 0)  # bytes received, bytes that the client has yet to read
@@ -62,22 +72,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one only by its methods
-        peer = self._transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        peername = self._transport.get_extra_info("peername")
+        self.address = f"{peername[0]}:{peername[1]}" if peername else "?"
         sock = self._transport.get_extra_info("socket")
         if sock is not None:  # a simulated network has none
             watch_over(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
             self._socket = sock
-        self.server.opened(self)
+        self._owner.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._socket = None
         self._closing = True
         self.requests.close()
-        self.backlog.clear()
+        self.adds.close()
         self._receive.close()
         self._out.clear()
-        self.server.closed(self)
+        self._owner.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receive.get_buffer()
@@ -124,11 +134,11 @@ class Connection(asyncio.BufferedProtocol):
     def _room(self) -> None:
         self.resume("receiving")
 
-    def look(self) -> float | None:
-        """Count the ticks in which a client that owes something made no progress; how many seconds it may, if it owes.
+    def count_idle_tick(self) -> float | None:
+        """Count a tick in which the client owed something and made no progress; how many seconds of that are allowed.
 
-        It owes the rest of what it has begun to send, and to read what it is sent. Who owes nothing and is silent gives
-        back what it receives into.
+        It owes the rest of what it has begun to send, and to read what it is sent. One that owes nothing (None) and is
+        silent gives back the memory that it receives into.
         """
         settings, transport = self._settings, self._transport
         unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
@@ -144,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
             partial = self._receive.partial
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
         elif self._receive.partial:
-            crowded = self._receive.charged and self.server.receiving.wanted
+            crowded = self._receive.charged and self.service.receive_budget.wanted
             allowed_s = settings.crowded_stall_timeout_s if crowded else settings.frame_stall_timeout_s
         elif silent:
             self._receive.rest()
@@ -162,12 +172,17 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """Whether a request that was taken is still to be answered."""
-        return self.adds_in_flight > 0 or self.requests.in_flight > 0 or self.backlog.busy
+        return self.adds.busy or self.requests.in_flight > 0
 
-    def ended(self) -> None:
-        """A request was answered."""
-        if self.server.draining:
-            self.server.answered()
+    def request_ended(self) -> None:
+        """A request was answered, or dropped."""
+        if self.service.draining:
+            self._owner.answered()
+
+    def memory_full(self) -> None:
+        """The storage takes no more for now: nothing is read from this client, nor from others that write."""
+        self.pause("memory")
+        self._owner.memory_full()
 
     def close(self) -> None:
         """Send what is buffered, then close."""
@@ -182,17 +197,17 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def refuse(self, error: BookKeeperError) -> None:
-        """The peer broke the protocol: say why, once, and hang up."""
-        self.metrics.frame_refused()
-        self.server.complain_of_frames("closing the connection from %s: %s", self.peer, error)
+        """The client broke the protocol: say why, once, and hang up."""
+        self.service.metrics.frame_refused()
+        self.service.complain_of_frames("closing the connection from %s: %s", self.address, error)
         status = Status.TOO_LARGE if isinstance(error, FrameTooLargeError) else Status.BAD_REQUEST
         self.reply(0, 0, m.pack([int(status), str(error)]))
         self.close()
 
     def bad_request(self, frame: wire.Frame, error: ProtocolError) -> None:
-        """A whole frame that is no request: that is answered, and costs nobody else of this client anything."""
-        self.metrics.request_refused()
-        self.server.complain_of_frames("a bad request from %s: %s", self.peer, error)
+        """Say that this frame, a whole one, is no request. The client's other requests go on."""
+        self.service.metrics.request_refused()
+        self.service.complain_of_frames("a bad request from %s: %s", self.address, error)
         status = int(Status.BAD_REQUEST)
         head = m.pack(status if frame.opcode == Op.ADD else [status, str(error)])
         self.reply(frame.opcode, frame.correlation_id, head)
@@ -221,13 +236,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             if op == Op.ADD:
-                if self.backlog.busy or not self._add_fast(frame):
-                    self.backlog.add(frame, len(frame.head) + len(frame.body))
+                self.adds.add(frame)
                 self._receive.retain()
             elif op == Op.PRESENT:
-                present = m.decode_present(frame.head)
-                self.keys.arrive(present)
-                self.backlog.add(present, len(frame.head))
+                self.adds.present(frame.head)
             elif op in _UNORDERED:
                 self.requests.start(frame)
             elif 0 < op < wire.REPLY:
@@ -240,60 +252,14 @@ class Connection(asyncio.BufferedProtocol):
     def _hello(self, frame: wire.Frame) -> None:
         if frame.opcode != Op.HELLO:
             raise ProtocolError("the first frame of a connection must be HELLO")
-        server, settings = self.server, self._settings
-        status, message = server.greet(self, m.decode_hello(frame.head))
+        settings = self._settings
+        status, message = self._owner.greet(self, m.decode_hello(frame.head))
         limits = (settings.frame_bytes_max, settings.entry_bytes_max)
-        self.reply(Op.HELLO, frame.correlation_id, m.pack([int(status), message, server.bookie_id, *limits]))
+        self.reply(Op.HELLO, frame.correlation_id, m.pack([int(status), message, self.service.bookie_id, *limits]))
         if status != Status.OK:
             self.close()
             return
         self.greeted = True
         self._receive.frame_bytes_max = settings.frame_bytes_max
-        if self._storage.full:
+        if self.service.storage.full:
             self.pause("memory")
-
-    def _add_fast(self, frame: wire.Frame) -> bool:
-        """Accept the frame as it is, if all its ledgers are known to be this connection's and none is fenced."""
-        if self.server.read_only:
-            return False
-        columns = m.decode_add(frame.head, len(frame.body))
-        ids = set(columns.ledger_ids)
-        if columns.flags and columns.flags != _DEFERRED:
-            return False
-        if not self._authorised.issuperset(ids) or not self._storage.fenced.isdisjoint(ids):
-            return False
-        self.accept(frame, columns, frame.head, frame.body)
-        return True
-
-    def accept(
-        self, frame: wire.Frame, columns: m.AddColumns, head: Bytes, body: Bytes, answer: bytes | None = None
-    ) -> None:
-        """Store these batches, of ledgers that are known, and answer when they are durable (by default OK)."""
-        correlation_id = frame.correlation_id
-        metrics = self.metrics
-        began = metrics.add_started(columns, len(body))
-        waiters = self.server.waiters
-        self.adds_in_flight += 1
-
-        def done() -> None:
-            metrics.add_done(began)
-            self.reply(Op.ADD, correlation_id, answer or _OK_HEAD)
-            if waiters.by_ledger:
-                waiters.wake(columns.ledger_ids)
-            self.adds_in_flight -= 1
-            self.ended()
-
-        storage = self._storage
-        unsynced_max = self._settings.deferred_sync_bytes_max
-        if columns.flags & _DEFERRED and storage.unsynced_bytes < unsynced_max and not storage.failed.done():
-            storage.add(columns, head, body, _nothing)
-            done()
-        else:
-            storage.add(columns, head, body, done)
-        if storage.full:
-            self.pause("memory")
-            self.server.memory_full()
-
-
-def _nothing() -> None:
-    pass

@@ -20,7 +20,7 @@ class Claim(NamedTuple):
     key: bytes | None
     authorised: bool  # by a key that was presented before, and needs no more proof
 
-    def verdict(self, known: bytes | None) -> Status:
+    def check(self, known: bytes | None) -> Status:
         """Whether this opens the ledger, whose own key is `known` (None: never seen)."""
         if self.authorised:
             return Status.OK

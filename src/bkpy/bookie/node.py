@@ -18,6 +18,7 @@ from aiohttp import web
 from bkpy._version import version
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
+from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
 from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
@@ -55,6 +56,7 @@ class BookieNode:
         self._log = logging.getLogger("bkpy.bookie")
         self._metrics = BookieMetrics(runtime.clock)
         self._storage: LedgerStorage | None = None
+        self._service: BookieService | None = None
         self._server: BookieServer | None = None
         self._registration: Registration | None = None
         self._pages: web.AppRunner | None = None
@@ -87,9 +89,8 @@ class BookieNode:
         )
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
-        self._server = BookieServer(
-            settings, storage, self._runtime, instance_id=cluster.instance_id, metrics=self._metrics
-        )
+        self._service = service = BookieService(settings, storage, self._runtime, self._metrics)
+        self._server = BookieServer(service, instance_id=cluster.instance_id)
         self._disk = DiskMonitor(settings, self._runtime)
         await self._disk.look()
         if self._disk.low:
@@ -119,7 +120,7 @@ class BookieNode:
             version=version(),
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
-            read_only=self._server.read_only,
+            read_only=service.read_only,
         )
         self._registration = Registration(
             self._store,
@@ -183,7 +184,7 @@ class BookieNode:
         call on; the registration moves before it returns, and before entries are taken again. While the metadata store
         is away, waits for it.
         """
-        assert self._server is not None
+        assert self._service is not None
         assert self._registration is not None, "the bookie has not started"
         if read_only:
             self._refuse(reason)
@@ -192,16 +193,16 @@ class BookieNode:
         async with self._moving:
             wanted = bool(self._refusals)
             await self._registration.set_read_only(wanted)
-            if not wanted and not self._refusals and self._server.read_only:
-                self._server.read_only = False
+            if not wanted and not self._refusals and self._service.read_only:
+                self._service.take_entries()
                 self._log.info("taking entries again")
 
     def _refuse(self, reason: str) -> None:
-        assert self._server is not None
+        assert self._service is not None
         if reason not in self._refusals:
             self._log.warning("read-only: %s", reason)
         self._refusals.add(reason)
-        self._server.read_only = True
+        self._service.refuse_entries()
 
     def _looked_at_disks(self) -> None:
         """Refuse at once what there is no space for. Telling others may take as long as the metadata store is away."""

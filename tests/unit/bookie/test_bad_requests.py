@@ -117,14 +117,14 @@ async def test_a_client_whose_append_is_called_bad_fails_over_and_the_others_go_
     victim = writer.metadata.fragments[-1].bookies[0]
     storage = cluster.storage(victim)
     for connection in cluster.connections(victim):
-        take = connection._add_fast
+        take = connection.adds.add
 
-        def refuse(frame: wire.Frame, take: Any = take) -> bool:
+        def refuse(frame: wire.Frame, take: Any = take) -> None:
             if writer.ledger_id in m.decode_add(frame.head, len(frame.body)).ledger_ids:
                 raise m.ProtocolError("made up")
-            return bool(take(frame))
+            take(frame)
 
-        connection._add_fast = refuse  # type: ignore[method-assign]
+        connection.adds.add = refuse  # type: ignore[method-assign]
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append(b"1") == 1
         assert await other.append(b"1") == 1

@@ -85,9 +85,9 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
         async with asyncio.timeout(DEADLINE_S):
             await looking.wait()
         peer._present({901, 902, 903})  # more than one connection may have: all before are forgotten
-        await eventually(lambda: len(connection.backlog) == 1)
+        await eventually(lambda: len(connection.adds.backlog) == 1)
         go_on.set()
-        await eventually(lambda: not connection.backlog.busy)
+        await eventually(lambda: not connection.adds.backlogged)
     assert await ask(client, op, ledger_id) == Status.KEY_REQUIRED
     assert ledger_id not in storage.fenced
     reply = await peer.call_as_owner(op, REQUESTS[op](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S)

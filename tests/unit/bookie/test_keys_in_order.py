@@ -72,7 +72,7 @@ async def test_a_key_presented_later_does_not_change_what_came_before(
         raw.send(present(RIGHT, 1), add(1, correlation_id=10))
         await deciding.wait()
         raw.send(present(WRONG, 1), add(1, 1, correlation_id=11))
-        await eventually(lambda: len(raw.near.backlog) >= 1)
+        await eventually(lambda: len(raw.near.adds.backlog) >= 1)
     assert (await raw.reply(10))[1] == Status.OK
     assert (await raw.reply(11))[1] == [Status.UNAUTHORIZED]
     state = (await storage.states((1,)))[1]
@@ -90,7 +90,7 @@ async def test_keys_are_not_forgotten_before_what_needs_them_was_decided(
         for ledger_id in range(1, 6):
             raw.send(present(RIGHT, ledger_id, 100 + ledger_id), add(ledger_id, correlation_id=10 + ledger_id))
         raw.send(present(RIGHT, 50), frame(Op.FORCE, [50], correlation_id=50), present(RIGHT, 51))
-        await eventually(lambda: raw.near.backlog.busy)
+        await eventually(lambda: raw.near.adds.backlogged)
     assert [(await raw.reply(10 + ledger_id))[1] for ledger_id in range(1, 6)] == [Status.OK] * 5
     assert (await raw.reply(50))[1][0] == Status.OK
     assert len(raw.near.keys) <= 1
@@ -104,7 +104,7 @@ async def test_a_ledger_is_fenced_by_its_own_key_only(cluster: InProcess, monkey
     writer.send(present(RIGHT, 1))
     stranger.send(present(WRONG, 1))
     await eventually(lambda: len(writer.near.keys) == len(stranger.near.keys) == 1)
-    await eventually(lambda: not writer.near.backlog.busy and not stranger.near.backlog.busy)
+    await eventually(lambda: not writer.near.adds.backlogged and not stranger.near.adds.backlogged)
     reached = asyncio.Event()
     go_on = asyncio.Event()
     fencing = storage.fence
@@ -140,10 +140,10 @@ async def test_of_two_first_presenters_one_has_the_ledger(
         writer.send(present(RIGHT, 1))
         stranger.send(present(WRONG, 1))
         for raw in (writer, stranger):  # both keys have arrived and were looked at: the first two looks
-            await eventually(lambda raw=raw: len(raw.near.keys) == 1 and not raw.near.backlog.busy)  # type: ignore[misc]
+            await eventually(lambda raw=raw: len(raw.near.keys) == 1 and not raw.near.adds.backlogged)  # type: ignore[misc]
         for raw in (writer, stranger) if first == "writer" else (stranger, writer):
             raw.send(add(1, correlation_id=10))
-            await eventually(lambda raw=raw: raw.near.backlog.busy)  # type: ignore[misc]
+            await eventually(lambda raw=raw: raw.near.adds.backlogged)  # type: ignore[misc]
         async with asyncio.timeout(DEADLINE_S):
             await waiting.wait()
     answers = {"writer": (await writer.reply(10))[1], "stranger": (await stranger.reply(10))[1]}
@@ -165,7 +165,7 @@ async def test_an_append_under_way_while_its_ledger_is_fenced_is_refused(
     writer.send(present(RIGHT, 1), add(1, correlation_id=10))
     assert (await writer.reply(10))[1] == Status.OK
     writer.send(present(RIGHT, 2))  # so that the next append isn't decided at once
-    await eventually(lambda: not writer.near.backlog.busy)
+    await eventually(lambda: not writer.near.adds.backlogged)
     states, read, go_on = storage.states, asyncio.Event(), asyncio.Event()
     held = 0
 

@@ -29,20 +29,20 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
     await cluster.start(
         "a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES, tick_s=0.02, crowded_stall_timeout_s=0.2
     )
-    server = cluster.server("a")
+    service = cluster.service("a")
     hung = [await Raw.connect(cluster) for _ in range(20)]
     large = add(1, payload=bytes(FRAME_BYTES))
     for raw in hung:
         raw.send(large[: FRAME_BYTES // 2])
-    await eventually(lambda: server.receiving.wanted)
-    assert server.receiving.used <= bytes_max + FRAME_BYTES + 1000
+    await eventually(lambda: service.receive_budget.wanted)
+    assert service.receive_budget.used <= bytes_max + FRAME_BYTES + 1000
     living = await Raw.connect(cluster)
     living.send(present(1), add(1, correlation_id=10))
     assert (await living.reply(10))[1] == Status.OK  # what is small goes on meanwhile
     living.send(add(1, 1, payload=bytes(FRAME_BYTES), correlation_id=11))
     assert (await living.reply(11))[1] == Status.OK
     # Who hung where nobody was kept waiting is still there, and has what frame_stall_timeout_s gives.
-    await eventually(lambda: not server.receiving.wanted and len(cluster.connections("a")) <= 3)
+    await eventually(lambda: not service.receive_budget.wanted and len(cluster.connections("a")) <= 3)
     assert living.near in cluster.connections("a")
     for raw in (living, *hung):
         raw.close()
@@ -52,13 +52,13 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
 async def test_a_busy_connection_that_falls_silent_holds_next_to_nothing(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("a", tick_s=0.02)
-    server = cluster.server("a")
+    service = cluster.service("a")
     raw = await Raw.connect(cluster)
     raw.send(present(1))
     for i in range(20):
         raw.send(add(1, i, payload=bytes(FRAME_BYTES), correlation_id=10 + i))
         assert (await raw.reply(10 + i))[1] == Status.OK
-    await eventually(lambda: server.receiving.used == 0)
+    await eventually(lambda: service.receive_budget.used == 0)
     raw.send(add(1, 20, correlation_id=50))
     assert (await raw.reply(50))[1] == Status.OK
     raw.close()
@@ -69,7 +69,7 @@ async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, mo
     cluster = InProcess(tmp_path)
     bytes_max = 2 * FRAME_BYTES
     await cluster.start("a", receive_bytes_max=bytes_max, receive_chunk_bytes_max=FRAME_BYTES)
-    server, storage = cluster.server("a"), cluster.storage("a")
+    service, storage = cluster.service("a"), cluster.storage("a")
     go_on, states = asyncio.Event(), storage.states
 
     async def held(ids: object) -> object:
@@ -81,16 +81,16 @@ async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, mo
     for ledger_id, raw in enumerate(raws):
         raw.send(present(ledger_id))
         raw.send(*(add(ledger_id, i, payload=bytes(10_000), correlation_id=10 + i) for i in range(60)))
-    await eventually(lambda: server.receiving.exhausted and all(raw.near._pauses for raw in raws))
-    waiting = sum(size for raw in raws for size, _ in raw.near.backlog._waiting)
+    await eventually(lambda: service.receive_budget.exhausted and all(raw.near._pauses for raw in raws))
+    waiting = sum(size for raw in raws for size, _ in raw.near.adds.backlog)
     assert waiting <= 2 * bytes_max + len(raws) * 20_000  # each of them may fill what it has
     go_on.set()
     for raw in raws:
         assert [(await raw.reply(10 + i))[1] for i in range(60)] == [Status.OK] * 60
-    await eventually(lambda: not any(raw.near.backlog.busy for raw in raws))
+    await eventually(lambda: not any(raw.near.adds.backlogged for raw in raws))
     for raw in raws:
         raw.close()
-    await eventually(lambda: server.receiving.used == 0)
+    await eventually(lambda: service.receive_budget.used == 0)
     await cluster.stop()
 
 

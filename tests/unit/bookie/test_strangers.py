@@ -37,5 +37,5 @@ async def test_who_stops_in_the_first_frame_is_hung_up_on_in_less_than_a_second(
         ticks += 1
         for _ in range(3):
             await asyncio.sleep(0)  # a connection that was aborted is gone some turns later
-    assert ticks * server.settings.tick_s < 1.0
+    assert ticks * cluster.service("a").settings.tick_s < 1.0
     sender.close()

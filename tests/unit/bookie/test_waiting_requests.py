@@ -62,12 +62,12 @@ async def test_requests_that_wait_hold_none_of_their_connections_memory(
     for method in ("states", "read"):
         monkeypatch.setattr(storage, method, holding(getattr(storage, method)))
     raw = await Raw.connect(cluster)
-    server = cluster.server("a")
+    service = cluster.service("a")
     for i in range(20):
         raw.send(REQUESTS[name](100 + i), FILLER)
         assert (await raw.reply(1))[1][0] == Status.BAD_REQUEST
     raw.send(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=99))
-    await eventually(lambda: len(server.waiters.by_ledger) >= 1)
+    await eventually(lambda: len(service.waiters.by_ledger) >= 1)
     kept = [chunk for chunk in {id(chunk): chunk for chunk in chunks}.values() if not _unused(chunk)]
     assert len(kept) <= 2, f"{len(kept)} chunks are kept by 20 requests"  # what is received into, on either side
     held.set()
@@ -91,7 +91,7 @@ async def test_what_one_bookie_waits_for_is_bounded_over_all_connections(cluster
     await cluster.restart("a")
     first, second = await Raw.connect(cluster), await Raw.connect(cluster)
     first.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in range(10, 14)))
-    await eventually(lambda: cluster.server("a").requests == 4)
+    await eventually(lambda: cluster.service("a").requests_in_flight == 4)
     second.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in (20, 21)))
     _, head = await second.reply(21)
     assert head == [
@@ -99,11 +99,11 @@ async def test_what_one_bookie_waits_for_is_bounded_over_all_connections(cluster
         "1 requests of this connection and 5 of all are in flight, which is the limit",
     ]
     first.close()
-    await eventually(lambda: cluster.server("a").requests == 1)
+    await eventually(lambda: cluster.service("a").requests_in_flight == 1)
     second.send(frame(Op.READ, [0, 6, 0, 0, 100], correlation_id=22))
     assert (await second.reply(22))[1][0] == Status.OK
     second.close()
-    await eventually(lambda: cluster.server("a").requests == 0)
+    await eventually(lambda: cluster.service("a").requests_in_flight == 0)
 
 
 async def test_answers_that_are_not_read_are_bounded_over_all_connections_and_end(tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ async def test_answers_that_are_not_read_are_bounded_over_all_connections_and_en
         assert (await silent.reply(10 + i))[1] == Status.OK
     silent._reader._transport.pause_reading()  # type: ignore[attr-defined]
     silent.send(*(frame(Op.READ, [0, LEDGER, i, i, 100], correlation_id=20 + i) for i in range(5)))
-    server = cluster.server("a")
-    await eventually(lambda: server.answers.locked() and "writing" in silent.near._pauses)
+    service = cluster.service("a")
+    await eventually(lambda: service.answers.locked() and "writing" in silent.near._pauses)
     other.send(frame(Op.READ, [0, LEDGER, 0, 0, 100], correlation_id=30))
     assert (await other.reply(30))[1][0] == Status.OK
     assert silent.near.lost
     assert cluster.connections("a") == [other.near]
-    await eventually(lambda: not server.answers.locked())
+    await eventually(lambda: not service.answers.locked())
     other.close()
     await cluster.stop()

@@ -39,12 +39,12 @@ async def test_what_one_bookie_refuses_for_good_another_may_have(
     reply = Connection.reply
 
     def refuse(self: Connection, op: int, correlation_id: int, head: bytes, body: Any = ()) -> None:
-        if op == Op.ADD and self.server.bookie_id == refusing:
+        if op == Op.ADD and self.service.bookie_id == refusing:
             head = m.pack([int(status)])
-        if op == Op.ADD and self.server.bookie_id == having[0]:
+        if op == Op.ADD and self.service.bookie_id == having[0]:
             stored.set()
             return  # its answer is on its way for ever
-        if op == Op.ADD and self.server.bookie_id == having[1]:
+        if op == Op.ADD and self.service.bookie_id == having[1]:
             return
         reply(self, op, correlation_id, head, body)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
-from bkpy.bookie import connection as bookie_connection
+from bkpy.bookie import add_handler
 from bkpy.client.bookies import channel as client_peer
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -360,7 +360,7 @@ async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailab
 async def test_a_reply_that_makes_no_sense_fails_the_append_and_not_only_the_connection(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookie_connection, "_OK_HEAD", m.pack("nonsense"))
+    monkeypatch.setattr(add_handler, "_OK_HEAD", m.pack("nonsense"))
     client = await cluster.client(no_bookies_timeout_s=0.2)
     writer = await client.create_ledger()
     async with asyncio.timeout(DEADLINE_S):

@@ -219,7 +219,7 @@ async def test_bookies_that_refuse_are_tried_less_and_less_often_until_the_write
     pauses = pauses_taken(monkeypatch)
     sent = sent_again(client, monkeypatch)
     for name in "ab":
-        refusing.server(name).read_only = True
+        refusing.service(name).refuse_entries()
     with pytest.raises(bkpy.BookieUnavailableError, match="no others"):
         async with asyncio.timeout(DEADLINE_S):
             await writer.append(b"1")
@@ -247,7 +247,7 @@ async def test_a_writer_gives_up_though_bookies_refuse_one_after_the_other(
 
     monkeypatch.setattr(client._flights, "resend", later_to_b)
     for name in "ab":
-        refusing.server(name).read_only = True
+        refusing.service(name).refuse_entries()
     with pytest.raises(bkpy.BookieUnavailableError, match="no others"):
         async with asyncio.timeout(DEADLINE_S):
             await writer.append(b"1")
@@ -265,12 +265,12 @@ async def test_pauses_are_short_again_once_something_was_acknowledged(
     for entry_id in (1, 2):
         pauses.clear()
         for name in "ab":
-            refusing.server(name).read_only = True
+            refusing.service(name).refuse_entries()
         pending = writer.append_nowait(b"refused")
         await eventually(lambda: len(pauses) >= 3)
         assert pauses[:3] == [0.05, 0.1, 0.2]
         for name in "ab":
-            refusing.server(name).read_only = False
+            refusing.service(name).take_entries()
         async with asyncio.timeout(DEADLINE_S):
             assert await pending == entry_id
         await eventually(lambda: not writer._failed and not writer.mending)
@@ -285,7 +285,7 @@ async def test_a_bookie_that_refuses_while_the_ack_quorum_lives_is_complained_ab
     writer = await client.create_ledger()
     await writer.append(b"0")
     sent = sent_again(client, monkeypatch)
-    refusing.server("a").read_only = True
+    refusing.service("a").refuse_entries()
     async with asyncio.timeout(DEADLINE_S):
         while len(sent) < 5:
             await writer.append(b"x")

@@ -61,7 +61,7 @@ class Follower:
 async def waiting(cluster: InProcess, ledger_id: int, names: str = "abc", count: int = 1) -> None:
     """Until that many long polls of the ledger wait at each of these bookies."""
     async with asyncio.timeout(DEADLINE_S):
-        while any(len(cluster.server(name).waiters.by_ledger.get(ledger_id, ())) < count for name in names):
+        while any(len(cluster.service(name).waiters.by_ledger.get(ledger_id, ())) < count for name in names):
             await asyncio.sleep(0.005)
 
 
@@ -185,7 +185,7 @@ async def test_a_cancelled_tail_leaves_nothing_behind(cluster: InProcess) -> Non
     assert not cluster.tree._watches.get((client._cluster.catalog.path_of(writer.ledger_id), False))
     await client.close()  # and with the connection, the bookies' waiters go
     async with asyncio.timeout(DEADLINE_S):
-        while any(cluster.server(name).waiters.by_ledger for name in "abc"):
+        while any(cluster.service(name).waiters.by_ledger for name in "abc"):
             await asyncio.sleep(0.005)
 
 
@@ -292,7 +292,7 @@ async def test_a_tail_polls_where_bookies_refuse_to_wait(tmp_path: Path) -> None
     second = await follow(cluster, client, writer.ledger_id, idle=False)
     await writer.append(b"x")
     assert await second.until(1) == [b"x"]
-    assert all(writer.ledger_id not in cluster.server(name).waiters.by_ledger for name in "abc")
+    assert all(writer.ledger_id not in cluster.service(name).waiters.by_ledger for name in "abc")
     await blocker.append(b"y")
     assert await first.until(1) == [b"y"]
     await writer.close()
@@ -356,7 +356,7 @@ async def test_a_long_poll_is_answered_at_once_where_there_is_news_and_else_when
     await writer.append(b"y")
     assert (await wait_lac(client, writer.ledger_id)).entry_bytes == 33
     assert (await wait_lac(client, writer.ledger_id, known=0, wait_ms=1)).entry_bytes == 33
-    assert not cluster.server("a").waiters.by_ledger
+    assert not cluster.service("a").waiters.by_ledger
 
 
 async def test_a_ledger_that_a_bookie_never_saw_is_waited_for(cluster: InProcess) -> None:
@@ -385,7 +385,7 @@ async def test_a_long_poll_is_woken_by_a_fence_once(cluster: InProcess) -> None:
     assert m.reply_status(reply.head) == Status.OK
     assert (await poll).fenced
     assert (await wait_lac(client, writer.ledger_id)).fenced
-    assert len(cluster.server("a").waiters.by_ledger[writer.ledger_id]) == 1
+    assert len(cluster.service("a").waiters.by_ledger[writer.ledger_id]) == 1
     knowing.cancel()
 
 

@@ -42,7 +42,7 @@ async def test_entries_on_all_their_bookies_are_no_shortfall(
 
 
 async def full_disk(cluster: InProcess, bookie_id: str) -> None:
-    cluster.server(bookie_id).read_only = True
+    cluster.service(bookie_id).refuse_entries()
 
 
 async def death(cluster: InProcess, bookie_id: str) -> None:
@@ -84,10 +84,10 @@ async def test_what_was_acknowledged_without_a_bookie_stays_missing_when_it_take
     writer = await client.create_ledger()
     await writer.append(b"0")
     await eventually(lambda: not client._pool.peer("a")._adds)
-    three.server("a").read_only = True
+    three.service("a").refuse_entries()
     await writer.append(b"1")
     await eventually(lambda: "a" in writer._failed)
-    three.server("a").read_only = False
+    three.service("a").take_entries()
     await eventually(lambda: not writer._failed and not writer.mending)
     for _ in range(3):
         await writer.append(b"2")
@@ -100,10 +100,10 @@ async def test_what_waited_for_a_bookie_is_on_it(three: InProcess) -> None:
     client = await three.client(no_bookies_timeout_s=DEADLINE_S)
     writer = await client.create_ledger(ack_quorum=3)
     await writer.append(b"0")
-    three.server("a").read_only = True
+    three.service("a").refuse_entries()
     pending = [writer.append_nowait(b"%d" % i) for i in (1, 2)]
     await eventually(lambda: "a" in writer._failed)
-    three.server("a").read_only = False
+    three.service("a").take_entries()
     async with asyncio.timeout(DEADLINE_S):
         assert await asyncio.gather(*pending) == [1, 2]
     assert writer.under_replicated == {}

@@ -38,7 +38,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, ops: dict[Op, bytes], names: str)
     reply = Connection.reply
 
     def newer(self: Connection, op: int, correlation_id: int, head: bytes, body: Any = ()) -> None:
-        if op in ops and self.server.bookie_id in names:
+        if op in ops and self.service.bookie_id in names:
             head, body = ops[Op(op)], ()
         reply(self, op, correlation_id, head, body)
 

@@ -18,7 +18,7 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bkpy.client.bookies.connection import PeerConnection
+from bkpy.client.bookies.connection import BookieConnection
 from bkpy.config.address import split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
@@ -87,8 +87,7 @@ class Peer:
         self._owed_bytes = 0  # of ADD frames that haven't been answered
         self._owed_bytes_max = settings.owed_bytes_max
         self._on_congestion = on_congestion
-        self.chunks = chunks
-        self.reply_bytes_max = settings.reply_bytes_max
+        self._chunks = chunks
         self._address = address
         self._settings = settings
         self._runtime = runtime
@@ -98,7 +97,7 @@ class Peer:
         self._next_id = next_id
         self._state = _State.IDLE
         self._error: BookKeeperError | None = None
-        self._connection: PeerConnection | None = None
+        self._connection: BookieConnection | None = None
         self._greeting: asyncio.Future[m.HelloReply] | None = None
         self._presented: set[int] = set()
         self._adds: dict[int, tuple[Add, int, float]] = {}
@@ -345,14 +344,14 @@ class Peer:
             await connection.lost
             await asyncio.sleep(shortest)  # a bookie that greets and hangs up at once is not asked in a tight loop
 
-    async def _connect_once(self) -> PeerConnection:
-        connection: PeerConnection | None = None
+    async def _connect_once(self) -> BookieConnection:
+        connection: BookieConnection | None = None
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 host, port = split_address(await self._address(self.bookie_id))
                 loop = asyncio.get_running_loop()
                 self._greeting = loop.create_future()
-                self._connection = connection = PeerConnection(self)
+                self._connection = connection = BookieConnection(self, self._settings.reply_bytes_max, self._chunks)
                 await loop.create_connection(connection.itself, host, port)
                 hello = m.pack([self._software, self._instance_id, self.bookie_id])
                 self._write(wire.encode(Op.HELLO, self._next_id(), hello))
@@ -378,12 +377,12 @@ class Peer:
         self.entry_bytes_max = max(0, min(reply.entry_bytes_max, m.payload_bytes_max(reply.frame_bytes_max)))
         return connection
 
-    def _drop(self, connection: PeerConnection | None) -> None:
+    def _drop(self, connection: BookieConnection | None) -> None:
         self._connection = None
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
 
-    def _came_up(self, connection: PeerConnection) -> None:
+    def _came_up(self, connection: BookieConnection) -> None:
         if connection.lost.done():
             return
         self._state = _State.UP
@@ -398,7 +397,7 @@ class Peer:
         for add, index in waiting:
             self._write_add(add, index)
 
-    def connection_lost(self, connection: PeerConnection, error: Exception | None) -> None:
+    def connection_lost(self, connection: BookieConnection, error: Exception | None) -> None:
         if connection is not self._connection:
             return
         self._connection = None
@@ -462,7 +461,7 @@ class Peer:
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
-    def received(self, connection: PeerConnection, frame: wire.Frame) -> None:
+    def received(self, connection: BookieConnection, frame: wire.Frame) -> None:
         if frame.opcode == Op.ADD | wire.REPLY:
             sent = self._adds.pop(frame.correlation_id, None)
             if sent is not None:

@@ -1,31 +1,44 @@
-"""One TCP connection to a bookie: bytes in, frames to the `Peer` that it is one of."""
+"""One TCP connection to a bookie: bytes in, frames to the channel that made it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from bkpy.errors import BookKeeperError
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
-    from bkpy.client.bookies.channel import Peer
+    from bkpy.protocol import frame as wire
+    from bkpy.protocol.receive_buffer import ChunkPool
 
 log = logging.getLogger("bkpy.client")
 
 
-class PeerConnection(asyncio.BufferedProtocol):
-    """One TCP connection of a peer; `lost` is done when it has ended."""
+class ConnectionOwner(Protocol):
+    """The channel that made the connection. It makes another once this one is lost."""
 
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
+    bookie_id: str
+
+    def received(self, connection: BookieConnection, frame: wire.Frame) -> None:
+        """A frame has come. `BookKeeperError` closes the connection."""
+
+    def connection_lost(self, connection: BookieConnection, error: Exception | None) -> None:
+        """It has ended; `error` is why, if that is known."""
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """Takes replies of up to `reply_bytes_max` bytes, into `chunks`; `lost` is done when it has ended."""
+
+    def __init__(self, owner: ConnectionOwner, reply_bytes_max: int, chunks: ChunkPool | None) -> None:
         self.transport: asyncio.Transport | None = None
-        self.receive = ReceiveBuffer(peer.reply_bytes_max, peer.chunks)
+        self.receive = ReceiveBuffer(reply_bytes_max, chunks)
         self.lost = asyncio.get_running_loop().create_future()
+        self._owner = owner
         self._reason: Exception | None = None
 
-    def itself(self) -> PeerConnection:
+    def itself(self) -> BookieConnection:
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -40,17 +53,17 @@ class PeerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for frame in self.receive.received(nbytes):
-                self.peer.received(self, frame)
+                self._owner.received(self, frame)
         except BookKeeperError as e:
             self.abort(e)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost.done():
             self.lost.set_result(exc)
-        self.peer.connection_lost(self, exc or self._reason)
+        self._owner.connection_lost(self, exc or self._reason)
 
     def abort(self, error: BookKeeperError) -> None:
         self._reason = Exception(error.message)
-        log.warning("closing the connection to bookie %s: %s", self.peer.bookie_id, error)
+        log.warning("closing the connection to bookie %s: %s", self._owner.bookie_id, error)
         if self.transport is not None:
             self.transport.abort()

@@ -1,8 +1,8 @@
 """The requests of one connection that keep no order: reads, fences, long polls, explicit last add confirmed, force.
 
 Invariants: a request that waits holds nothing of the receive buffer; it is decided by the keys that were presented
-before it on the wire; a fence is for the ledger whose key was checked; answers in memory are bounded, for a connection
-and for the bookie.
+before it on the wire; a fence is set on the ledger whose key was checked, and on no other of that id; the answers that
+are in memory are bounded, for each connection and for the bookie.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
@@ -21,21 +21,40 @@ from bkpy.protocol.records import is_explicit_lac
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from bkpy.bookie.connection import Connection
-    from bkpy.bookie.keys import Claim
+    from bkpy.bookie.keys import Claim, Keys
+    from bkpy.bookie.service import BookieService
     from bkpy.bookie.waiters import Waiter
+    from bkpy.buffers import Bytes
     from bkpy.storage.engine import LastEntry
 
 
-class Requests:
+class RequestConnection(Protocol):
+    """The connection whose requests these are."""
+
+    address: str
+
+    @property
+    def lost(self) -> bool: ...
+
+    def reply(self, op: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[()] = ()) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def request_ended(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class RequestHandler:
     """`in_flight`: how many are still to be answered."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, service: BookieService, connection: RequestConnection, keys: Keys) -> None:
         self.in_flight = 0
+        self._service = service
         self._connection = connection
-        self._server = connection.server
-        self._storage = connection.server.storage
-        self._settings = connection.server.settings
+        self._keys = keys
+        self._storage = service.storage
+        self._settings = service.settings
         self._reads = asyncio.Semaphore(self._settings.reads_at_once)
         self._writable = asyncio.Event()
         self._writable.set()
@@ -52,21 +71,24 @@ class Requests:
             pending, bound = self._long_polls, self._settings.long_polls_max
         else:
             pending, bound = self.in_flight - self._long_polls, self._settings.requests_in_flight_max
-        if pending >= bound or self._server.requests >= self._settings.requests_in_flight_total_max:
-            message = f"{pending} requests of this connection and {self._server.requests} of all are in flight"
-            self._fail(op, correlation_id, Status.TOO_MANY_REQUESTS, f"{message}, which is the limit")
+        if pending >= bound or self._service.requests_in_flight >= self._settings.requests_in_flight_total_max:
+            total = self._service.requests_in_flight
+            message = f"{pending} requests of this connection and {total} of all are in flight, which is the limit"
+            self._fail(op, correlation_id, Status.TOO_MANY_REQUESTS, message)
             return
         self._long_polls += long_poll
         self.in_flight += 1
-        self._server.requests += 1
-        self._server.spawn(
-            self._serve(op, correlation_id, serving), f"request of {self._connection.peer}", self._connection
+        self._service.requests_in_flight += 1
+        self._service.spawn(
+            self._serve(op, correlation_id, serving),
+            f"request of {self._connection.address}",
+            self._connection.abort,
         )
 
     def _decoded(self, frame: wire.Frame) -> Callable[[], Awaitable[None]]:
-        """What will serve the request: without the frame, which is of a buffer that others need."""
+        """What will serve the request, without the frame: that lies in a buffer which others need."""
         op, correlation_id, head = frame.opcode, frame.correlation_id, frame.head
-        keys = self._connection.keys
+        keys = self._keys
         if op == Op.READ:
             read = m.decode_read(head)
             return partial(self._read, correlation_id, read, keys.claim_on_arrival(read.ledger_id))
@@ -83,7 +105,7 @@ class Requests:
         return partial(self._write_lac, correlation_id, write, record, keys.claim_on_arrival(write.ledger_id))
 
     async def _serve(self, op: int, correlation_id: int, serving: Callable[[], Awaitable[None]]) -> None:
-        done: Callable[[], None] = self._connection.metrics.request_started(op)
+        done: Callable[[], None] = self._service.metrics.request_started(op)
         try:
             await serving()
         except BookKeeperError as e:
@@ -92,8 +114,8 @@ class Requests:
             done()
             self._long_polls -= op == Op.WAIT_LAC
             self.in_flight -= 1
-            self._server.requests -= 1
-            self._connection.ended()
+            self._service.requests_in_flight -= 1
+            self._connection.request_ended()
 
     def _fail(self, op: int, correlation_id: int, status: Status, message: str) -> None:
         self._connection.reply(op, correlation_id, m.pack([int(status), message]))
@@ -108,7 +130,7 @@ class Requests:
         self._writable.set()
         while self._unread:
             self._unread -= 1
-            self._server.answers.release()
+            self._service.answers.release()
 
     def close(self) -> None:
         """The connection is gone: nobody waits for it."""
@@ -118,16 +140,16 @@ class Requests:
 
     @contextlib.asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """Answers are in memory for a few at once only, until the client has read them."""
+        """Hold one of the few places for answers in memory, until the client has read the answer."""
         async with self._reads:
             await self._writable.wait()
-            await self._server.answers.acquire()
+            await self._service.answers.acquire()
             try:
                 yield
             finally:
                 self._connection.flush()  # so that the next one waits if the client doesn't read
                 if self._writable.is_set():
-                    self._server.answers.release()
+                    self._service.answers.release()
                 else:
                     self._unread += 1
 
@@ -136,16 +158,16 @@ class Requests:
     async def _fence(self, ledger_id: int, claim: Claim) -> Status:
         """Fence for a recovering reader, which must have presented the key."""
         state = (await self._storage.states((ledger_id,)))[ledger_id]
-        status = claim.verdict(None if state is None else state.key)
+        status = claim.check(None if state is None else state.key)
         if status != Status.OK:
             return status
         if state is None:
-            if claim.key is None:  # authorised, and forgotten meanwhile
+            if claim.key is None:  # it was authorised, and its key has been forgotten since
                 return Status.KEY_REQUIRED
-            # Before anything else happens: somebody else could create it now, with another key, and would be fenced.
+            # Before anything is awaited: meanwhile somebody else could create it with another key, and would be fenced.
             state = self._storage.create(ledger_id, claim.key)
         await self._storage.fence(ledger_id, state.key)
-        self._server.waiters.wake((ledger_id,))
+        self._service.waiters.wake((ledger_id,))
         return Status.OK
 
     async def _read(self, correlation_id: int, read: m.Read, claim: Claim) -> None:
@@ -157,7 +179,7 @@ class Requests:
         limit = min(read.bytes_max, self._settings.read_bytes_max)
         async with self._answering():
             result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
-            self._connection.metrics.read_done(sum(map(len, result.segments)))
+            self._service.metrics.read_done(sum(map(len, result.segments)))
             head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
             self._connection.reply(Op.READ, correlation_id, head, result.segments)
 
@@ -177,23 +199,23 @@ class Requests:
         self._connection.reply(op, correlation_id, head, [last.entry, last.explicit_lac])
 
     async def _wait_lac(self, correlation_id: int, request: m.WaitLac) -> None:
-        waiters = self._server.waiters
-        waiter = waiters.add(request.ledger_id)  # before the first look, so that nothing falls between the two
+        waiters = self._service.waiters
+        waiter = waiters.add(request.ledger_id)  # before the first look, so that no news is missed
         self._waits[waiter] = None
         wait_s = min(request.wait_ms / 1000, self._settings.long_poll_max_s)
         timer = asyncio.get_running_loop().call_later(wait_s, waiter.end)
-        if self._server.draining or self._connection.lost:
+        if self._service.draining or self._connection.lost:
             waiter.end()
         try:
-            while not await self._told(correlation_id, request, waiter):
+            while not await self._answered(correlation_id, request, waiter):
                 await waiter.changed.wait()
         finally:
             timer.cancel()
             del self._waits[waiter]
             waiters.remove(request.ledger_id, waiter)
 
-    async def _told(self, correlation_id: int, request: m.WaitLac, waiter: Waiter) -> bool:
-        """Answer a long poll if there is news or its time is up; whether it was."""
+    async def _answered(self, correlation_id: int, request: m.WaitLac, waiter: Waiter) -> bool:
+        """Answer a long poll if there is news or its time is up; whether it was answered."""
         async with self._answering():
             waiter.changed.clear()
             last = await self._storage.last_entry(request.ledger_id)
@@ -206,7 +228,7 @@ class Requests:
     async def _may_write(self, ledger_id: int, claim: Claim) -> tuple[Status, bool]:
         """(whether this client may change the ledger, whether the ledger was ever seen)."""
         state = (await self._storage.states((ledger_id,)))[ledger_id]
-        status = claim.verdict(None if state is None else state.key)
+        status = claim.check(None if state is None else state.key)
         if status == Status.OK and ledger_id in self._storage.fenced:
             status = Status.FENCED
         return status, state is not None
@@ -219,7 +241,7 @@ class Requests:
             status = Status.BAD_REQUEST
         if status == Status.OK and record is not None:
             await self._storage.set_explicit_lac(request.ledger_id, record)
-            self._server.waiters.wake((request.ledger_id,))
+            self._service.waiters.wake((request.ledger_id,))
         self._fail(Op.WRITE_LAC, correlation_id, status, "")
 
     async def _force(self, correlation_id: int, request: m.Force, claim: Claim) -> None:

@@ -1,0 +1,77 @@
+"""What all requests of a bookie are served from: its storage, the limits that they share, and whether it takes entries.
+
+Invariants: what all connections receive into, and their answers in memory, are bounded; a read-only bookie takes no
+entries but those that a recovery writes back; a bookie that drains starts nothing new and keeps no long poll waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from bkpy.bookie.complaint import Complaint
+from bkpy.bookie.waiters import Waiters
+from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from bkpy.bookie.metrics import BookieMetrics
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import Runtime
+    from bkpy.storage.engine import LedgerStorage
+
+
+class BookieService:
+    """`read_only` and `draining` are looked at by all connections, and changed by the methods here only."""
+
+    def __init__(
+        self, settings: BookieSettings, storage: LedgerStorage, runtime: Runtime, metrics: BookieMetrics
+    ) -> None:
+        self.settings = settings
+        self.storage = storage
+        self.metrics = metrics
+        self.bookie_id = settings.bookie_id
+        self.log = logging.getLogger("bkpy.bookie")
+        # The memtable's two generations are what keeps most of them.
+        self.chunks = ChunkPool(
+            2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max + settings.receive_spare_chunks,
+            bytes_min=settings.receive_chunk_bytes_min,
+            bytes_max=settings.receive_chunk_bytes_max,
+            room_bytes_min=settings.receive_room_bytes_min,
+        )
+        self.receive_budget = ReceiveBudget(settings.receive_bytes_max)
+        self.answers = asyncio.Semaphore(settings.answers_at_once)
+        self.requests_in_flight = 0  # of all connections, not counting ADDs
+        self.waiters = Waiters()
+        self.read_only = False
+        self.draining = False
+        self._runtime = runtime
+        self.complain_of_frames = self.complaint()
+
+    def complaint(self) -> Complaint:
+        """A new kind of warning that strangers can provoke."""
+        return Complaint(self.log, self._runtime.clock, self.settings.complaint_interval_s)
+
+    def refuse_entries(self) -> None:
+        """Become read-only, from this call on."""
+        self.read_only = True
+
+    def take_entries(self) -> None:
+        """Be read-only no longer."""
+        self.read_only = False
+
+    def drain(self) -> None:
+        """Start nothing new from this call on, and let every long poll be answered with what there is."""
+        self.draining = True
+        self.waiters.end_all()
+
+    def spawn(self, coro: Coroutine[Any, Any, None], name: str, abort: Callable[[], None]) -> None:
+        """Run a request. A defect in serving it costs its client the connection (`abort`), and nobody else anything."""
+
+        def died(error: BaseException) -> None:
+            self.log.error("%s failed", name, exc_info=error)
+            abort()
+
+        self._runtime.spawn(coro, name=name, on_death=died)
