@@ -71,7 +71,8 @@ MUTANTS: list[Mutant] = [
         "marks taken after the seal",
         "what is added while a checkpoint runs is taken for written, and lost in a crash",
         "rows = await shard.flush(states, marks, close_log=close_log)",
-        "await shard._flush_worker.run(int)\nrows = await shard.flush(states, self._marks(shard), close_log=close_log)",
+        "await shard._flush_worker.run(int)\n"
+        "rows = await shard.flush(states, _marks(shard, ends()), close_log=close_log)",
         (f"{_CHECKPOINTS}::test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written",),
     ),
     Mutant(
@@ -185,8 +186,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "cookies written before the metadata store knows of a move",
         "a bookie that crashes in the middle of its first start after a move never starts again",
-        "if identity.moved and self._on_moved is not None:",
-        "if identity.moved and self._on_moved is None:",
+        "if identity.moved and on_moved is not None:",
+        "if identity.moved and on_moved is None:",
         (f"{_MOVING}::test_a_crash_at_every_operation_of_a_start_after_a_move",),
     ),
     Mutant(

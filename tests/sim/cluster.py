@@ -25,7 +25,7 @@ from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
 from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
-from bkpy.storage import open as startup
+from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage
 
@@ -221,7 +221,7 @@ class Cluster:
     def _small_files(self) -> Iterator[None]:
         """What is set in MiB is in smaller units, but for some runs: no run writes enough to fill many files."""
         unit = KIB << self.world.stream("unit").choice((3, 6, 10))
-        with patch.object(startup, "MIB", unit), patch.object(flush, "MIB", unit):
+        with patch.object(opening, "MIB", unit), patch.object(flush, "MIB", unit):
             yield
 
     async def start(self) -> None:

@@ -14,10 +14,11 @@ from bkpy.bookie.keys import Keys
 from bkpy.bookie.waiters import Waiters
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import Unknown
-from bkpy.storage import open as startup
+from bkpy.storage import replay
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.journal import Journal, JournalWriter
 from bkpy.storage.ledgers.info import StateCache
+from bkpy.storage.replay import Replay
 
 if TYPE_CHECKING:
     from .world import World
@@ -91,8 +92,8 @@ def observed(world: World) -> Iterator[None]:
             after(LedgerStorage, "_grown", lambda storage, shard: MEMORY_FULL if storage.full else None),
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
-            before(startup._Starter, "_replay", _finds_shards_apart),
-            before(startup, "cut", lambda *args, **options: TORN_TAIL),
+            before(Replay, "run", _finds_shards_apart),
+            before(replay, "cut", lambda *args, **options: TORN_TAIL),
             before(JournalWriter, "_take_file", lambda writer, path: FILE_RECYCLED if writer._recyclable else None),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
             patch.object(resolve, "_whose_value", in_doubt),
@@ -111,5 +112,5 @@ def _forgets(keys: Keys, present: Any) -> str | None:
     return KEYS_FORGOTTEN if used and used + len(present.keys) > keys._ledgers_max else None
 
 
-def _finds_shards_apart(starter: Any, storage: LedgerStorage) -> str | None:
-    return SHARDS_APART if len({shard.row.marks for shard in storage.shards}) > 1 else None
+def _finds_shards_apart(replay: Replay) -> str | None:
+    return SHARDS_APART if len({shard.row.marks for shard in replay._ledgers.shards}) > 1 else None

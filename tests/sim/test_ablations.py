@@ -18,7 +18,7 @@ from bkpy.bookie.keys import Keys
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
 from bkpy.storage.checkpoint import flush
-from bkpy.storage.ledgers.states import LedgerStates
+from bkpy.storage.ledgers.ledgers import Ledgers
 
 from .runs import Range, play
 
@@ -33,30 +33,30 @@ Ablation = Callable[[], AbstractContextManager[None]]
 def evicting_what_is_asked_for() -> Iterator[None]:
     """A ledger's state is evicted for the sake of another one of the same request, and then it counts as never seen."""
 
-    async def load(states: LedgerStates, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
-        cached = states._cache.get
+    async def load(ledgers: Ledgers, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+        cached = ledgers._cache.get
         missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
         if missing:
-            async with states._loading:
-                states._cache.trim()
-                await states._load({ledger_id for ledger_id in missing if cached(ledger_id) is None})
+            async with ledgers._loading:
+                ledgers._cache.trim()
+                await ledgers._load({ledger_id for ledger_id in missing if cached(ledger_id) is None})
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
 
-    introduce = LedgerStates.introduce
+    introduce = Ledgers.introduce
 
-    def introduced(states: LedgerStates, ledger_id: int, key: bytes, *, limbo: bool) -> LedgerState:
-        states._unseen.add(ledger_id)
-        return introduce(states, ledger_id, key, limbo=limbo)
+    def introduced(ledgers: Ledgers, ledger_id: int, key: bytes) -> LedgerState:
+        ledgers._unseen.add(ledger_id)
+        return introduce(ledgers, ledger_id, key)
 
     def authorise(keys: Keys, ledger_id: int) -> None:
         keys.authorised.add(ledger_id)
 
     with (
-        patch.object(LedgerStates, "load", load),
+        patch.object(Ledgers, "load", load),
         # A second line: a connection that has shown a ledger's key isn't believed that the ledger is new.
         patch.object(Keys, "authorise", authorise),
         # And a third: a state that is made up is refused, and never written.
-        patch.object(LedgerStates, "introduce", introduced),
+        patch.object(Ledgers, "introduce", introduced),
         patch.object(flush, "_check_no_less", lambda ledger_id, state, row: None),
     ):
         yield

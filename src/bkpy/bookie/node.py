@@ -25,8 +25,8 @@ from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.identity import decode_cookie
+from bkpy.storage.open import open_storage
 from bkpy.storage.space.disk_monitor import DiskMonitor
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.storage.engine import LedgerStorage
 
 _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
 
@@ -79,7 +80,7 @@ class BookieNode:
         settings = self.settings
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
-        self._storage = storage = await LedgerStorage.open(
+        self._storage = storage = await open_storage(
             settings,
             self._runtime,
             instance_id=cluster.instance_id,

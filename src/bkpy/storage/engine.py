@@ -11,21 +11,24 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.storage.journal.format import Mark, RecordKind
-from bkpy.storage.ledgers.info import LedgerState, lac_of, take_explicit_lac
-from bkpy.storage.ledgers.states import LedgerStates
+from bkpy.storage.journal.format import RecordKind
+from bkpy.storage.journal.journal import Journal
+from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
+from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
-from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Sequence
 
     from bkpy.buffers import Bytes
     from bkpy.config.bookie import BookieSettings
     from bkpy.protocol.messages import AddColumns
     from bkpy.runtime.interfaces import DiskRuntime
-    from bkpy.storage.index.index import LedgerRow
-    from bkpy.storage.journal.journal import Journal
+    from bkpy.storage.journal.format import Mark
+    from bkpy.storage.journal.journal import JournalWriter
+    from bkpy.storage.ledgers.info import LedgerState
+    from bkpy.storage.ledgers.ledgers import Ledgers
+    from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
 
@@ -59,9 +62,11 @@ class LastEntry(NamedTuple):
 
 
 class LedgerStorage:
-    """One bookie's storage. Made by `open`; ended by `close`.
+    """One bookie's storage. Made by `open_storage`; ended by `close`.
 
-    `fenced`: ledgers whose normal adds must be refused, authoritative for every ledger that `states` was asked about.
+    `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
+    `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
+    for every ledger that `states` was asked about.
     `failed`: gets the exception when a write or sync failed; the process must stop.
     `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
     sockets until an `on_space` callback.
@@ -72,99 +77,58 @@ class LedgerStorage:
         settings: BookieSettings,
         runtime: DiskRuntime,
         observer: StorageObserver,
-        shards: list[Shard],
+        ledgers: Ledgers,
+        journals: Sequence[JournalWriter],
+        cookie: bytes,
         release: Callable[[], None],
     ) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
         self.full = False
         self.on_space: list[Callable[[], None]] = []
-        self.cookie = b""
-        self.shards = shards
-        self.journals: list[Journal] = []
-        self.periodic: asyncio.Task[None] | None = None
-        self.positions: list[Mark] = []  # how far each journal was replayed, until there are journals
+        self.cookie = cookie
+        self.ledgers = ledgers
+        self.shards = ledgers.shards
+        self.fenced = ledgers.fenced
+        self.generation_bytes_max = ledgers.generation_bytes_max
+        self.journals = [
+            Journal(
+                writer,
+                runtime,
+                name=f"journal-{number}",
+                group_bytes_max=settings.journal_group_bytes_max,
+                queue_bytes_max=settings.journal_queue_bytes_max,
+                on_written=self.look_for_space,
+                on_failure=self.fail,
+                observer=observer,
+            )
+            for number, writer in enumerate(journals)
+        ]
         self._settings = settings
         self._runtime = runtime
-        self._observer = observer
-        self._release = release  # of the directories' locks
-        self._states = LedgerStates(shards, settings.ledger_states_max)
-        self.fenced = self._states.fenced
+        self._release = release
         self._fencing: dict[int, asyncio.Future[None]] = {}
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
-        self._relieving: set[int] = set()
+        self._flushing: set[int] = set()  # shards whose memtables are full
         self._closed = False
-
-    @classmethod
-    async def open(
-        cls,
-        settings: BookieSettings,
-        runtime: DiskRuntime,
-        *,
-        instance_id: str,
-        expected_cookie: bytes | None,
-        observer: StorageObserver = NO_OBSERVER,
-        on_moved: Callable[[bytes], Awaitable[None]] | None = None,
-    ) -> LedgerStorage:
-        """Check identity, replay the journals, and be ready.
-
-        `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is
-        new to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in
-        directories, when these are at other paths now. `IdentityError` and `CorruptDataError` say what to do.
-        """
-        from bkpy.storage.open import open_storage  # it builds this class
-
-        return await open_storage(settings, runtime, instance_id, expected_cookie, observer, on_moved)
+        self._periodic = runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
     @property
     def untrusted(self) -> bool:
-        """Whether data was lost here, so that ledgers never seen are not denied but unknown.
-
-        New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
-        """
-        return any(shard.row.unknown_in_limbo for shard in self.shards)
+        """See `Ledgers.untrusted`."""
+        return self.ledgers.untrusted
 
     async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
-        """The ledgers' states, None for one that was never seen. `CorruptDataError` if a row is damaged.
-
-        Whoever decides something by a state does so before the next await.
-        """
-        return await self._states.load(ledger_ids)
-
-    def load_now(self, ledger_id: int) -> LedgerState | None:
-        """The ledger's state. Blocks: for the replay at start."""
-        return self._states.load_now(ledger_id)
-
-    def trim(self) -> None:
-        """Evict states that nothing needs. To be called where no state was just handed out."""
-        self._states.trim()
-
-    def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
-        """Make a ledger known that was never seen, as was just found out; the caller journals it."""
-        state = self._states.introduce(ledger_id, key, limbo=self.untrusted)
-        self.touch(state)
-        return state
-
-    def touch(self, state: LedgerState) -> None:
-        """The state changed and must be in the next checkpoint."""
-        shard = self.shards[state.shard]
-        shard.touch(state)
-        self._grown(shard)
-
-    def distrust_everything(self) -> None:
-        """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
-        for shard in self.shards:
-            shard.put_all_in_limbo()
-        for state in self._states.distrust_everything():
-            self.touch(state)
+        """See `Ledgers.load`."""
+        return await self.ledgers.load(ledger_ids)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerState:
         """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
-        state = self._states.get(ledger_id)
+        state = self.ledgers.get(ledger_id)
         if state is None:
-            state = self.introduce(ledger_id, key)
+            state = self._introduce(ledger_id, key)
             if state.fenced:
                 self._record_fence(ledger_id, key)
             else:
@@ -181,14 +145,14 @@ class LedgerStorage:
         journal.record(kind, ledger_id, body, on_durable)
         self.full = self.full or journal.full
 
-    def add_shard(self, shard: Shard) -> None:
-        """Use one ledger directory more. Ledgers seen before stay where they are."""
-        self.shards.append(shard)
-        self._states.spread()
+    def _introduce(self, ledger_id: int, key: bytes) -> LedgerState:
+        state = self.ledgers.introduce(ledger_id, key)
+        self._grown(self.shards[state.shard])
+        return state
 
-    def shard_of(self, ledger_id: int) -> int:
-        """The number of the shard that holds the ledger, whose state was loaded once."""
-        return self._states.shard_of(ledger_id)
+    def _touch(self, state: LedgerState) -> None:
+        self.ledgers.touch(state)
+        self._grown(self.shards[state.shard])
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -198,13 +162,13 @@ class LedgerStorage:
         `head` is `columns` as a msgpack value. The buffers are kept, not copied, and must not change any more.
         """
         if len(self.shards) == 1 and len(self.journals) == 1:
-            self.store(self.shards[0], columns, body)
+            self._store(self.shards[0], columns, body)
             journal = self.journals[0]
             journal.add(head, body, on_durable)
             self.full = self.full or journal.full
             return
-        for number, part in split(columns, head, body, self._states.shard_of).items():
-            self.store(self.shards[number], part.columns, part.body)
+        for number, part in split(columns, head, body, self.ledgers.shard_of).items():
+            self._store(self.shards[number], part.columns, part.body)
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
         callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
@@ -212,24 +176,17 @@ class LedgerStorage:
             self.journals[number].add(part.head, part.body, callback)
             self.full = self.full or self.journals[number].full
 
-    def store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
+    def _store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
         shard.active.add(columns, body)
         self._grown(shard)
 
     def _grown(self, shard: Shard) -> None:
         limit = self.generation_bytes_max
-        if not self.journals:  # the replay, which makes room itself
-            return
         self.full = self.full or shard.memory_bytes >= 2 * limit
-        if shard.active.bytes >= limit * shard.active.share and shard.number not in self._relieving:
-            self._relieving.add(shard.number)
-            self._runtime.spawn(self._relieve(shard), name=f"flush of {shard.directory}", on_death=self.fail)
-
-    @property
-    def generation_bytes_max(self) -> int:
-        """Bytes that a shard's memtable may hold."""
-        return max(1, self._settings.memtable_bytes_max // len(self.shards))
+        if shard.active.bytes >= limit * shard.active.share and shard.number not in self._flushing:
+            self._flushing.add(shard.number)
+            self._runtime.spawn(self._flush_when_full(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
@@ -239,10 +196,10 @@ class LedgerStorage:
             if state is not None and state.fenced:
                 return
             if state is None:
-                state = self.introduce(ledger_id, key)
+                state = self._introduce(ledger_id, key)
             state.fenced = True
             self.fenced.add(ledger_id)
-            self.touch(state)
+            self._touch(state)
             pending = self._record_fence(ledger_id, state.key or key)
         await self._durable(pending)
 
@@ -257,7 +214,7 @@ class LedgerStorage:
         state = (await self.states((ledger_id,)))[ledger_id]
         assert state is not None, f"ledger {ledger_id} is not known"
         if take_explicit_lac(state, record):
-            self.touch(state)
+            self._touch(state)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._publishing[ledger_id] = done
             self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done))
@@ -335,55 +292,33 @@ class LedgerStorage:
         task = self._runtime.spawn(
             self._checkpoint(shard, close_log), name=f"checkpoint of {shard.directory}", on_death=self.fail
         )
-        try:
+        with checkpoint_errors(shard):
             await asyncio.shield(task)
-        except BookKeeperError:
-            raise
-        except Exception as e:  # of the file system, or of the index's own library
-            raise StorageFailedError(f"the checkpoint failed: {e}", path=shard.directory) from e
 
     async def _checkpoint(self, shard: Shard, close_log: bool) -> None:
         async with shard.checkpointing:
             self._check()
-            marks = self._marks(shard)  # before the seal's next await: they belong together (S8)
-            if shard.active.empty and marks == shard.row.marks and not close_log:
-                return
-            generation = shard.seal()
-            states = {i: state for i in generation.dirty if (state := self._states.get(i)) is not None}
-            assert len(states) == len(generation.dirty), "a state with changes was evicted"
             try:
-                rows = await shard.flush(states, marks, close_log=close_log)
+                written = await self.ledgers.checkpoint(shard, self._ends, close_log=close_log)
             except Exception as e:
                 self.fail(e)
                 raise
-            shard.commits += 1
-            self._written(states, rows)
+            if not written:
+                return
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
 
-    def _marks(self, shard: Shard) -> tuple[Mark, ...]:
-        ends = [journal.position for journal in self.journals] or self.positions
-        return tuple(max(pair, key=lambda mark: mark.sequence) for pair in zip(ends, shard.row.marks, strict=True))
+    def _ends(self) -> list[Mark]:
+        return [journal.position for journal in self.journals]
 
-    def _written(self, states: Mapping[int, LedgerState], rows: Mapping[int, LedgerRow]) -> None:
-        for ledger_id, row in rows.items():
-            state = self._states.get(ledger_id)
-            if state is not None:
-                state.last_entry, state.lac = row.last_entry, row.lac
-                if row.limbo and not state.limbo:
-                    state.limbo = True
-                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[state.shard].directory)
-        for state in states.values():
-            state.pins -= 1
-
-    async def _relieve(self, shard: Shard) -> None:
+    async def _flush_when_full(self, shard: Shard) -> None:
         try:
             limit = self.generation_bytes_max
             while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
                 await self._checkpoint(shard, False)
         finally:
-            self._relieving.discard(shard.number)
+            self._flushing.discard(shard.number)
 
     def look_for_space(self) -> None:
         """Tell, if memory was full and isn't any more."""
@@ -397,7 +332,7 @@ class LedgerStorage:
             for callback in list(self.on_space):
                 callback()
 
-    async def checkpoint_forever(self) -> None:
+    async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
         while True:
             await asyncio.sleep(self._settings.checkpoint_interval_s)
@@ -446,23 +381,13 @@ class LedgerStorage:
     def release(self) -> None:
         """Close files and locks, whatever is pending. Blocks until running writes have ended."""
         self._closed = True
-        if self.periodic is not None:
-            self.periodic.cancel()
+        self._periodic.cancel()
         for journal in self.journals:
             journal.release()
-        for shard in self.shards:
-            shard.close()
         self._release()
 
     def check_invariants(self) -> None:
+        self.ledgers.check_invariants()
         for shard in self.shards:
-            shard.check_invariants()
-            for generation in (shard.active, shard.sealed):
-                for ledger_id in generation.dirty if generation is not None else ():
-                    state = self._states.get(ledger_id)
-                    assert state is not None, f"ledger {ledger_id} has changes, but was evicted"
-                    assert state.pins > 0
-                    assert state.fenced <= (ledger_id in self.fenced)
-                    assert state.shard == self.shard_of(ledger_id) == shard.number
-        for mark, journal in zip(self._marks(self.shards[0]), self.journals, strict=True):
-            assert mark.sequence <= journal.position.sequence
+            for mark, journal in zip(shard.row.marks, self.journals, strict=True):
+                assert mark.sequence <= journal.position.sequence

@@ -1,4 +1,4 @@
-"""The cookie: which bookie, cluster and directories belong together, kept in every directory and in the metadata store.
+"""Which bookie, cluster and directories belong together: the cookie, in every directory and in the metadata store.
 
 Invariants: a cookie is believed only if its checksum is right; directories are used only if cookie, settings and the
 uuid inside each index agree; data is never created anew where a cookie says that there was some.
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError, IdentityError
+from bkpy.storage.entry_log.entry_log import log_id_of
+from bkpy.storage.journal.format import file_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import Files
 
 COOKIE_NAME: Final = "cookie.json"
@@ -115,46 +118,155 @@ def write_cookie(files: Files, directory: str, cookie: Cookie) -> None:
     files.sync_dir(directory)
 
 
-def check(
-    cookie: Cookie,
-    where: str,
-    *,
-    bookie_id: str,
-    instance_id: str,
-    journal_directories: Sequence[str],
-    ledger_directories: Sequence[str],
-) -> None:
-    """`IdentityError` saying what to do if the cookie found at `where` is not this bookie's, or the settings miss a
-    directory of it."""
-    if cookie.instance_id != instance_id:
-        raise IdentityError(
-            f"this bookie belongs to cluster {cookie.instance_id}, but the metadata store is cluster {instance_id}'s; "
-            "correct metadata_uri, or use empty directories to join the other cluster",
-            path=where,
-        )
-    if cookie.bookie_id != bookie_id:
-        raise IdentityError(
-            f"the directories are those of bookie {cookie.bookie_id}, but bookie_id is {bookie_id}; correct one or "
-            "the other",
-            path=where,
-        )
-    if cookie.journal_directories != tuple(journal_directories):
-        raise IdentityError(
-            f"the bookie was created with journal_directories {', '.join(cookie.journal_directories)}, and they are "
-            f"now {', '.join(journal_directories)}; restore the setting, or move the directories there with all that "
-            "is in them",
-            path=where,
-        )
-    known = [d.path for d in cookie.ledger_directories]
-    missing = [path for path in known if path not in ledger_directories]
-    if missing:
-        raise IdentityError(
-            f"the bookie has data in {', '.join(missing)}, which ledger_directories no longer names; add it again, "
-            "and mount its disk, or move it with all that is in it to the path that stands in its place",
-            path=where,
-        )
-    if list(ledger_directories[: len(known)]) != known:
-        raise IdentityError(
-            f"ledger_directories must begin with {', '.join(known)}, in this order; new ones are added at the end",
-            path=where,
-        )
+class Identity(NamedTuple):
+    """What the directories' cookies say. `known` are those of an earlier start, `new` is created in this one."""
+
+    known: tuple[LedgerDirectory, ...]
+    new: tuple[str, ...]
+    moved: bool  # some are at other paths than at the earlier start
+    must_be_empty: bool  # the cluster does not know this bookie: there may be leftovers of a first start, but no data
+
+
+class Directories:
+    """The directories that the settings name, and the cookies in them."""
+
+    def __init__(self, settings: BookieSettings, files: Files, instance_id: str) -> None:
+        self.journals = tuple(map(_trim, settings.journal_directories))
+        self.ledgers = tuple(map(_trim, settings.ledger_directories))
+        self.all = (*self.journals, *self.ledgers)
+        self._bookie_id = settings.bookie_id
+        self._instance_id = instance_id
+        self._files = files
+
+    def identify(self, expected_cookie: bytes | None) -> Identity:
+        """Compare cookies, settings and what the metadata store has; `IdentityError` on any disagreement."""
+        found = {path: cookie for path in self.all if (cookie := read_cookie(self._files, path)) is not None}
+        expected = None if expected_cookie is None else decode_cookie(expected_cookie, "the metadata store")
+        newest = max(found.values(), key=lambda cookie: len(cookie.ledger_directories), default=expected)
+        if newest is None:
+            for path in self.all:
+                self._check_no_data(path)
+            return Identity((), self.ledgers, False, True)
+        if expected is not None and not found and set(self.all).isdisjoint(expected.paths):
+            raise IdentityError(
+                f"bookie_id {self._bookie_id} is in use with other directories ({', '.join(expected.paths)}): "
+                "give this bookie another --bookie_id, or, if it is that one, name its directories",
+                path=self.all[0],
+            )
+        moves = self._moves(found)
+        if moves:
+            found = {path: cookie.moved(moves) for path, cookie in found.items()}
+            expected = expected and expected.moved(moves)
+            newest = newest.moved(moves)
+        where = next((path for path, cookie in found.items() if cookie == newest), "the metadata store")
+        for path, cookie in (*found.items(), *([("the metadata store", expected)] if expected else [])):
+            self._check_cookie(cookie, path)
+            if not newest.extends(cookie):
+                raise IdentityError(
+                    f"the cookies of {path} and {where} disagree; restore the one that is wrong", path=path
+                )
+        self._check_cookie(newest, where)
+        needed = set() if expected is None else set(expected.paths)
+        for path in self.all:
+            if path in needed and path not in found:
+                raise IdentityError(
+                    f"this directory has no cookie, but bookie {self._bookie_id} has data in it: mount its "
+                    "disk; if the disk is lost, or this is to be another bookie, give it another --bookie_id",
+                    path=path,
+                )
+            if path not in found:
+                self._check_no_data(path)
+        known = newest.ledger_directories
+        new = self.ledgers[len(known) :]
+        if moves and new:
+            raise IdentityError(
+                "directories were moved and others added; start the bookie once with the former alone", path=new[0]
+            )
+        return Identity(known, new, bool(moves), expected is None)
+
+    def _moves(self, found: Mapping[str, Cookie]) -> dict[str, str]:
+        """Old and new paths of directories that were moved since they were used last, with the cookies in them.
+
+        What the metadata store has is told first of a move, so only the cookies in directories can be those from
+        before: directories that say otherwise than it are an old copy, and are refused later.
+        """
+        moves: dict[str, str] = {}
+        for cookie in found.values():
+            ledgers = [directory.path for directory in cookie.ledger_directories]
+            if len(cookie.journal_directories) != len(self.journals):
+                continue
+            for old, new in (
+                *zip(cookie.journal_directories, self.journals, strict=True),
+                *zip(ledgers, self.ledgers, strict=False),
+            ):
+                if new != old and new in found and new not in cookie.paths:
+                    moves[old] = new
+        for old, new in moves.items():
+            # Bookies of before kept relative paths as they were given, which say nothing of where that was.
+            if old.startswith("/") and self._files.exists(f"{old}/{COOKIE_NAME}"):
+                raise IdentityError(
+                    f"this seems to be a copy of {old}, which is still there and may be newer; name that one, or "
+                    f"remove it if {new} is its latest state",
+                    path=new,
+                )
+        return moves
+
+    def _check_cookie(self, cookie: Cookie, where: str) -> None:
+        """`IdentityError` saying what to do if the cookie found at `where` is not this bookie's, or the settings miss a
+        directory of it."""
+        if cookie.instance_id != self._instance_id:
+            raise IdentityError(
+                f"this bookie belongs to cluster {cookie.instance_id}, but the metadata store is cluster "
+                f"{self._instance_id}'s; correct metadata_uri, or use empty directories to join the other cluster",
+                path=where,
+            )
+        if cookie.bookie_id != self._bookie_id:
+            raise IdentityError(
+                f"the directories are those of bookie {cookie.bookie_id}, but bookie_id is {self._bookie_id}; correct "
+                "one or the other",
+                path=where,
+            )
+        if cookie.journal_directories != self.journals:
+            raise IdentityError(
+                f"the bookie was created with journal_directories {', '.join(cookie.journal_directories)}, and they "
+                f"are now {', '.join(self.journals)}; restore the setting, or move the directories there with all that "
+                "is in them",
+                path=where,
+            )
+        known = [d.path for d in cookie.ledger_directories]
+        missing = [path for path in known if path not in self.ledgers]
+        if missing:
+            raise IdentityError(
+                f"the bookie has data in {', '.join(missing)}, which ledger_directories no longer names; add it again, "
+                "and mount its disk, or move it with all that is in it to the path that stands in its place",
+                path=where,
+            )
+        if list(self.ledgers[: len(known)]) != known:
+            raise IdentityError(
+                f"ledger_directories must begin with {', '.join(known)}, in this order; new ones are added at the end",
+                path=where,
+            )
+
+    def _check_no_data(self, path: str) -> None:
+        for name in self._files.listdir(path):
+            if file_id_of(name) is not None or log_id_of(name) is not None:
+                raise IdentityError(
+                    f"this directory holds data ({name}), but no {COOKIE_NAME}: it is another bookie's or was damaged; "
+                    "use an empty directory",
+                    path=path,
+                )
+
+    def cookie(self, uuids: Sequence[str]) -> Cookie:
+        """What is true from now on, given the indexes' uuids."""
+        ledger_directories = tuple(map(LedgerDirectory, self.ledgers, uuids))
+        return Cookie(self._bookie_id, self._instance_id, self.journals, ledger_directories)
+
+    def write(self, cookie: Cookie) -> None:
+        """Put the cookie into every directory that doesn't have it."""
+        for directory in self.all:
+            if read_cookie(self._files, directory) != cookie:
+                write_cookie(self._files, directory, cookie)
+
+
+def _trim(path: str) -> str:
+    return path.rstrip("/") or "/"

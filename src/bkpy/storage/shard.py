@@ -43,7 +43,7 @@ _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
 
 
 class RangeRead(NamedTuple):
-    """What a shard knows of a range; see `ledger_storage.ReadResult`."""
+    """What a shard knows of a range; see `engine.ReadResult`."""
 
     segments: list[memoryview]
     examined_to: int

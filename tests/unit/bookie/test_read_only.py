@@ -285,7 +285,7 @@ async def test_a_bookie_that_has_lost_data_is_read_only_from_the_start_and_stays
     writer = await small_ledger(client)
     assert await add(client, writer, entry_id=0) == Status.OK
     assert one.node._storage is not None
-    one.node._storage.distrust_everything()
+    one.node._storage.ledgers.distrust_everything()
     await one.node.stop()
     await one.start()
     assert one.registered() == "read-only"

@@ -16,9 +16,12 @@ from bkpy.protocol.records import RecordCodec, walk
 from bkpy.runtime.process import NoFaults, TaskSpawner
 from bkpy.runtime.system import SystemRuntime
 from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from bkpy.storage.engine import LedgerStorage
 
 KEY = b"k" * 32
 INSTANCE = "11111111-2222-3333-4444-555555555555"
@@ -139,7 +142,7 @@ def add(storage: LedgerStorage, *batches: Batch, bodies: Sequence[bytes] | None 
         [len(part) for part in parts],
     )
     for ledger_id in dict.fromkeys(batch.ledger_id for batch in batches):
-        if storage.load_now(ledger_id) is None:
+        if storage.ledgers.load_now(ledger_id) is None:
             storage.create(ledger_id, KEY)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     storage.add(columns, pack(list(columns)), memoryview(b"".join(parts)), lambda: future.set_result(None))
@@ -205,7 +208,7 @@ class Host:
     async def boot(self) -> LedgerStorage:
         self.boots += 1
         self.reports = Reports()
-        storage = await LedgerStorage.open(
+        storage = await open_storage(
             self.settings,
             sim_runtime(self.disk, self.clock, self.boots),
             instance_id=INSTANCE,

@@ -8,14 +8,16 @@ import pytest
 
 from bkpy.config.base import MIB
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.format import PAGE_BYTES
+from bkpy.storage.open import open_storage
 
 from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
 from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bkpy.storage.engine import LedgerStorage
 
 
 async def filled(host: Host, ledgers: int = 4, rounds: int = 4) -> LedgerStorage:
@@ -84,7 +86,7 @@ async def test_the_smallest_bounds_work_on_a_real_disk(tmp_path: Path, setting: 
     settings = bookie_settings(str(tmp_path), journals=2, ledgers=2, **values)
     cookie = None
     for boot in range(3):
-        storage = await LedgerStorage.open(
+        storage = await open_storage(
             settings, real_runtime(), instance_id=INSTANCE, expected_cookie=cookie, observer=Reports()
         )
         cookie = storage.cookie

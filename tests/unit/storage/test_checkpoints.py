@@ -366,7 +366,7 @@ async def check_grown(host: Host) -> LedgerStorage:
     storage = await host.boot()
     for i in range(6):
         assert await read_all(storage, i, 0, 5) == ({0: b"old", 1: b"old", 2: b"new"}, set())
-        assert storage.shard_of(i) == i % 2, "ledgers stay where they are"
+        assert storage.ledgers.shard_of(i) == i % 2, "ledgers stay where they are"
     assert 4 in storage.fenced
     assert not storage.untrusted
     return storage

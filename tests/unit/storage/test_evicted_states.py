@@ -68,7 +68,7 @@ async def test_a_checkpoint_never_weakens_a_row() -> None:
     state = (await storage.states((FENCED,)))[FENCED]
     assert state is not None
     state.fenced = False
-    storage.touch(state)
+    storage.ledgers.touch(state)
     with pytest.raises(StorageFailedError, match=f"ledger {FENCED} would be less than"):
         await storage.checkpoint()
 
@@ -82,7 +82,7 @@ async def test_many_ledgers_in_one_replay_are_evicted_once_they_are_written() ->
     host.disk.power_cut()
     host.settings = bookie_settings(ledger_states_max=3, memtable_bytes_max=10_000)
     storage = await host.boot()
-    assert len(storage._states) < 30
+    assert len(storage.ledgers) < 30
     for i in range(60):
         assert await read_all(storage, i, 0, 0) == ({0: b"x" * 1000}, set())
 

@@ -10,13 +10,15 @@ import pytest
 
 from bkpy.protocol.records import RecordCodec
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.open import open_storage
 
 from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
 from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bkpy.storage.engine import LedgerStorage
 
 PAYLOAD = b"x" * 2000
 
@@ -172,7 +174,7 @@ async def test_the_smallest_bounds_make_room_again_and_again() -> None:
 
 async def test_full_memory_on_real_threads(tmp_path: Path) -> None:
     settings = bookie_settings(str(tmp_path), memtable_bytes_max=100_000)
-    storage = await LedgerStorage.open(settings, real_runtime(), instance_id=INSTANCE, expected_cookie=None)
+    storage = await open_storage(settings, real_runtime(), instance_id=INSTANCE, expected_cookie=None)
     space = asyncio.Event()
     storage.on_space.append(space.set)
     let_go = threading.Event()

@@ -8,8 +8,8 @@ import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
 
 from bkpy.errors import CorruptDataError, IdentityError
-from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
+from bkpy.storage.open import open_storage
 
 from .support import INSTANCE, Batch, Host, add, read_all, sim_runtime
 from .support import settings as bookie_settings
@@ -80,9 +80,7 @@ async def test_a_foreign_cluster_is_refused() -> None:
     host = Host()
     await used(host)
     with pytest.raises(IdentityError, match="belongs to cluster"):
-        await LedgerStorage.open(
-            host.settings, sim_runtime(host.disk), instance_id="another", expected_cookie=host.cookie
-        )
+        await open_storage(host.settings, sim_runtime(host.disk), instance_id="another", expected_cookie=host.cookie)
 
 
 @pytest.mark.scenario(53)
@@ -168,7 +166,7 @@ async def test_a_refused_start_leaves_the_directories_free() -> None:
     await used(host)
     for _ in range(3):
         with pytest.raises(IdentityError):
-            await LedgerStorage.open(
+            await open_storage(
                 host.settings, sim_runtime(host.disk), instance_id="another", expected_cookie=host.cookie
             )
     await host.boot()
@@ -196,7 +194,7 @@ async def test_a_ledger_directory_is_added_and_old_ledgers_stay_where_they_are(c
             have, unknown = await read_all(storage, ledger_id, 0, 20)
             assert have.keys() == set(range(0 if ledger_id < 4 else 3 if ledger_id < 6 else 5, 10))
             assert not unknown
-            assert storage.shard_of(ledger_id) == (0 if ledger_id < 6 else ledger_id % 3)
+            assert storage.ledgers.shard_of(ledger_id) == (0 if ledger_id < 6 else ledger_id % 3)
         storage.check_invariants()
         host.disk.power_cut()
     # The metadata store may not have heard of it yet: what it has is older, and that is fine.

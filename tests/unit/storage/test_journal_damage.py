@@ -123,7 +123,7 @@ def test_limbo_takes_new_ledgers_and_fences_them() -> None:
 async def test_a_fence_of_a_new_ledger_is_durable_before_the_answer_where_data_were_lost() -> None:
     """There a new ledger is fenced from the start; whoever fences it waits for that all the same."""
     storage = await Host().boot()
-    storage.distrust_everything()
+    storage.ledgers.distrust_everything()
     assert (await storage.states((7,)))[7] is None
     stall = Stall(storage.journals[0]._worker)
     stall.begin()

@@ -10,14 +10,16 @@ import pytest
 from bkpy.errors import IdentityError
 from bkpy.protocol.records import RecordCodec
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.entry_log.entry_log import log_id_of
+from bkpy.storage.open import open_storage
 
 from .support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
 from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bkpy.storage.engine import LedgerStorage
 
 DEADLINE_S = 60
 
@@ -32,7 +34,7 @@ class Bookie:
 
     async def boot(self) -> LedgerStorage:
         self.reports = Reports()
-        storage = await LedgerStorage.open(
+        storage = await open_storage(
             self.settings,
             real_runtime(),
             instance_id=INSTANCE,
@@ -239,11 +241,11 @@ async def test_states_with_changes_stay_and_fences_stay_known() -> None:
     await add(storage, *(Batch(ledger_id, 0) for ledger_id in range(20)))
     await storage.fence(3, KEY)
     await storage.states(range(100, 110))
-    assert len(storage._states) == 20, "none of them is written yet"
+    assert len(storage.ledgers) == 20, "none of them is written yet"
     storage.check_invariants()
     await storage.checkpoint()
     await storage.states(range(100, 110))
-    assert len(storage._states) == 5
+    assert len(storage.ledgers) == 5
     assert storage.fenced == {3}
     states = await storage.states(range(20))
     assert all(state is not None and state.key == KEY for state in states.values())
@@ -264,7 +266,7 @@ async def test_a_state_that_is_loaded_while_a_checkpoint_commits_knows_what_it_w
     await add(storage, Batch(7, 5, 5))
     for other in (9, 8, 9):
         await storage.states((other,))
-    assert storage._states.get(7) is None
+    assert storage.ledgers.get(7) is None
     shard = storage.shards[0]
     load = shard.load
 

@@ -11,8 +11,8 @@ import pytest
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.format import Kind
+from bkpy.storage.open import open_storage
 
 from .support import INSTANCE, Batch, Host, add, read_all
 from .support import settings as bookie_settings
@@ -21,6 +21,8 @@ from .test_journal import Journal
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from bkpy.storage.engine import LedgerStorage
 
 MIB = 1 << 20
 ENTRY = b"x" * 100_000
@@ -166,7 +168,7 @@ async def test_failed_starts_take_no_space_of_a_real_disk(small_disk: Path) -> N
         return real_runtime().files.space(str(small_disk))[0]
 
     async def start(cookie: bytes | None) -> LedgerStorage:
-        return await LedgerStorage.open(settings, real_runtime(), instance_id=INSTANCE, expected_cookie=cookie)
+        return await open_storage(settings, real_runtime(), instance_id=INSTANCE, expected_cookie=cookie)
 
     storage = await start(None)
     cookie = storage.cookie

@@ -1,0 +1,226 @@
+"""All ledgers of a bookie: what is known of each, loaded from the shards' indexes when asked for, and checkpointed.
+
+Invariants: at most one object stands for a ledger; what was never seen is told from what isn't in memory, and only the
+first can be made known; a checkpoint's marks are the ends of the journals at its seal (S8). The replay fills this, and
+the engine is made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.storage.ledgers.info import LedgerState, StateCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.storage.index.index import LedgerRow
+    from bkpy.storage.journal.format import Mark
+    from bkpy.storage.observer import StorageObserver
+    from bkpy.storage.shard import Shard
+
+
+class Ledgers:
+    """Ledgers by id, and the shards that hold their entries.
+
+    `fenced`: those whose normal adds must be refused, of all that were ever asked for here.
+    """
+
+    def __init__(self, shards: list[Shard], settings: BookieSettings, observer: StorageObserver) -> None:
+        self.shards = shards
+        self.fenced: set[int] = set()
+        self._settings = settings
+        self._observer = observer
+        self._cache = StateCache(settings.ledger_states_max)
+        self._shard_overrides: dict[int, int] = {}  # of ledgers that are older than the present number of shards
+        self._loading = asyncio.Lock()
+        self._unseen: set[int] = set()  # what the last load found nowhere
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether data was lost here, so that ledgers never seen are not denied but unknown.
+
+        New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
+        """
+        return any(shard.row.unknown_in_limbo for shard in self.shards)
+
+    # --- states -------------------------------------------------------------------------------------------------------
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        """The state if it is in memory."""
+        return self._cache.get(ledger_id)
+
+    def __len__(self) -> int:
+        """How many states are in memory."""
+        return len(self._cache)
+
+    async def load(self, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+        """The ledgers' states, None for one that was never seen. `CorruptDataError` if a row is damaged.
+
+        Whoever decides something by a state does so before the next await.
+        """
+        cached = self._cache.get
+        if any(cached(ledger_id) is None for ledger_id in ledger_ids):
+            # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
+            async with self._loading:
+                wanted = set(ledger_ids)
+                self._cache.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
+                await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})
+        return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
+
+    async def _load(self, missing: set[int]) -> None:
+        # A ledger is in the shard of its id, unless it is older than the number of shards: then in any.
+        for turn in range(len(self.shards)):
+            by_shard: dict[int, list[int]] = {}
+            for ledger_id in sorted(missing):
+                by_shard.setdefault((ledger_id + turn) % len(self.shards), []).append(ledger_id)
+            for number, wanted in by_shard.items():
+                shard = self.shards[number]
+                commits = -1
+                while commits != shard.commits:  # a row from before a checkpoint would deny what that one wrote
+                    commits = shard.commits
+                    rows = await shard.load(wanted)
+                missing.difference_update(rows)
+                for ledger_id, row in rows.items():
+                    if self._cache.get(ledger_id) is None:  # it may have been created meanwhile
+                        self._adopt(ledger_id, row, number)
+            if not missing:
+                break
+        self._unseen = missing
+
+    def load_now(self, ledger_id: int) -> LedgerState | None:
+        """The ledger's state. Blocks: for the replay at start."""
+        for turn in range(len(self.shards)):
+            if (state := self._cache.get(ledger_id)) is not None:
+                return state
+            number = (ledger_id + turn) % len(self.shards)
+            for row in self.shards[number].load_now((ledger_id,)).values():
+                return self._adopt(ledger_id, row, number)
+        self._unseen = {ledger_id}
+        return None
+
+    def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerState:
+        """Put a ledger that an index knows into the cache."""
+        if number != ledger_id % len(self.shards):
+            self._shard_overrides[ledger_id] = number
+        if row.fenced:
+            self.fenced.add(ledger_id)
+        state = LedgerState(
+            ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number
+        )
+        self._cache.put(state)
+        return state
+
+    def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
+        """Make a ledger known that was never seen, as was just found out; in limbo and fenced where data was lost."""
+        # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
+        assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
+        self._unseen.discard(ledger_id)
+        limbo = self.untrusted
+        state = LedgerState(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
+        if limbo:
+            self.fenced.add(ledger_id)
+        self._cache.put(state)
+        self.touch(state)
+        return state
+
+    def touch(self, state: LedgerState) -> None:
+        """The state changed and must be in the next checkpoint."""
+        self.shards[state.shard].touch(state)
+
+    def distrust_everything(self) -> None:
+        """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
+        for shard in self.shards:
+            shard.put_all_in_limbo()
+        for state in self._cache.all():
+            state.limbo = state.fenced = True
+            self.fenced.add(state.ledger_id)
+            self.touch(state)
+
+    def trim(self) -> None:
+        """Evict what nothing needs. To be called where no state was just handed out."""
+        self._cache.trim()
+
+    # --- shards -------------------------------------------------------------------------------------------------------
+
+    def add_shard(self, shard: Shard) -> None:
+        """Use one ledger directory more. Ledgers seen before stay where they are."""
+        self.shards.append(shard)
+        for state in self._cache.all():
+            if state.shard != state.ledger_id % len(self.shards):
+                self._shard_overrides[state.ledger_id] = state.shard
+
+    def shard_of(self, ledger_id: int) -> int:
+        """The number of the shard that holds the ledger, whose state was loaded once."""
+        return self._shard_overrides.get(ledger_id, ledger_id % len(self.shards))
+
+    @property
+    def generation_bytes_max(self) -> int:
+        """Bytes that a shard's memtable may hold."""
+        return max(1, self._settings.memtable_bytes_max // len(self.shards))
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, shard: Shard, ends: Callable[[], Sequence[Mark]], *, close_log: bool = False) -> bool:
+        """Write out all that the shard has in memory, and move its marks; whether there was anything to do.
+
+        To be called by one at a time for each shard. `ends` says where each journal ends, and is asked at the seal.
+        """
+        marks = _marks(shard, ends())  # before the seal's next await: they belong together (S8)
+        if shard.active.empty and marks == shard.row.marks and not close_log:
+            return False
+        generation = shard.seal()
+        states = {i: state for i in generation.dirty if (state := self._cache.get(i)) is not None}
+        assert len(states) == len(generation.dirty), "a state with changes was evicted"
+        rows = await shard.flush(states, marks, close_log=close_log)
+        shard.commits += 1
+        self._written(states, rows)
+        return True
+
+    def _written(self, states: Mapping[int, LedgerState], rows: Mapping[int, LedgerRow]) -> None:
+        for ledger_id, row in rows.items():
+            state = self._cache.get(ledger_id)
+            if state is not None:
+                state.last_entry, state.lac = row.last_entry, row.lac
+                if row.limbo and not state.limbo:
+                    state.limbo = True
+                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[state.shard].directory)
+        for state in states.values():
+            state.pins -= 1
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the shards; what was not checkpointed stays in the journals. Blocks until running writes have ended."""
+        for shard in self.shards:
+            shard.close()
+
+    def check_invariants(self) -> None:
+        for shard in self.shards:
+            shard.check_invariants()
+            for generation in (shard.active, shard.sealed):
+                for ledger_id in generation.dirty if generation is not None else ():
+                    state = self._cache.get(ledger_id)
+                    assert state is not None, f"ledger {ledger_id} has changes, but was evicted"
+                    assert state.pins > 0
+                    assert state.fenced <= (ledger_id in self.fenced)
+                    assert state.shard == self.shard_of(ledger_id) == shard.number
+
+
+def _marks(shard: Shard, ends: Sequence[Mark]) -> tuple[Mark, ...]:
+    return tuple(max(pair, key=lambda mark: mark.sequence) for pair in zip(ends, shard.row.marks, strict=True))
+
+
+@contextlib.contextmanager
+def checkpoint_errors(shard: Shard) -> Iterator[None]:
+    """Make a `StorageFailedError` of what a checkpoint raises, be it of the file system or of the index's library."""
+    try:
+        yield
+    except BookKeeperError:
+        raise
+    except Exception as e:
+        raise StorageFailedError(f"the checkpoint failed: {e}", path=shard.directory) from e

@@ -1,0 +1,145 @@
+"""Fills the shards with what the journals have behind their marks, and checkpoints it.
+
+Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
+that is its reason; a journal is changed only by cutting a frame off that was never acknowledged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.errors import CorruptDataError, ProtocolError
+from bkpy.protocol.messages import decode_add
+from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records
+from bkpy.storage.journal.replay import Frame, JournalReplay, cut, refuse
+from bkpy.storage.ledgers.info import take_explicit_lac
+from bkpy.storage.ledgers.ledgers import Ledgers, checkpoint_errors
+from bkpy.storage.memtable.split import split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import Files
+    from bkpy.storage.journal.format import Mark
+    from bkpy.storage.observer import StorageObserver
+    from bkpy.storage.shard import Shard
+
+
+class Replay:
+    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        directories: Sequence[str],
+        settings: BookieSettings,
+        files: Files,
+        observer: StorageObserver,
+    ) -> None:
+        self.ends: list[Mark] = [
+            min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
+            for number in range(len(directories))
+        ]
+        self._ledgers = ledgers
+        self._directories = directories
+        self._settings = settings
+        self._files = files
+        self._observer = observer
+
+    async def run(self) -> None:
+        """Return when all that was read is in the indexes."""
+        for number, directory in enumerate(self._directories):
+            await self._replay_journal(number, directory)
+        if not all(shard.active.empty for shard in self._ledgers.shards):
+            for shard in self._ledgers.shards:
+                await self._checkpoint(shard)
+
+    async def _checkpoint(self, shard: Shard) -> None:
+        with checkpoint_errors(shard):
+            await self._ledgers.checkpoint(shard, lambda: self.ends)
+
+    async def _replay_journal(self, number: int, directory: str) -> None:
+        read_bytes = self._settings.journal_read_bytes
+        journal = JournalReplay(self._files, directory, number, self.ends[number], read_bytes=read_bytes)
+        frames = size = damages = 0
+        for frame in journal:
+            damages = self._judge(journal, damages)
+            self._apply(number, frame)
+            self.ends[number] = frame.end
+            frames, size = frames + 1, size + len(frame.body)
+            self._ledgers.trim()
+            for shard in self._ledgers.shards:
+                if shard.memory_bytes >= self._ledgers.generation_bytes_max:
+                    await self._checkpoint(shard)
+        self._judge(journal, damages)
+        self.ends[number] = journal.end
+        if journal.torn is not None:
+            path, offset = journal.torn
+            self._observer.damage(
+                f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
+            )
+            cut(self._files, path, offset, read_bytes=read_bytes)
+        for path in journal.unfinished:  # a start that found no space left them behind, and this one needs it
+            self._files.unlink(path)
+        self._observer.replayed(frames, size)
+
+    def _judge(self, journal: JournalReplay, seen: int) -> int:
+        """Act on damage that was found since the last frame; returns how many places there are."""
+        if len(journal.damages) > seen:
+            if self._settings.journal_damage == "refuse":
+                raise refuse(journal.damages)
+            for damage in journal.damages[seen:]:
+                self._observer.damage(f"at offset {damage.offset}: {damage.what}", damage.path)
+            self._ledgers.distrust_everything()
+        return len(journal.damages)
+
+    def _apply(self, number: int, frame: Frame) -> None:
+        for record in decode_records(frame.body, frame.records):
+            if record.kind == RecordKind.ADD:
+                self._apply_add(number, frame.sequence, record)
+            else:
+                self._apply_state(number, frame.sequence, record)
+
+    def _apply_add(self, number: int, sequence: int, record: Record) -> None:
+        try:
+            columns = decode_add(record.head, len(record.body))
+        except ProtocolError as e:
+            raise CorruptDataError(f"an add record of the journal can't be read: {e}") from e
+        for ledger_id in set(columns.ledger_ids):
+            if self._ledgers.load_now(ledger_id) is None:
+                self._introduce_lost(ledger_id)
+        for home, part in split(columns, record.head, record.body, self._ledgers.shard_of).items():
+            shard = self._ledgers.shards[home]
+            if sequence >= shard.row.marks[number].sequence:
+                shard.active.add(part.columns, part.body)
+
+    def _introduce_lost(self, ledger_id: int) -> None:
+        """A ledger whose key record is missing: only damage explains that."""
+        if not self._ledgers.untrusted:
+            raise CorruptDataError(
+                "the journal has entries of a ledger whose key it doesn't have, although it isn't damaged",
+                ledger_id=ledger_id,
+            )
+        self._ledgers.introduce(ledger_id, b"")
+
+    def _apply_state(self, number: int, sequence: int, record: Record) -> None:
+        ledger_id = decode_ledger(record.head)
+        state = self._ledgers.load_now(ledger_id)
+        if state is not None and sequence < self._ledgers.shards[state.shard].row.marks[number].sequence:
+            return
+        body = bytes(record.body)
+        if state is None and record.kind == RecordKind.EXPLICIT_LAC:
+            self._introduce_lost(ledger_id)
+            state = self._ledgers.load_now(ledger_id)
+        elif state is None:
+            state = self._ledgers.introduce(ledger_id, body)
+        assert state is not None
+        if record.kind == RecordKind.FENCE:
+            state.fenced = True
+            self._ledgers.fenced.add(ledger_id)
+        elif record.kind == RecordKind.EXPLICIT_LAC:
+            take_explicit_lac(state, body)
+        if record.kind != RecordKind.EXPLICIT_LAC and not state.key:
+            state.key = body
+        self._ledgers.touch(state)
