@@ -49,8 +49,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a password loses all white space at its end",
         "ledgers that were written with such a password can't be opened any more",
-        'password = Path(path).read_bytes().removesuffix(b"\\n").removesuffix(b"\\r")',
-        "password = Path(path).read_bytes().rstrip()",
+        'password = content.removesuffix(b"\\n").removesuffix(b"\\r")',
+        "password = content.rstrip()",
         ("tests/unit/test_password_file.py::test_one_line_break_at_the_end_does_not_count",),
     ),
     Mutant(
