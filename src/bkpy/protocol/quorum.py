@@ -29,6 +29,14 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
     return tuple((first + k) % ensemble_size for k in range(write_quorum))
 
 
+def stripe_bookies(rotation: int, ensemble_size: int, write_quorum: int) -> list[int]:
+    """As few indexes as hold every entry between them: one of each write set, different ones for each `rotation`.
+
+    One bookie holds Qw of every E consecutive entries, so every Qw-th one, in a circle, is enough.
+    """
+    return sorted((rotation + k) % ensemble_size for k in range(0, ensemble_size, write_quorum))
+
+
 def covered(answered: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
     """Whether every possible ack quorum of every write set holds at least one of the ensemble indexes in `answered`.
 

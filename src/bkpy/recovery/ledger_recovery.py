@@ -12,11 +12,11 @@ goes wrong leaves the ledger IN_RECOVERY, for a later try.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.close import Closed, close_ledger, read_again
+from bkpy.client.read.range_pipeline import RangePipeline
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
@@ -30,14 +30,15 @@ from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Un
 from bkpy.protocol import messages as m
 from bkpy.protocol.closing import Closer, rebased
 from bkpy.protocol.lac_reply import parse_lac_reply
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.quorum import stripe_bookies
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
 
     from bkpy.client.bookies.ensembles import Ensembles
     from bkpy.client.bookies.pool import BookiePool
@@ -47,11 +48,10 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-class _Fetched(NamedTuple):
-    """The entries that a range was found to have, in order, up to `last`, and whether the ledger ends behind them."""
+class _Found(NamedTuple):
+    """The first entries of a range, in order, and whether the ledger ends behind them."""
 
     entries: list[RecoveredEntry]
-    last: int
     ends: bool
 
 
@@ -86,7 +86,15 @@ class LedgerRecovery:
         self._on_ended = on_ended
         self._ledger_id = metadata.ledger_id
         self._answers: dict[str, str] = {}  # the last of each bookie, for the error
-        self._record_bytes = 0.0  # average seen
+        self._ranges = RangePipeline(
+            self._range,
+            name=f"recovery of ledger {metadata.ledger_id}",
+            at_once=settings.recovery_ranges_at_once,
+            first_entries=settings.recovery_first_entries,
+            range_entries_max=settings.recovery_range_entries_max,
+            range_bytes=settings.read_bytes,
+            runtime=runtime,
+        )
         self._rotation = runtime.rng.randrange(1 << 16)
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
@@ -217,49 +225,20 @@ class LedgerRecovery:
 
     async def _copy(self, write_back: WriteBack) -> None:
         """Find all entries behind last add confirmed, and put each on its ack quorum again."""
-        async with aclosing(self._forward(write_back.last_entry + 1)) as fetched:
-            async for entries in fetched:
-                for entry in entries:
+        async with aclosing(self._ranges.run(write_back.last_entry + 1, ENTRY_ID_MAX)) as ranges:
+            async for found in ranges:
+                for entry in found.entries:
                     await write_back.add(entry)
+                if found.ends:
+                    break
         await write_back.finish()
 
-    async def _forward(self, first: int) -> AsyncGenerator[list[RecoveredEntry], None]:
-        """The entries from `first` to the end of the ledger, range by range, several being read at once."""
-        in_flight: deque[tuple[asyncio.Task[_Fetched], int]] = deque()
-        following = first
-        try:
-            while True:
-                depth = self._settings.recovery_ranges_at_once if self._record_bytes else 1
-                while len(in_flight) < depth:
-                    last = following + self._range_entries() - 1
-                    in_flight.append((self._begin(following, last), last))
-                    following = last + 1
-                await asyncio.wait([in_flight[0][0]])
-                task, last = in_flight.popleft()
-                fetched = task.result()
-                yield fetched.entries
-                if fetched.ends:
-                    return
-                if fetched.last < last:  # larger entries than expected: the rest is still to be asked for
-                    in_flight.appendleft((self._begin(fetched.last + 1, last), last))
-        finally:
-            for task, _ in in_flight:
-                task.cancel()
+    async def _range(self, first: int, last: int) -> tuple[_Found, int]:
+        found = await self._fetch(first, last)
+        # Behind the ledger's end there is nothing to ask for.
+        return found, last if found.ends else first + len(found.entries) - 1
 
-    def _begin(self, first: int, last: int) -> asyncio.Task[_Fetched]:
-        return self._runtime.spawn(
-            self._fetch(first, last),
-            name=f"recovery of ledger {self._ledger_id}, entries {first} to {last}",
-            on_death=_ignore,  # the error is raised where the range is awaited
-        )
-
-    def _range_entries(self) -> int:
-        if not self._record_bytes:
-            return self._settings.recovery_first_entries
-        entries_max = self._settings.recovery_range_entries_max
-        return max(1, min(entries_max, int(self._settings.read_bytes / self._record_bytes)))
-
-    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _Fetched:
+    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _Found:
         """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be told.
 
         One bookie of the write set is asked first, for the bytes; the others when it denies an entry or is late.
@@ -270,9 +249,8 @@ class LedgerRecovery:
         forward = Forward(first, last, size, quorum, metadata.ack_quorum)
         records: dict[int, RecoveredEntry] = {}
         self._rotation += 1
-        offset = self._rotation
-        # Of a striped ledger, every Qw-th bookie, asked together, have all entries.
-        wanted = {(offset + k) % size for k in range(0, size, quorum)}
+        rotation = self._rotation
+        wanted = set(stripe_bookies(rotation, size, quorum))
         asked: dict[asyncio.Task[tuple[Reply, dict[int, RecoveredEntry]]], int] = {}
         held = 0
         try:
@@ -284,7 +262,7 @@ class LedgerRecovery:
                 silent = [i for i in members if forward.word(i, forward.next) is Word.NONE]
                 nobody = len(silent) == quorum and not busy.intersection(silent)
                 if nobody and not wanted:
-                    wanted = {silent[offset % quorum]}
+                    wanted = {silent[rotation % quorum]}
                 elif len(silent) < quorum:
                     wanted = set(silent)
                 for index in sorted(wanted - busy):
@@ -322,7 +300,7 @@ class LedgerRecovery:
                     self._answers[bookies[index]] = f"{word.value}"
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
         entries = [records[i] for i in range(first, forward.next)]
-        return _Fetched(entries, forward.next - 1, fate is Fate.MISSING)
+        return _Found(entries, fate is Fate.MISSING)
 
     async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> tuple[Reply, dict[int, RecoveredEntry]]:
         """What one bookie says of first..last, and the verified records it returned."""
@@ -354,7 +332,7 @@ class LedgerRecovery:
         except CorruptDataError:
             unknown.append((first, last))
         if found:
-            self._record_bytes = len(view) / len(found)
+            self._ranges.record_bytes = len(view) / len(found)
         return Reply(first, min(answer.examined_to, last), found, unknown), found
 
     async def _length(self, last: int) -> int:
@@ -363,10 +341,10 @@ class LedgerRecovery:
             return 0
         if self._explicit[0] == last:
             return self._explicit[1]
-        fetched = await self._fetch(last, last, flags=0)
-        if not fetched.entries:
+        found = await self._fetch(last, last, flags=0)
+        if not found.entries:
             raise self._undecided("the last acknowledged entry is on none of its bookies", last)
-        return fetched.entries[0].length
+        return found.entries[0].length
 
 
 def _ignore(error: BaseException) -> None:

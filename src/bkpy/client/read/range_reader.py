@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bkpy.client.read.block import Block
 from bkpy.client.read.hedged_read import HedgedRead, Outcome
 from bkpy.client.read.missing_entry import Miss, MissKind, missing_entry_error
+from bkpy.client.read.range_pipeline import RangePipeline
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, Fragment
 from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.quorum import covered, write_set
+from bkpy.protocol.quorum import covered, stripe_bookies, write_set
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
 
 if TYPE_CHECKING:
@@ -57,58 +57,35 @@ class RangeReader:
         self._settings = settings
         self._runtime = runtime
         self._rotation = runtime.rng.randrange(1 << 16)  # spreads the reads of many readers over the bookies
-        self._record_bytes = 0.0  # average seen
+        self._ranges = RangePipeline(
+            self._range,
+            name=f"read of ledger {snapshot.ledger_id}",
+            at_once=settings.prefetch_depth,
+            first_entries=settings.read_entries_first,
+            range_entries_max=settings.read_entries_max,
+            range_bytes=settings.read_bytes,
+            runtime=runtime,
+        )
 
     # --- ranges -----------------------------------------------------------------------------------------------------
 
-    async def blocks(self, first: int, last: int) -> AsyncGenerator[Block, None]:
+    def blocks(self, first: int, last: int) -> AsyncGenerator[Block, None]:
         """Entries first..last in order. Raises the `missing_entry_error` of the first that can't be had."""
-        in_flight: deque[tuple[asyncio.Task[Block], int]] = deque()
-        next_first = first
-        try:
-            while next_first <= last or in_flight:
-                # Without any idea of the sizes, one short range goes ahead alone.
-                depth = self._settings.prefetch_depth if self._size_known() else 1
-                while next_first <= last and len(in_flight) < depth:
-                    range_last = min(last, next_first + self._range_entries() - 1)
-                    in_flight.append((self._begin(next_first, range_last), range_last))
-                    next_first = range_last + 1
-                task, range_last = in_flight.popleft()
-                block = await task
-                if block.last_entry < range_last:  # larger entries than expected: the rest is still to be asked for
-                    in_flight.appendleft((self._begin(block.last_entry + 1, range_last), range_last))
-                yield block
-        finally:
-            for task, _ in in_flight:
-                task.cancel()
+        snapshot, ranges = self._snapshot, self._ranges
+        if not ranges.record_bytes and snapshot.closed and snapshot.confirmed >= 0:
+            average = snapshot.length / (snapshot.confirmed + 1)
+            ranges.record_bytes = average + HEADER_BYTES + self._codec.mac_bytes
+        return ranges.run(first, last)
 
-    def _begin(self, first: int, last: int) -> asyncio.Task[Block]:
-        return self._runtime.spawn(
-            self._range(first, last),
-            name=f"read of ledger {self._snapshot.ledger_id}, entries {first} to {last}",
-            on_death=_ignore,  # the error is raised where the range is awaited
-        )
-
-    def _size_known(self) -> bool:
-        snapshot = self._snapshot
-        if not self._record_bytes and snapshot.closed and snapshot.confirmed >= 0:
-            self._record_bytes = snapshot.length / (snapshot.confirmed + 1) + HEADER_BYTES + self._codec.mac_bytes
-        return self._record_bytes > 0
-
-    def _range_entries(self) -> int:
-        if not self._size_known():
-            return self._settings.read_entries_first
-        return max(1, min(self._settings.read_entries_max, int(self._settings.read_bytes / self._record_bytes)))
-
-    async def _range(self, first: int, last: int) -> Block:
-        """What one reply holds of first..last, at least `first`, from whoever has it."""
+    async def _range(self, first: int, last: int) -> tuple[Block, int]:
+        """What one reply holds of first..last, at least `first`, from whoever has it; and its last entry."""
         metadata = self._snapshot.metadata
         if metadata.ensemble_size == metadata.write_quorum:
             block = await self._fail_over(first, last)
         else:
             block = await self._striped(first, last)
-        self._record_bytes = len(block.buffer) / len(block)
-        return block
+        self._ranges.record_bytes = len(block.buffer) / len(block)
+        return block, block.last_entry
 
     def _fragment(self, entry_id: int) -> tuple[Fragment, int]:
         """The fragment that holds the entry, and its last entry."""
@@ -281,14 +258,10 @@ class RangeReader:
                 stripe.cancel()
 
     def _every_quorum(self, bookies: tuple[str, ...]) -> list[int]:
-        """Indexes of bookies that together hold every entry, without those that were slow lately if it can be done.
-
-        One bookie holds Qw of every E consecutive entries: every Qw-th one, asked together, hold them all.
-        """
+        """Indexes of bookies that together hold every entry, without those that were slow lately if it can be done."""
         size, quorum = self._snapshot.metadata.ensemble_size, self._snapshot.metadata.write_quorum
         self._rotation += 1
-        starts = [(self._rotation + k) % size for k in range(size)]
-        choices = [sorted({(start + k) % size for k in range(0, size, quorum)}) for start in starts]
+        choices = [stripe_bookies(self._rotation + k, size, quorum) for k in range(size)]
         return min(choices, key=lambda chosen: sum(self._slow(bookies[i]) for i in chosen))
 
     def _stripe(self, bookie_id: str, first: int, last: int) -> asyncio.Task[dict[int, memoryview] | None]:
