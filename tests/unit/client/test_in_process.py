@@ -106,7 +106,7 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
         while slow.up and slow.epoch == epoch:  # it is soon back, by another connection
             await writer.append(bytes(10_000))
             appended += 1
-            owed = max(owed, slow._owed_bytes)
+            owed = max(owed, slow._in_flight_bytes)
     assert owed < 100_000 + 2 * 10_100
     assert appended >= 9
     assert not slow.congested

@@ -83,9 +83,9 @@ class Peer:
         self.slots = asyncio.Semaphore(settings.calls_in_flight_max)  # of `request`; long polls take none
         self._answered_at = 0.0  # when it last answered an append
         self.epoch = 0  # how many connections there have been
-        self.congested = False  # owes so much that writers should wait
-        self._owed_bytes = 0  # of ADD frames that haven't been answered
-        self._owed_bytes_max = settings.owed_bytes_max
+        self.congested = False  # so much is in flight that writers should wait
+        self._in_flight_bytes = 0  # of ADD frames that it has yet to answer
+        self._in_flight_bytes_max = settings.owed_bytes_max
         self._on_congestion = on_congestion
         self._chunks = chunks
         self._address = address
@@ -118,7 +118,7 @@ class Peer:
 
     def add(self, add: Add, index: int) -> None:
         """Send an ADD frame; `add.replied` or `add.failed` follows, never during this call."""
-        self._owe(add.body_bytes)
+        self._count_in_flight(add.body_bytes)
         if self._state is _State.UP:
             self._write_add(add, index)
         elif self._state in (_State.IDLE, _State.CONNECTING):
@@ -128,9 +128,9 @@ class Peer:
             error = self._unavailable()
             asyncio.get_running_loop().call_soon(self._add_failed, add, index, error)
 
-    def _owe(self, size: int) -> None:
-        self._owed_bytes += size
-        if (self._owed_bytes > self._owed_bytes_max) is not self.congested:
+    def _count_in_flight(self, size: int) -> None:
+        self._in_flight_bytes += size
+        if (self._in_flight_bytes > self._in_flight_bytes_max) is not self.congested:
             self.congested = not self.congested
             self._on_congestion(self, self.congested)
             if self.congested and self._watch is not None:
@@ -430,7 +430,7 @@ class Peer:
             self._add_failed(add, index, error)
 
     def _add_failed(self, add: Add, index: int, error: BookKeeperError) -> None:
-        self._owe(-add.body_bytes)
+        self._count_in_flight(-add.body_bytes)
         add.failed(index, error)
 
     def _watch_oldest(self) -> None:
@@ -467,7 +467,7 @@ class Peer:
             if sent is not None:
                 add, index, _ = sent
                 self._answered_at = self._runtime.clock.monotonic()
-                self._owe(-add.body_bytes)
+                self._count_in_flight(-add.body_bytes)
                 try:
                     add.replied(index, frame.head)
                 except ProtocolError as e:
