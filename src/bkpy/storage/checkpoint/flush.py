@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.memtable.generation import Generation, index_frames
@@ -204,7 +204,7 @@ def last_add_confirmed(batch: Batch) -> int:
     _, _, _, body, start, end = batch
     if end - start < HEADER_BYTES:
         return -1
-    return int.from_bytes(body[start + 16 : start + 24], "little", signed=True)
+    return last_add_confirmed_at(body, start)
 
 
 def _check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bkpy.protocol.records import HEADER_BYTES
+from bkpy.protocol.records import HEADER_BYTES, last_add_confirmed_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -47,7 +47,7 @@ def take_explicit_lac(info: LedgerInfo, record: bytes) -> bool:
 
 def lac_of(record: Bytes) -> int:
     """The last add confirmed that a record carries; below -1 if there is no record."""
-    return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2
+    return last_add_confirmed_at(record, 0) if len(record) >= HEADER_BYTES else -2
 
 
 class LedgerCache:

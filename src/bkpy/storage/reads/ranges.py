@@ -8,11 +8,10 @@ so what is inside a run (a batch, or a few small ones) is handed on as it was st
 from __future__ import annotations
 
 from bisect import bisect_right
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError, DigestMismatchError
-from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, walk
+from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, entry_id_at, walk
 from bkpy.storage.entry_log.entry_log import Block
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from bkpy.storage.memtable.overlaps import Batch
 
-_RECORD_ID: Final = Struct("<8xq")
 _WHOLE: Final = [(0, 0)]
 NOTHING: Final = Block(Ids(0, 1), _WHOLE, memoryview(b""))
 
@@ -105,7 +103,7 @@ def _within_run(
     if begin == run_rank and end == run_end and (run_stop - run_start <= bytes_max or not at_least_one):
         if run_stop - run_start < HEADER_BYTES * (run_end - run_rank):
             raise CorruptDataError("a run is too short for its entries")
-        if _RECORD_ID.unpack_from(data, run_start)[0] != next(stored.ids.from_rank(run_rank)):
+        if entry_id_at(data, run_start) != next(stored.ids.from_rank(run_rank)):
             raise CorruptDataError("a run doesn't begin with its first entry")
         if run_stop - run_start > bytes_max:
             return run_start, run_start, begin
