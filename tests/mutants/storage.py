@@ -17,9 +17,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "memtable looked into after the index",
         "an acknowledged entry is denied when a checkpoint commits in the middle of a read",
-        "stretches = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]",
+        "ranges = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]",
         "memory = self._memory(ledger_id, first, last, bytes_max)[0]\n"
-        "stretches = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]",
+        "ranges = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]",
         (f"{_CHECKPOINTS}::test_a_checkpoint_in_the_middle_of_a_read_hides_nothing_from_it",),
     ),
     Mutant(
@@ -70,9 +70,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marks taken after the seal",
         "what is added while a checkpoint runs is taken for written, and lost in a crash",
-        "rows = await shard.flush(states, marks, close_log=close_log)",
+        "rows = await shard.flush(infos, marks, close_log=close_log)",
         "await shard._flush_worker.run(int)\n"
-        "rows = await shard.flush(states, _marks(shard, ends()), close_log=close_log)",
+        "rows = await shard.flush(infos, _marks(shard, ends()), close_log=close_log)",
         (f"{_CHECKPOINTS}::test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written",),
     ),
     Mutant(
@@ -102,15 +102,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "rows weakened by a checkpoint",
         "a mistake elsewhere makes a bookie forget a fence for good",
-        "_check_no_less(ledger_id, state, row)",
+        "_check_no_less(ledger_id, info, row)",
         "pass",
         (f"{_EVICTED}::test_a_checkpoint_never_weakens_a_row",),
     ),
     Mutant(
         "ledger evicted while it is read",
         "that it is damaged is forgotten, and what it lost is denied",
-        "state.pins += 1  # what is found out about it must reach the state in the cache",
-        "state.pins += 0",
+        "info.pins += 1  # what is found out about it must reach the state in the cache",
+        "info.pins += 0",
         (f"{_CHECKPOINTS}::test_a_read_during_which_its_ledger_could_be_evicted_says_what_it_found_out",),
     ),
     Mutant(

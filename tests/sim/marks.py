@@ -17,7 +17,7 @@ from bkpy.metadata.outcome import Unknown
 from bkpy.storage import replay
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.journal.journal import Journal, JournalWriter
-from bkpy.storage.ledgers.info import StateCache
+from bkpy.storage.ledgers.info import LedgerCache
 from bkpy.storage.replay import Replay
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def observed(world: World) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for patched in (
-            before(StateCache, "trim", _evicts),
+            before(LedgerCache, "trim", _evicts),
             after(LedgerStorage, "_grown", lambda storage, shard: MEMORY_FULL if storage.full else None),
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
@@ -102,9 +102,9 @@ def observed(world: World) -> Iterator[None]:
         yield
 
 
-def _evicts(cache: StateCache, keep: Any = ()) -> str | None:
+def _evicts(cache: LedgerCache, keep: Any = ()) -> str | None:
     idle = sum(not state.pins and state.ledger_id not in keep for state in cache.all())
-    return EVICTED if keep and idle and len(cache) > cache._states_max else None
+    return EVICTED if keep and idle and len(cache) > cache._infos_max else None
 
 
 def _forgets(keys: Keys, present: Any) -> str | None:

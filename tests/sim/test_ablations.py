@@ -24,7 +24,7 @@ from .runs import Range, play
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
-    from bkpy.storage.ledgers.info import LedgerState
+    from bkpy.storage.ledgers.info import LedgerInfo
 
 Ablation = Callable[[], AbstractContextManager[None]]
 
@@ -33,7 +33,7 @@ Ablation = Callable[[], AbstractContextManager[None]]
 def evicting_what_is_asked_for() -> Iterator[None]:
     """A ledger's state is evicted for the sake of another one of the same request, and then it counts as never seen."""
 
-    async def load(ledgers: Ledgers, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+    async def load(ledgers: Ledgers, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
         cached = ledgers._cache.get
         missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
         if missing:
@@ -44,7 +44,7 @@ def evicting_what_is_asked_for() -> Iterator[None]:
 
     introduce = Ledgers.introduce
 
-    def introduced(ledgers: Ledgers, ledger_id: int, key: bytes) -> LedgerState:
+    def introduced(ledgers: Ledgers, ledger_id: int, key: bytes) -> LedgerInfo:
         ledgers._unseen.add(ledger_id)
         return introduce(ledgers, ledger_id, key)
 

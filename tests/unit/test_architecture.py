@@ -279,6 +279,7 @@ CONSTANTS = {
         "PAGE_BYTES": ON_DISK,
         "VERSION": ON_DISK,
         "NONCE_BYTES": ON_DISK,
+        "FRAME_NONCE_OFFSET": ON_DISK,
         "FRAME_HEADER_BYTES": ON_DISK,
         "FRAME_BYTES_MAX": ON_DISK,
     },

@@ -47,6 +47,8 @@ _HEAD = struct.Struct("<II")
 _TAIL = struct.Struct("<qqq")
 _HEADER = struct.Struct("<IIqqq")
 _LEDGER = struct.Struct("<q")
+_ENTRY_ID = struct.Struct("<8xq")
+_LAST_ADD_CONFIRMED = struct.Struct("<16xq")
 
 
 def ledger_key(password: bytes) -> bytes:
@@ -195,6 +197,18 @@ def is_explicit_lac(record: memoryview, ledger_id: int) -> bool:
     except DigestMismatchError:
         return False
     return True
+
+
+def entry_id_at(buffer: Bytes, offset: int) -> int:
+    """The entry id in the record header that begins at `offset`."""
+    entry_id: int = _ENTRY_ID.unpack_from(buffer, offset)[0]
+    return entry_id
+
+
+def last_add_confirmed_at(buffer: Bytes, offset: int) -> int:
+    """The last add confirmed in the record header that begins at `offset`."""
+    lac: int = _LAST_ADD_CONFIRMED.unpack_from(buffer, offset)[0]
+    return lac
 
 
 def walk(buffer: Bytes, offset: int = 0) -> Iterator[EntryHeader]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.journal.journal import JournalWriter
-    from bkpy.storage.ledgers.info import LedgerState
+    from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
@@ -120,20 +120,20 @@ class LedgerStorage:
         """See `Ledgers.untrusted`."""
         return self.ledgers.untrusted
 
-    async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+    async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
         """See `Ledgers.load`."""
         return await self.ledgers.load(ledger_ids)
 
-    def create(self, ledger_id: int, key: bytes) -> LedgerState:
+    def create(self, ledger_id: int, key: bytes) -> LedgerInfo:
         """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
-        state = self.ledgers.get(ledger_id)
-        if state is None:
-            state = self._introduce(ledger_id, key)
-            if state.fenced:
+        info = self.ledgers.get(ledger_id)
+        if info is None:
+            info = self._introduce(ledger_id, key)
+            if info.fenced:
                 self._record_fence(ledger_id, key)
             else:
                 self._record(RecordKind.KEY, ledger_id, key)
-        return state
+        return info
 
     def _journal(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]
@@ -145,14 +145,14 @@ class LedgerStorage:
         journal.record(kind, ledger_id, body, on_durable)
         self.full = self.full or journal.full
 
-    def _introduce(self, ledger_id: int, key: bytes) -> LedgerState:
-        state = self.ledgers.introduce(ledger_id, key)
-        self._grown(self.shards[state.shard])
-        return state
+    def _introduce(self, ledger_id: int, key: bytes) -> LedgerInfo:
+        info = self.ledgers.introduce(ledger_id, key)
+        self._grown(self.shards[info.shard])
+        return info
 
-    def _touch(self, state: LedgerState) -> None:
-        self.ledgers.touch(state)
-        self._grown(self.shards[state.shard])
+    def _touch(self, info: LedgerInfo) -> None:
+        self.ledgers.touch(info)
+        self._grown(self.shards[info.shard])
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -184,23 +184,23 @@ class LedgerStorage:
     def _grown(self, shard: Shard) -> None:
         limit = self.generation_bytes_max
         self.full = self.full or shard.memory_bytes >= 2 * limit
-        if shard.active.bytes >= limit * shard.active.share and shard.number not in self._flushing:
+        if shard.active.bytes >= limit * shard.active.fill_target and shard.number not in self._flushing:
             self._flushing.add(shard.number)
             self._runtime.spawn(self._flush_when_full(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
-        state = (await self.states((ledger_id,)))[ledger_id]
+        info = (await self.states((ledger_id,)))[ledger_id]
         pending = self._fencing.get(ledger_id)
         if pending is None:
-            if state is not None and state.fenced:
+            if info is not None and info.fenced:
                 return
-            if state is None:
-                state = self._introduce(ledger_id, key)
-            state.fenced = True
+            if info is None:
+                info = self._introduce(ledger_id, key)
+            info.fenced = True
             self.fenced.add(ledger_id)
-            self._touch(state)
-            pending = self._record_fence(ledger_id, state.key or key)
+            self._touch(info)
+            pending = self._record_fence(ledger_id, info.key or key)
         await self._durable(pending)
 
     def _record_fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
@@ -211,10 +211,10 @@ class LedgerStorage:
 
     async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
         """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
-        state = (await self.states((ledger_id,)))[ledger_id]
-        assert state is not None, f"ledger {ledger_id} is not known"
-        if take_explicit_lac(state, record):
-            self._touch(state)
+        info = (await self.states((ledger_id,)))[ledger_id]
+        assert info is not None, f"ledger {ledger_id} is not known"
+        if take_explicit_lac(info, record):
+            self._touch(info)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._publishing[ledger_id] = done
             self._record(RecordKind.EXPLICIT_LAC, ledger_id, record, lambda: self._published(ledger_id, done))
@@ -249,31 +249,31 @@ class LedgerStorage:
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
         """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
-        state = await self._looked_up(ledger_id)
-        if state is None:
+        info = await self._looked_up(ledger_id)
+        if info is None:
             return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
-        found = await self.shards[state.shard].read(state, first, last, bytes_max)
+        found = await self.shards[info.shard].read(info, first, last, bytes_max)
         return ReadResult([*found.segments], found.examined_to, found.unknown, found.lac)
 
     async def last_entry(self, ledger_id: int) -> LastEntry:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
-        state = await self._looked_up(ledger_id)
-        if state is None:
+        info = await self._looked_up(ledger_id)
+        if info is None:
             return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
-        shard = self.shards[state.shard]
-        highest = shard.highest(state)
+        shard = self.shards[info.shard]
+        highest = shard.highest(info)
         if highest < 0:
-            return LastEntry(b"", state.explicit_lac, state.fenced, True, state.limbo)
-        found = await shard.read(state, highest, highest, 1)
+            return LastEntry(b"", info.explicit_lac, info.fenced, True, info.limbo)
+        found = await shard.read(info, highest, highest, 1)
         entry = b"".join(found.segments)
-        return LastEntry(entry, state.explicit_lac, state.fenced, True, state.limbo or not entry)
+        return LastEntry(entry, info.explicit_lac, info.fenced, True, info.limbo or not entry)
 
-    async def _looked_up(self, ledger_id: int) -> LedgerState | None:
+    async def _looked_up(self, ledger_id: int) -> LedgerInfo | None:
         """The state of a ledger that is to be read, when the memtable's index is ready for that."""
-        state = (await self.states((ledger_id,)))[ledger_id]
-        if state is not None and await self.shards[state.shard].catch_up(ledger_id):
-            state = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
-        return state
+        info = (await self.states((ledger_id,)))[ledger_id]
+        if info is not None and await self.shards[info.shard].catch_up(ledger_id):
+            info = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
+        return info
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class LedgerStorage:
     async def _flush_when_full(self, shard: Shard) -> None:
         try:
             limit = self.generation_bytes_max
-            while shard.active.bytes >= limit * shard.active.share and not self.failed.done():
+            while shard.active.bytes >= limit * shard.active.fill_target and not self.failed.done():
                 await self._checkpoint(shard, False)
         finally:
             self._flushing.discard(shard.number)

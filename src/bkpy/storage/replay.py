@@ -109,8 +109,8 @@ class Replay:
         for ledger_id in set(columns.ledger_ids):
             if self._ledgers.load_now(ledger_id) is None:
                 self._introduce_lost(ledger_id)
-        for home, part in split(columns, record.head, record.body, self._ledgers.shard_of).items():
-            shard = self._ledgers.shards[home]
+        for owner, part in split(columns, record.head, record.body, self._ledgers.shard_of).items():
+            shard = self._ledgers.shards[owner]
             if sequence >= shard.row.marks[number].sequence:
                 shard.active.add(part.columns, part.body)
 
@@ -125,21 +125,21 @@ class Replay:
 
     def _apply_state(self, number: int, sequence: int, record: Record) -> None:
         ledger_id = decode_ledger(record.head)
-        state = self._ledgers.load_now(ledger_id)
-        if state is not None and sequence < self._ledgers.shards[state.shard].row.marks[number].sequence:
+        info = self._ledgers.load_now(ledger_id)
+        if info is not None and sequence < self._ledgers.shards[info.shard].row.marks[number].sequence:
             return
         body = bytes(record.body)
-        if state is None and record.kind == RecordKind.EXPLICIT_LAC:
+        if info is None and record.kind == RecordKind.EXPLICIT_LAC:
             self._introduce_lost(ledger_id)
-            state = self._ledgers.load_now(ledger_id)
-        elif state is None:
-            state = self._ledgers.introduce(ledger_id, body)
-        assert state is not None
+            info = self._ledgers.load_now(ledger_id)
+        elif info is None:
+            info = self._ledgers.introduce(ledger_id, body)
+        assert info is not None
         if record.kind == RecordKind.FENCE:
-            state.fenced = True
+            info.fenced = True
             self._ledgers.fenced.add(ledger_id)
         elif record.kind == RecordKind.EXPLICIT_LAC:
-            take_explicit_lac(state, body)
-        if record.kind != RecordKind.EXPLICIT_LAC and not state.key:
-            state.key = body
-        self._ledgers.touch(state)
+            take_explicit_lac(info, body)
+        if record.kind != RecordKind.EXPLICIT_LAC and not info.key:
+            info.key = body
+        self._ledgers.touch(info)

@@ -26,8 +26,8 @@ from bkpy.storage.index.index import (
     log_key,
     put_all_in_limbo,
 )
-from bkpy.storage.memtable.generation import Generation, LedgerView
-from bkpy.storage.reads.ranges import Assembled, Stretch, assemble, of_batch, of_block
+from bkpy.storage.memtable.generation import Generation, LedgerBatches
+from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
     from bkpy.storage.journal.format import Mark
-    from bkpy.storage.ledgers.info import LedgerState
+    from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.observer import StorageObserver
 
 _SEALED_AGE: Final = 0
@@ -111,8 +111,8 @@ class Shard:
     def _generation(self) -> Generation:
         # The bookies of a ledger fill up alike. If they all flush at once, nobody is quick to acknowledge.
         least = self._settings.memtable_fill_min
-        share = least + (1 - least) * self._runtime.rng.random()
-        return Generation(share, self._settings.memtable_step_batches)
+        fill_target = least + (1 - least) * self._runtime.rng.random()
+        return Generation(fill_target, self._settings.memtable_step_batches)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -134,10 +134,10 @@ class Shard:
         """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
         self.row = put_all_in_limbo(self._store, self.row)
 
-    def touch(self, state: LedgerState) -> None:
+    def touch(self, info: LedgerInfo) -> None:
         """The state changed: the next checkpoint writes it, and until then it stays in the cache."""
-        if self.active.touch(state.ledger_id):
-            state.pins += 1
+        if self.active.touch(info.ledger_id):
+            info.pins += 1
 
     # --- checkpoint ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Shard:
         return self.sealed
 
     async def flush(
-        self, states: Mapping[int, LedgerState], marks: tuple[Mark, ...], *, close_log: bool
+        self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool
     ) -> dict[int, LedgerRow]:
         """Write the sealed generation and the marks, then drop it; the new rows of its ledgers."""
         generation = self.sealed
@@ -163,7 +163,7 @@ class Shard:
             self._store,
             self.row,
             generation,
-            states,
+            infos,
             open_log=self._open_log,
             log=self._log,
             settings=self._settings,
@@ -207,83 +207,83 @@ class Shard:
             await asyncio.sleep(0)
         return waited
 
-    async def read(self, state: LedgerState, first: int, last: int, bytes_max: int) -> RangeRead:
+    async def read(self, info: LedgerInfo, first: int, last: int, bytes_max: int) -> RangeRead:
         """Entries first..last of the ledger, as many as fit `bytes_max`, at least one."""
-        known_to = state.last_entry
-        memory, complete_to, memory_last, lac = self._memory(state.ledger_id, first, last, bytes_max)
-        lac = max(lac, state.lac)
+        known_to = info.last_entry
+        memory, complete_to, memory_last, lac = self._memory(info.ledger_id, first, last, bytes_max)
+        lac = max(lac, info.lac)
         if first > max(known_to, memory_last):
-            return RangeRead([], last, [(first, last)] if state.limbo else [], lac)
+            return RangeRead([], last, [(first, last)] if info.limbo else [], lac)
         if first > known_to or any(s.live.first <= first <= s.live.last for s in memory):
-            done = assemble(memory, state.ledger_id, first, complete_to, bytes_max, stop_at_gap=first <= known_to)
+            done = assemble(memory, info.ledger_id, first, complete_to, bytes_max, stop_at_gap=first <= known_to)
             if done.segments or done.unknown or first > known_to:
-                return self._result(state, first, done, lac)
-        return await self._read_index(state, first, complete_to, bytes_max, memory, lac)
+                return self._result(info, first, done, lac)
+        return await self._read_index(info, first, complete_to, bytes_max, memory, lac)
 
     async def _read_index(
         self,
-        state: LedgerState,
+        info: LedgerInfo,
         first: int,
         last: int,
         bytes_max: int,
-        memory: Sequence[Stretch],
+        memory: Sequence[StoredRange],
         lac: int,
     ) -> RangeRead:
-        state.pins += 1  # what is found out about it must reach the state in the cache
+        info.pins += 1  # what is found out about it must reach the state in the cache
         try:
-            return await self._read_pinned(state, first, last, bytes_max, memory, lac)
+            return await self._read_pinned(info, first, last, bytes_max, memory, lac)
         finally:
-            state.pins -= 1
+            info.pins -= 1
 
     async def _read_pinned(
-        self, state: LedgerState, first: int, last: int, bytes_max: int, memory: Sequence[Stretch], lac: int
+        self, info: LedgerInfo, first: int, last: int, bytes_max: int, memory: Sequence[StoredRange], lac: int
     ) -> RangeRead:
-        ledger_id = state.ledger_id
+        ledger_id = info.ledger_id
         found, blocks = await self._look_up(ledger_id, first, last, bytes_max)
         row = found.row
         if row is None or found.damaged:
-            self.distrust(state, "its index row is gone" if row is None else "a row of its blocks is damaged")
-        stretches = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]
-        done = assemble(stretches, ledger_id, first, found.complete_to, bytes_max)
-        if done.gap and not state.limbo and not state.verified:
-            state.verified = await self._verify(ledger_id)
-            if not state.verified:
-                self.distrust(state, "the rows of its blocks are not those that were stored")
-        return self._result(state, first, done, max(lac, row.lac if row is not None else -1))
+            self.distrust(info, "its index row is gone" if row is None else "a row of its blocks is damaged")
+        ranges = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]
+        done = assemble(ranges, ledger_id, first, found.complete_to, bytes_max)
+        if done.gap and not info.limbo and not info.verified:
+            info.verified = await self._verify(ledger_id)
+            if not info.verified:
+                self.distrust(info, "the rows of its blocks are not those that were stored")
+        return self._result(info, first, done, max(lac, row.lac if row is not None else -1))
 
-    def _result(self, state: LedgerState, first: int, done: Assembled, lac: int) -> RangeRead:
+    def _result(self, info: LedgerInfo, first: int, done: Assembled, lac: int) -> RangeRead:
         unknown = done.unknown
-        if state.limbo and done.gap:
+        if info.limbo and done.gap:
             unknown = [(first, done.examined_to)]  # covers ids that are in the segments too; those are known
         return RangeRead(done.segments, done.examined_to, unknown, lac)
 
-    def distrust(self, state: LedgerState, why: str) -> None:
+    def distrust(self, info: LedgerInfo, why: str) -> None:
         """Put the ledger into limbo: from now on it denies nothing."""
-        if not state.limbo:
-            state.limbo = True
-            self.touch(state)
-            self._observer.damage(f"ledger {state.ledger_id} is in limbo: {why}", self.directory)
+        if not info.limbo:
+            info.limbo = True
+            self.touch(info)
+            self._observer.damage(f"ledger {info.ledger_id} is in limbo: {why}", self.directory)
 
-    def _memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> tuple[list[Stretch], int, int, int]:
-        """(stretches, id up to which they are complete, highest id, last add confirmed) in both generations."""
-        stretches: list[Stretch] = []
+    def _memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> tuple[list[StoredRange], int, int, int]:
+        """(ranges, id up to which they are complete, highest id, last add confirmed) in both generations."""
+        ranges: list[StoredRange] = []
         complete_to, highest, lac = last, -1, -1
         for generation, age in ((self.sealed, _SEALED_AGE), (self.active, _ACTIVE_AGE)):
-            view = generation.view(ledger_id) if generation is not None else None
-            if view is None:
+            batches = generation.batches_of(ledger_id) if generation is not None else None
+            if batches is None:
                 continue
-            found, limit = view.find(first, last, bytes_max)
-            stretches += [of_batch(batch, age + arrival) for arrival, batch in found]
+            found, limit = batches.find(first, last, bytes_max)
+            ranges += [of_batch(batch, age + arrival) for arrival, batch in found]
             complete_to = min(complete_to, limit)
-            highest, lac = max(highest, view.last), max(lac, last_add_confirmed(view.newest))
-        return stretches, complete_to, highest, lac
+            highest, lac = max(highest, batches.last), max(lac, last_add_confirmed(batches.newest))
+        return ranges, complete_to, highest, lac
 
-    def highest(self, state: LedgerState) -> int:
+    def highest(self, info: LedgerInfo) -> int:
         """The highest id of the ledger here, -1 if it has none."""
-        views: list[LedgerView | None] = [self.active.view(state.ledger_id)]
+        found: list[LedgerBatches | None] = [self.active.batches_of(info.ledger_id)]
         if self.sealed is not None:
-            views.append(self.sealed.view(state.ledger_id))
-        return max(state.last_entry, *(view.last for view in views if view is not None), -1)
+            found.append(self.sealed.batches_of(info.ledger_id))
+        return max(info.last_entry, *(batches.last for batches in found if batches is not None), -1)
 
     async def _look_up(
         self, ledger_id: int, first: int, last: int, bytes_max: int

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, HEADER_BYTES, RecordCodec, digest_key, ledger_key, walk
+from bkpy.protocol.records import (
+    EXPLICIT_LAC_ENTRY,
+    HEADER_BYTES,
+    RecordCodec,
+    digest_key,
+    entry_id_at,
+    last_add_confirmed_at,
+    ledger_key,
+    walk,
+)
 
 CODECS = [("crc32c", b""), ("hmac-sha256", digest_key(b"secret"))]
 
@@ -42,6 +51,14 @@ def test_what_is_encoded_is_read_back(digest: str, key: bytes, payloads: list[by
 def test_headers_carry_ids_last_add_confirmed_and_cumulative_length() -> None:
     data = encode(RecordCodec(1), [b"ab", b"", b"cde"], first=10, stride=4, lac=9)
     assert [(h.entry_id, h.last_add_confirmed, h.length) for h in walk(data)] == [(10, 9, 2), (14, 9, 2), (18, 9, 5)]
+
+
+@pytest.mark.parametrize("lac", [-1, 0, 2**62])
+def test_a_field_of_a_header_can_be_read_alone(lac: int) -> None:
+    data = encode(RecordCodec(1), [b"ab", b"", b"cde"], first=10, stride=4, lac=lac)
+    headers = list(walk(data))
+    assert [entry_id_at(data, h.offset) for h in headers] == [10, 14, 18]
+    assert [last_add_confirmed_at(memoryview(data), h.offset) for h in headers] == [lac, lac, lac]
 
 
 @pytest.mark.parametrize(("digest", "key"), CODECS)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkpy.protocol.messages import AddColumns
-from bkpy.storage.memtable.generation import Generation, LedgerView
+from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.memtable.overlaps import Batch, last_of
 
 from .support import Batch as Entries
@@ -72,7 +72,7 @@ def test_the_same_is_found_as_by_looking_at_all(
     if ascending:
         arrived = sorted(arrived)
     so_far: list[Batch] = []
-    view = LedgerView(so_far, step)
+    view = LedgerBatches(so_far, step)
     for chunk in [*chunks, len(arrived)]:
         so_far += arrived[len(so_far) : len(so_far) + chunk]
         while not view.refresh(step):
@@ -152,7 +152,7 @@ def test_a_few_looks_find_a_batch_among_many(kind: str) -> None:
     arrived = arrivals(kind)
     first_of_all = min(its[0] for its in arrived)
     watched = looks.batches([(looks.id(its[0]), *its[1:]) for its in arrived])
-    view = LedgerView(watched, 4000)
+    view = LedgerBatches(watched, 4000)
     while not view.refresh(4000):
         pass
     for first in (first_of_all, COUNT // 2, COUNT, view.last - 1, view.last):
@@ -163,7 +163,7 @@ def test_a_few_looks_find_a_batch_among_many(kind: str) -> None:
 
 def test_what_arrived_is_taken_in_step_by_step() -> None:
     looks = Looks()
-    view = LedgerView(looks.batches(arrivals("shuffled")), 1000)
+    view = LedgerBatches(looks.batches(arrivals("shuffled")), 1000)
     steps = 0
     done = False
     while not done:
@@ -182,12 +182,12 @@ def test_a_generation_catches_up_step_by_step() -> None:
     while not generation.catch_up(1, 10):
         steps += 1
     assert steps == 90 // 10 + 60 // 10 - 1
-    view = generation.view(1)
+    view = generation.batches_of(1)
     assert view is not None
     assert (view.last, len(view.find(0, 99, 1 << 20)[0])) == (59, 60)
     assert generation.catch_up(2, 100)
     assert generation.catch_up(7, 1)
-    assert generation.view(7) is None
+    assert generation.batches_of(7) is None
 
 
 async def test_others_go_on_while_a_read_takes_in_what_has_arrived() -> None:

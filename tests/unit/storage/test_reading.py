@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.checkpoint.flush import Sizes, _contiguous, _joined, pieces
+from bkpy.storage.checkpoint.flush import Sizes, _contiguous, _joined, drafts
 from bkpy.storage.entry_log.entry_log import decode_block, encode_block, log_name
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.memtable.generation import Batch as Stored
@@ -28,15 +28,15 @@ def stored(ledger_id: int, ids: range, body: bytes | None = None) -> Stored:
 
 def test_contiguous_batches_are_joined_and_cut_into_blocks() -> None:
     batches = [stored(1, range(i, i + 10)) for i in range(0, 1000, 10)]
-    made = list(pieces(1, batches, -1, Sizes(4000)))
-    assert [i for piece in made for i in piece.ids.from_rank(0)] == list(range(1000))
-    assert all(piece.ids.full and sum(map(len, piece.data)) <= 4000 for piece in made)
+    made = list(drafts(1, batches, -1, Sizes(4000)))
+    assert [i for draft in made for i in draft.ids.from_rank(0)] == list(range(1000))
+    assert all(draft.ids.full and sum(map(len, draft.data)) <= 4000 for draft in made)
 
 
 def test_batches_with_gaps_share_a_block_and_none_spans_too_much() -> None:
     batches = [stored(1, range(i, i + 2)) for i in (0, 10, 50, SPAN_MAX - 2, SPAN_MAX, 3 * SPAN_MAX)]
-    made = list(pieces(1, batches, -1, Sizes(1 << 20)))
-    assert [list(piece.ids.from_rank(0)) for piece in made] == [
+    made = list(drafts(1, batches, -1, Sizes(1 << 20)))
+    assert [list(draft.ids.from_rank(0)) for draft in made] == [
         [0, 1, 10, 11, 50, 51, SPAN_MAX - 2, SPAN_MAX - 1],
         [SPAN_MAX, SPAN_MAX + 1],
         [3 * SPAN_MAX, 3 * SPAN_MAX + 1],
@@ -45,8 +45,8 @@ def test_batches_with_gaps_share_a_block_and_none_spans_too_much() -> None:
 
 def test_a_run_begins_every_few_thousand_bytes() -> None:
     batches = [stored(1, range(i, i + 1)) for i in range(2000)]
-    (piece,) = pieces(1, batches, -1, Sizes(1 << 20))
-    block = decode_block(b"".join(encode_block(1, piece.ids, piece.runs, piece.data)[0]), 1)
+    (draft,) = drafts(1, batches, -1, Sizes(1 << 20))
+    block = decode_block(b"".join(encode_block(1, draft.ids, draft.runs, draft.data)[0]), 1)
     assert block.runs[0] == (0, 0)
     assert all(4096 <= b[1] - a[1] <= 4096 + 36 for a, b in zip(block.runs, block.runs[1:], strict=False))
 
@@ -265,7 +265,7 @@ def test_the_bytes_of_a_generation_are_accounted_for() -> None:
     generation = Generation()
     generation.check_invariants()
     assert generation.empty
-    assert generation.view(1) is None
+    assert generation.batches_of(1) is None
 
 
 async def test_a_damaged_block_row_puts_the_ledger_in_limbo_and_that_lasts() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.memtable.generation import Generation, index_frames
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
     from bkpy.storage.entry_log.entry_log import LogWriter, Place
     from bkpy.storage.journal.format import Mark
-    from bkpy.storage.ledgers.info import LedgerState
+    from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.memtable.overlaps import Batch
 
 BLOCK_EFFORT: Final = 50
@@ -40,14 +40,14 @@ _first = itemgetter(0)
 
 
 class Sizes(NamedTuple):
-    """What pieces are cut by."""
+    """What blocks are cut by."""
 
     block_bytes: int
     run_bytes: int = 4096  # between two places where a reader may begin
     part_batches: int = 5000  # looked at in one go: calls into C don't let the event loop in
 
 
-class Piece(NamedTuple):
+class BlockDraft(NamedTuple):
     """What will be a block. A weak one has no data: ids that came with records that can't be told."""
 
     ids: Ids
@@ -56,21 +56,21 @@ class Piece(NamedTuple):
     weak: bool
 
 
-def _ids(stretches: Sequence[tuple[int, int]]) -> Ids:
-    """The set that ascending (first, count) stretches make, at most SPAN_MAX wide."""
-    base = stretches[0][0]
-    if len(stretches) == 1:
-        return Ids(base, stretches[0][1])
+def _ids(spans: Sequence[tuple[int, int]]) -> Ids:
+    """The set that ascending (first, count) spans make, at most SPAN_MAX wide."""
+    base = spans[0][0]
+    if len(spans) == 1:
+        return Ids(base, spans[0][1])
     bits = 0
-    for first, count in stretches:
+    for first, count in spans:
         bits |= ((1 << count) - 1) << (first - base)
     return Ids.from_bits(base, bits)
 
 
-def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[Piece]:
-    """The pieces of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
+def drafts(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[BlockDraft]:
+    """The blocks of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
     ordered = sorted(batches, key=_first)
-    plain: list[Iterator[Piece]] = []
+    plain: list[Iterator[BlockDraft]] = []
     last = last_entry
     for start in range(0, len(ordered), sizes.part_batches):
         found = _plain(ordered[start : start + sizes.part_batches], last, sizes)
@@ -81,8 +81,8 @@ def pieces(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Siz
     return chain.from_iterable(plain)
 
 
-def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iterator[Piece]] | None:
-    """(highest id, pieces) of batches beyond `last` and one after the other: joined without looking into them.
+def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iterator[BlockDraft]] | None:
+    """(highest id, blocks) of batches beyond `last` and one after the other: joined without looking into them.
 
     None if they aren't like that.
     """
@@ -102,8 +102,8 @@ def _sliced(
     starts: Sequence[int],
     ends: Sequence[int],
     sizes: Sizes,
-) -> Iterator[Piece]:
-    """The pieces of plain batches; their slices are made only when the first is asked for, and go with the last."""
+) -> Iterator[BlockDraft]:
+    """The blocks of plain batches; their slices are made only when the first is asked for, and go with the last."""
     parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
     if firsts[-1] + counts[-1] - firsts[0] == sum(counts):
         yield from _contiguous(firsts[0], counts, parts, sizes)
@@ -111,8 +111,8 @@ def _sliced(
         yield from _joined(zip(firsts, counts, parts, strict=True), sizes)
 
 
-def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Sizes) -> Iterator[Piece]:
-    """Pieces of about `block_bytes` from parts without gaps between them; as `_joined`, at a fraction of its time.
+def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Sizes) -> Iterator[BlockDraft]:
+    """Blocks of about `block_bytes` from parts without gaps between them; as `_joined`, at a fraction of its time.
 
     The hottest part of a flush, so without a step of Python for each batch.
     """
@@ -127,12 +127,12 @@ def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Si
         at = begin
         while (at := bisect_left(used, used[at] + run_bytes, at, end)) < end:
             runs.append((rank[at] - rank[begin], used[at] - used[begin]))
-        yield Piece(Ids(first + rank[begin], rank[end] - rank[begin]), runs, parts[begin:end], False)
+        yield BlockDraft(Ids(first + rank[begin], rank[end] - rank[begin]), runs, parts[begin:end], False)
         begin = end
 
 
-def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[Piece]:
-    """Pieces of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order."""
+def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[BlockDraft]:
+    """Blocks of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order."""
     data: list[Bytes] = []
     runs: list[tuple[int, int]] = []
     spans: list[tuple[int, int]] = []  # (first id, count) without gaps, all but the one that goes on
@@ -141,7 +141,7 @@ def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[P
         size = len(part)
         if data and (used + size > sizes.block_bytes or first + count - base > SPAN_MAX):
             spans.append((begin, following - begin))
-            yield Piece(_ids(spans), runs, data, False)
+            yield BlockDraft(_ids(spans), runs, data, False)
             data, runs, spans = [], [], []
         if not data:
             used = rank = run_at = 0
@@ -159,10 +159,10 @@ def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[P
         following = first + count
     if data:
         spans.append((begin, following - begin))
-        yield Piece(_ids(spans), runs, data, False)
+        yield BlockDraft(_ids(spans), runs, data, False)
 
 
-def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[Piece]:
+def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[BlockDraft]:
     """Batches that are striped or overlap something: walked, later copies counting only if their checksum is right."""
     codec = RecordCodec(ledger_id)
     records: dict[int, Bytes] = {}
@@ -188,14 +188,14 @@ def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Si
     yield from _weak(sorted(doubtful.difference(records)))
 
 
-def _weak(entry_ids: Sequence[int]) -> Iterator[Piece]:
+def _weak(entry_ids: Sequence[int]) -> Iterator[BlockDraft]:
     start = 0
     for i in range(1, len(entry_ids) + 1):
         if i == len(entry_ids) or entry_ids[i] - entry_ids[start] >= SPAN_MAX:
             bits = 0
             for entry_id in entry_ids[start:i]:
                 bits |= 1 << (entry_id - entry_ids[start])
-            yield Piece(Ids.from_bits(entry_ids[start], bits), [(0, 0)], [], True)
+            yield BlockDraft(Ids.from_bits(entry_ids[start], bits), [(0, 0)], [], True)
             start = i
 
 
@@ -204,12 +204,12 @@ def last_add_confirmed(batch: Batch) -> int:
     _, _, _, body, start, end = batch
     if end - start < HEADER_BYTES:
         return -1
-    return int.from_bytes(body[start + 16 : start + 24], "little", signed=True)
+    return last_add_confirmed_at(body, start)
 
 
-def _check_no_less(ledger_id: int, state: LedgerState, row: LedgerRow) -> None:
+def _check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
     """Fail rather than write a state that forgets what the ledger's row says: such a state was made up."""
-    known = (not row.key or state.key == row.key) and state.fenced >= row.fenced and state.limbo >= row.limbo
+    known = (not row.key or info.key == row.key) and info.fenced >= row.fenced and info.limbo >= row.limbo
     assert known, f"ledger {ledger_id} would be less than its row says"
 
 
@@ -228,7 +228,7 @@ class Flush:
         store: OrderedStore,
         shard: ShardRow,
         generation: Generation,
-        states: Mapping[int, LedgerState],
+        infos: Mapping[int, LedgerInfo],
         *,
         open_log: Callable[[int], LogWriter],
         log: LogWriter | None,
@@ -237,7 +237,7 @@ class Flush:
     ) -> None:
         self._store = store
         self._generation = generation
-        self._states = states  # of the ledgers whose states the generation must write
+        self._infos = infos  # of the ledgers whose states the generation must write
         self._open_log = open_log
         self.log = log  # the one being filled, when the flush has ended
         self._log_bytes_max = settings.entry_log_max_size_mb * MIB
@@ -265,7 +265,7 @@ class Flush:
             if work >= self._step_batches:
                 work = 0
                 yield True
-        for ledger_id in sorted(by_ledger.keys() | self._states.keys()):
+        for ledger_id in sorted(by_ledger.keys() | self._infos.keys()):
             for effort in self._ledger(ledger_id, by_ledger.pop(ledger_id, [])):
                 work += effort
                 if work >= self._step_batches:
@@ -279,25 +279,25 @@ class Flush:
 
     def _ledger_in(self, txn: ReadTransaction, ledger_id: int, batches: Sequence[Batch]) -> Iterator[int]:
         row = get_ledger(txn, ledger_id)
-        state = self._states.get(ledger_id)
-        if state is not None:
+        info = self._infos.get(ledger_id)
+        if info is not None:
             if row is not None:
-                _check_no_less(ledger_id, state, row)
+                _check_no_less(ledger_id, info, row)
             stored = row[4:] if row is not None else ()
-            row = LedgerRow(state.key, state.fenced, state.limbo, state.explicit_lac, *stored)
+            row = LedgerRow(info.key, info.fenced, info.limbo, info.explicit_lac, *stored)
         assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
         strong: list[BlockRow] = []
         weak: list[BlockRow] = []
-        for piece in pieces(ledger_id, batches, row.last_entry, self._sizes):
-            place = self._append(ledger_id, piece)
-            (weak if piece.weak else strong).append(BlockRow(piece.ids, place))
-            yield BLOCK_EFFORT + len(piece.data)
+        for draft in drafts(ledger_id, batches, row.last_entry, self._sizes):
+            place = self._append(ledger_id, draft)
+            (weak if draft.weak else strong).append(BlockRow(draft.ids, place))
+            yield BLOCK_EFFORT + len(draft.data)
         if batches:
             row = row._replace(lac=max(row.lac, last_add_confirmed(batches[-1])))
         self._rows[ledger_id] = self._changes.ledger(txn, ledger_id, row, strong, weak)
         yield LEDGER_EFFORT
 
-    def _append(self, ledger_id: int, piece: Piece) -> Place:
+    def _append(self, ledger_id: int, draft: BlockDraft) -> Place:
         if self.log is not None and self.log.size >= self._log_bytes_max:
             self.finish_log()
         if self.log is None:
@@ -306,7 +306,7 @@ class Flush:
             self.log = self._open_log(log_id)
             self._new_logs.append(self.log)
         self._wrote = True
-        return self.log.append(ledger_id, piece.ids, piece.runs, piece.data)
+        return self.log.append(ledger_id, draft.ids, draft.runs, draft.data)
 
     def finish_log(self) -> None:
         """Close the log that is being filled; its row goes into this checkpoint's transaction."""

@@ -25,6 +25,7 @@ VERSION: Final = 1
 FILE_MAGIC: Final = b"bkpyjrnl"
 FRAME_MAGIC: Final = b"bkJF"
 NONCE_BYTES: Final = 16
+FRAME_NONCE_OFFSET: Final = 8  # in a frame's header
 FRAME_HEADER_BYTES: Final = 52
 FRAME_BYTES_MAX: Final = 1 << 31  # far above a group's limit: refuses a length that is nonsense before reading it
 SUFFIX: Final = ".txn"
@@ -162,9 +163,14 @@ def decode_frame_header(buffer: Bytes, offset: int, nonce: bytes | None) -> Fram
     return FrameHeader(kind, sequence, chain, records, size, body, own)
 
 
-def looks_like_frame(buffer: Bytes, nonce: bytes) -> bool:
+def frame_nonce(page: Bytes) -> bytes:
+    """The nonce of the file in the frame header that the page begins with, if it is one."""
+    return bytes(page[FRAME_NONCE_OFFSET : FRAME_NONCE_OFFSET + NONCE_BYTES])
+
+
+def looks_like_frame(page: Bytes, nonce: bytes) -> bool:
     """Whether a page begins like a frame of this file, valid or not. (The magic alone may be a recycled file's.)"""
-    return bytes(buffer[8:24]) == nonce
+    return frame_nonce(page) == nonce
 
 
 def encode_record(kind: RecordKind, head: Bytes, body: Bytes) -> bytes:

@@ -16,6 +16,7 @@ from bkpy.protocol.journal_recovery import AtBreak, Break, BreakAction, NextFile
 from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
+    FRAME_NONCE_OFFSET,
     PAGE_BYTES,
     START,
     FileHeader,
@@ -29,6 +30,7 @@ from bkpy.storage.journal.format import (
     decode_records,
     file_id_of,
     file_name,
+    frame_nonce,
     looks_like_frame,
 )
 
@@ -184,7 +186,9 @@ class JournalReplay:
 
         Without the nonce (the file's header can't be read) also the one at `offset`: the chain could not follow it.
         """
-        needle, inside, start = (nonce, 8, offset + PAGE_BYTES) if nonce is not None else (FRAME_MAGIC, 0, offset)
+        needle, inside, start = FRAME_MAGIC, 0, offset
+        if nonce is not None:
+            needle, inside, start = nonce, FRAME_NONCE_OFFSET, offset + PAGE_BYTES
         while chunk := source.file.pread(self._read_bytes, start):
             at = chunk.find(needle)
             while at >= 0:
@@ -237,7 +241,7 @@ class JournalReplay:
         page = source.reader.get(offset, PAGE_BYTES)
         header = decode_frame_header(page, 0, self._nonce)
         assert header is not None
-        self._nonce = bytes(page[8:24])
+        self._nonce = frame_nonce(page)
         self.end = Mark(source.file_id, offset, header.sequence, header.chain)
 
     def _found(self, source: _Source | None, offset: int) -> AtBreak:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bkpy.protocol.records import HEADER_BYTES
+from bkpy.protocol.records import HEADER_BYTES, last_add_confirmed_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,8 +22,8 @@ _LOOKS_MAX: Final = 1000  # more than are loaded at a time, so that the cache ge
 
 
 @dataclass(slots=True)
-class LedgerState:
-    """One ledger. `key` is empty if it was lost: nobody can be authorised, and every answer is *unknown*."""
+class LedgerInfo:
+    """One ledger's state. `key` is empty if it was lost: nobody can be authorised, and every answer is *unknown*."""
 
     ledger_id: int
     key: bytes
@@ -37,36 +37,36 @@ class LedgerState:
     pins: int = 0  # generations and reads that need it in the cache
 
 
-def take_explicit_lac(state: LedgerState, record: bytes) -> bool:
+def take_explicit_lac(info: LedgerInfo, record: bytes) -> bool:
     """Keep the record if its last add confirmed is higher than that of the one the ledger has."""
-    if lac_of(record) <= lac_of(state.explicit_lac):
+    if lac_of(record) <= lac_of(info.explicit_lac):
         return False
-    state.explicit_lac = record
+    info.explicit_lac = record
     return True
 
 
 def lac_of(record: Bytes) -> int:
     """The last add confirmed that a record carries; below -1 if there is no record."""
-    return int.from_bytes(record[16:24], "little", signed=True) if len(record) >= HEADER_BYTES else -2
+    return last_add_confirmed_at(record, 0) if len(record) >= HEADER_BYTES else -2
 
 
-class StateCache:
+class LedgerCache:
     """States by ledger id, the least recently loaded going first."""
 
-    def __init__(self, states_max: int) -> None:
+    def __init__(self, infos_max: int) -> None:
         # Not a dict: to find the first key of one takes a look at all that was removed before it.
-        self._states: OrderedDict[int, LedgerState] = OrderedDict()
-        self._states_max = states_max
+        self._infos: OrderedDict[int, LedgerInfo] = OrderedDict()
+        self._infos_max = infos_max
 
-    def get(self, ledger_id: int) -> LedgerState | None:
-        return self._states.get(ledger_id)
+    def get(self, ledger_id: int) -> LedgerInfo | None:
+        return self._infos.get(ledger_id)
 
-    def put(self, state: LedgerState) -> None:
-        self._states[state.ledger_id] = state
+    def put(self, info: LedgerInfo) -> None:
+        self._infos[info.ledger_id] = info
 
-    def all(self) -> list[LedgerState]:
+    def all(self) -> list[LedgerInfo]:
         """Every state in the cache."""
-        return list(self._states.values())
+        return list(self._infos.values())
 
     def trim(self, keep: Collection[int] = ()) -> None:
         """Evict down to the bound what nothing needs and isn't in `keep`: what somebody is about to decide by.
@@ -74,15 +74,15 @@ class StateCache:
         To be called where no other state was just handed out. What is needed goes to the end of the line, so that many
         of those don't cost a look each every time.
         """
-        excess = len(self._states) - self._states_max
-        looks = min(len(self._states), len(keep) + _LOOKS_MAX)
+        excess = len(self._infos) - self._infos_max
+        looks = min(len(self._infos), len(keep) + _LOOKS_MAX)
         while excess > 0 and looks > 0:
-            ledger_id, state = self._states.popitem(last=False)
-            if state.pins or ledger_id in keep:
-                self._states[ledger_id] = state
+            ledger_id, info = self._infos.popitem(last=False)
+            if info.pins or ledger_id in keep:
+                self._infos[ledger_id] = info
             else:
                 excess -= 1
             looks -= 1
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._infos)

@@ -12,7 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.storage.ledgers.info import LedgerState, StateCache
+from bkpy.storage.ledgers.info import LedgerCache, LedgerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Ledgers:
         self.fenced: set[int] = set()
         self._settings = settings
         self._observer = observer
-        self._cache = StateCache(settings.ledger_states_max)
+        self._cache = LedgerCache(settings.ledger_states_max)
         self._shard_overrides: dict[int, int] = {}  # of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
         self._unseen: set[int] = set()  # what the last load found nowhere
@@ -50,7 +50,7 @@ class Ledgers:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def get(self, ledger_id: int) -> LedgerState | None:
+    def get(self, ledger_id: int) -> LedgerInfo | None:
         """The state if it is in memory."""
         return self._cache.get(ledger_id)
 
@@ -58,7 +58,7 @@ class Ledgers:
         """How many states are in memory."""
         return len(self._cache)
 
-    async def load(self, ledger_ids: Collection[int]) -> dict[int, LedgerState | None]:
+    async def load(self, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
         """The ledgers' states, None for one that was never seen. `CorruptDataError` if a row is damaged.
 
         Whoever decides something by a state does so before the next await.
@@ -92,54 +92,52 @@ class Ledgers:
                 break
         self._unseen = missing
 
-    def load_now(self, ledger_id: int) -> LedgerState | None:
+    def load_now(self, ledger_id: int) -> LedgerInfo | None:
         """The ledger's state. Blocks: for the replay at start."""
         for turn in range(len(self.shards)):
-            if (state := self._cache.get(ledger_id)) is not None:
-                return state
+            if (info := self._cache.get(ledger_id)) is not None:
+                return info
             number = (ledger_id + turn) % len(self.shards)
             for row in self.shards[number].load_now((ledger_id,)).values():
                 return self._adopt(ledger_id, row, number)
         self._unseen = {ledger_id}
         return None
 
-    def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerState:
+    def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerInfo:
         """Put a ledger that an index knows into the cache."""
         if number != ledger_id % len(self.shards):
             self._shard_overrides[ledger_id] = number
         if row.fenced:
             self.fenced.add(ledger_id)
-        state = LedgerState(
-            ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number
-        )
-        self._cache.put(state)
-        return state
+        info = LedgerInfo(ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number)
+        self._cache.put(info)
+        return info
 
-    def introduce(self, ledger_id: int, key: bytes) -> LedgerState:
+    def introduce(self, ledger_id: int, key: bytes) -> LedgerInfo:
         """Make a ledger known that was never seen, as was just found out; in limbo and fenced where data was lost."""
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
         assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
         self._unseen.discard(ledger_id)
         limbo = self.untrusted
-        state = LedgerState(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
+        info = LedgerInfo(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
         if limbo:
             self.fenced.add(ledger_id)
-        self._cache.put(state)
-        self.touch(state)
-        return state
+        self._cache.put(info)
+        self.touch(info)
+        return info
 
-    def touch(self, state: LedgerState) -> None:
+    def touch(self, info: LedgerInfo) -> None:
         """The state changed and must be in the next checkpoint."""
-        self.shards[state.shard].touch(state)
+        self.shards[info.shard].touch(info)
 
     def distrust_everything(self) -> None:
         """Data was lost, of whatever ledgers: fence all and put them in limbo, durably. Blocks: for the start."""
         for shard in self.shards:
             shard.put_all_in_limbo()
-        for state in self._cache.all():
-            state.limbo = state.fenced = True
-            self.fenced.add(state.ledger_id)
-            self.touch(state)
+        for info in self._cache.all():
+            info.limbo = info.fenced = True
+            self.fenced.add(info.ledger_id)
+            self.touch(info)
 
     def trim(self) -> None:
         """Evict what nothing needs. To be called where no state was just handed out."""
@@ -150,9 +148,9 @@ class Ledgers:
     def add_shard(self, shard: Shard) -> None:
         """Use one ledger directory more. Ledgers seen before stay where they are."""
         self.shards.append(shard)
-        for state in self._cache.all():
-            if state.shard != state.ledger_id % len(self.shards):
-                self._shard_overrides[state.ledger_id] = state.shard
+        for info in self._cache.all():
+            if info.shard != info.ledger_id % len(self.shards):
+                self._shard_overrides[info.ledger_id] = info.shard
 
     def shard_of(self, ledger_id: int) -> int:
         """The number of the shard that holds the ledger, whose state was loaded once."""
@@ -174,23 +172,23 @@ class Ledgers:
         if shard.active.empty and marks == shard.row.marks and not close_log:
             return False
         generation = shard.seal()
-        states = {i: state for i in generation.dirty if (state := self._cache.get(i)) is not None}
-        assert len(states) == len(generation.dirty), "a state with changes was evicted"
-        rows = await shard.flush(states, marks, close_log=close_log)
+        infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
+        assert len(infos) == len(generation.dirty), "a state with changes was evicted"
+        rows = await shard.flush(infos, marks, close_log=close_log)
         shard.commits += 1
-        self._written(states, rows)
+        self._written(infos, rows)
         return True
 
-    def _written(self, states: Mapping[int, LedgerState], rows: Mapping[int, LedgerRow]) -> None:
+    def _written(self, infos: Mapping[int, LedgerInfo], rows: Mapping[int, LedgerRow]) -> None:
         for ledger_id, row in rows.items():
-            state = self._cache.get(ledger_id)
-            if state is not None:
-                state.last_entry, state.lac = row.last_entry, row.lac
-                if row.limbo and not state.limbo:
-                    state.limbo = True
-                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[state.shard].directory)
-        for state in states.values():
-            state.pins -= 1
+            info = self._cache.get(ledger_id)
+            if info is not None:
+                info.last_entry, info.lac = row.last_entry, row.lac
+                if row.limbo and not info.limbo:
+                    info.limbo = True
+                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[info.shard].directory)
+        for info in infos.values():
+            info.pins -= 1
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -204,11 +202,11 @@ class Ledgers:
             shard.check_invariants()
             for generation in (shard.active, shard.sealed):
                 for ledger_id in generation.dirty if generation is not None else ():
-                    state = self._cache.get(ledger_id)
-                    assert state is not None, f"ledger {ledger_id} has changes, but was evicted"
-                    assert state.pins > 0
-                    assert state.fenced <= (ledger_id in self.fenced)
-                    assert state.shard == self.shard_of(ledger_id) == shard.number
+                    info = self._cache.get(ledger_id)
+                    assert info is not None, f"ledger {ledger_id} has changes, but was evicted"
+                    assert info.pins > 0
+                    assert info.fenced <= (ledger_id in self.fenced)
+                    assert info.shard == self.shard_of(ledger_id) == shard.number
 
 
 def _marks(shard: Shard, ends: Sequence[Mark]) -> tuple[Mark, ...]:

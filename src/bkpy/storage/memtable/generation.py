@@ -40,7 +40,7 @@ def index_frames(frames: Sequence[tuple[AddColumns, Bytes]], by_ledger: defaultd
     return total
 
 
-class LedgerView:
+class LedgerBatches:
     """A ledger's batches in one generation, kept in a form that range reads find their way in.
 
     Those that arrived in the order of their ids are found in the order of arrival; from the first on that didn't, all
@@ -117,17 +117,18 @@ class LedgerView:
 class Generation:
     """Frames, and which ledgers' states changed, since the last seal.
 
-    `share`: how much of what it may hold it is to hold before it is flushed. `step_batches`: what is indexed in one go.
+    `fill_target`: how much of what it may hold it is to hold before it is flushed. `step_batches`: what is indexed in
+    one go.
     """
 
-    def __init__(self, share: float = 1.0, step_batches: int = 4000) -> None:
-        self.share = share
+    def __init__(self, fill_target: float = 1.0, step_batches: int = 4000) -> None:
+        self.fill_target = fill_target
         self._step_batches = step_batches
         self.frames: list[tuple[AddColumns, Bytes]] = []
         self.bytes = 0
         self.dirty: set[int] = set()  # ledgers whose state must be written with this generation
         self._by_ledger: defaultdict[int, list[Batch]] = defaultdict(list)
-        self._views: dict[int, LedgerView] = {}
+        self._ledgers: dict[int, LedgerBatches] = {}
         self._indexed = 0
 
     def add(self, columns: AddColumns, body: Bytes) -> None:
@@ -142,32 +143,32 @@ class Generation:
         self.bytes += STATE_BYTES
         return True
 
-    def view(self, ledger_id: int) -> LedgerView | None:
+    def batches_of(self, ledger_id: int) -> LedgerBatches | None:
         """The ledger's batches, None if it has none. Only on the event loop, when `catch_up` has little to do."""
         return self._index(ledger_id, 1 << 62)[0]
 
     def catch_up(self, ledger_id: int, batches_max: int) -> bool:
-        """Do about that much of what `view` needs; whether there is no more."""
+        """Do about that much of what `batches_of` needs; whether there is no more."""
         return self._index(ledger_id, batches_max)[1]
 
-    def _index(self, ledger_id: int, batches_max: int) -> tuple[LedgerView | None, bool]:
+    def _index(self, ledger_id: int, batches_max: int) -> tuple[LedgerBatches | None, bool]:
         while self._indexed < len(self.frames):
             if batches_max <= 0:
                 return None, False
             batches_max -= index_frames((self.frames[self._indexed],), self._by_ledger)
             self._indexed += 1
-        view = self._views.get(ledger_id)
-        if view is None:
+        batches = self._ledgers.get(ledger_id)
+        if batches is None:
             if ledger_id not in self._by_ledger:
                 return None, True
-            view = self._views[ledger_id] = LedgerView(self._by_ledger[ledger_id], self._step_batches)
-        return view, view.refresh(max(0, batches_max))
+            batches = self._ledgers[ledger_id] = LedgerBatches(self._by_ledger[ledger_id], self._step_batches)
+        return batches, batches.refresh(max(0, batches_max))
 
     def clear(self) -> None:
         """Let go of everything, bit by bit: hundreds of thousands of objects at once would stop all threads."""
         while self.frames:
             self.frames.pop()
-        self._views.clear()
+        self._ledgers.clear()
         while self._by_ledger:
             self._by_ledger.popitem()
 

@@ -1,18 +1,17 @@
 """Cuts ranges of entries out of batches and blocks, and merges those that overlap.
 
-Invariants: an id of a stretch ends up in a segment or is reported as unknown, never silently missing; of two copies of
-an id the later one counts only if its checksum is right. Records are walked at the two ends of a range only, so what is
-inside a run (a batch, or a few small ones) is handed on as it was stored.
+Invariants: an id of a stored range ends up in a segment or is reported as unknown, never silently missing; of two
+copies of an id the later one counts only if its checksum is right. Records are walked at the two ends of a range only,
+so what is inside a run (a batch, or a few small ones) is handed on as it was stored.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError, DigestMismatchError
-from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, walk
+from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, entry_id_at, walk
 from bkpy.storage.entry_log.entry_log import Block
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 
@@ -21,12 +20,11 @@ if TYPE_CHECKING:
 
     from bkpy.storage.memtable.overlaps import Batch
 
-_RECORD_ID: Final = Struct("<8xq")
 _WHOLE: Final = [(0, 0)]
 NOTHING: Final = Block(Ids(0, 1), _WHOLE, memoryview(b""))
 
 
-class Stretch(NamedTuple):
+class StoredRange(NamedTuple):
     """Entries that lie one after the other. `live` are those of `ids` that count; of copies the highest `age` does."""
 
     ids: Ids
@@ -36,8 +34,8 @@ class Stretch(NamedTuple):
     age: int
 
 
-class Cut(NamedTuple):
-    """What a range yielded. `examined_to`: everything up to it is in the segments, unknown, or not in the stretches."""
+class Slice(NamedTuple):
+    """What a range yielded. `examined_to`: everything up to it is in the segments, unknown, or not stored."""
 
     segments: list[memoryview]
     bytes: int
@@ -45,29 +43,29 @@ class Cut(NamedTuple):
     unknown: list[tuple[int, int]]
 
 
-def of_batch(batch: Batch, age: int) -> Stretch:
+def of_batch(batch: Batch, age: int) -> StoredRange:
     first, count, stride, body, start, end = batch
     ids = Ids(first, count, stride)
-    return Stretch(ids, ids, _WHOLE, memoryview(body)[start:end], age)
+    return StoredRange(ids, ids, _WHOLE, memoryview(body)[start:end], age)
 
 
-def of_block(live: Ids, block: Block | None) -> Stretch:
+def of_block(live: Ids, block: Block | None) -> StoredRange:
     """Without the block (it could not be read) every id in it turns out to be unknown."""
     if block is None:
-        return Stretch(live, live, _WHOLE, NOTHING.data, -1)
-    return Stretch(block.ids, live, block.runs, block.data, -1)
+        return StoredRange(live, live, _WHOLE, NOTHING.data, -1)
+    return StoredRange(block.ids, live, block.runs, block.data, -1)
 
 
-def contiguous(stretch: Stretch, first: int, last: int) -> bool:
-    """Whether the living ids from first to last are all of the stretch's ids there."""
-    if stretch.live is stretch.ids or stretch.live.count == stretch.ids.count:
+def contiguous(stored: StoredRange, first: int, last: int) -> bool:
+    """Whether the living ids from first to last are all ids of the stored range there."""
+    if stored.live is stored.ids or stored.live.count == stored.ids.count:
         return True
-    return stretch.live.bits(first, last) == stretch.ids.bits(first, last)
+    return stored.live.bits(first, last) == stored.ids.bits(first, last)
 
 
-def cut(stretch: Stretch, first: int, last: int, bytes_max: int, at_least_one: bool) -> Cut:
-    """The entries from first to last of one stretch where all of them live, as many as fit."""
-    ids, runs, data = stretch.ids, stretch.runs, stretch.data
+def slice_range(stored: StoredRange, first: int, last: int, bytes_max: int, at_least_one: bool) -> Slice:
+    """The entries from first to last of one stored range where all of them live, as many as fit."""
+    ids, runs, data = stored.ids, stored.runs, stored.data
     low, high = ids.rank(first), ids.rank(last + 1)
     spans: list[list[int]] = []
     used = 0
@@ -78,7 +76,7 @@ def cut(stretch: Stretch, first: int, last: int, bytes_max: int, at_least_one: b
         if begin >= end:
             break
         try:
-            start, stop, reached = _within_run(stretch, i, begin, end, bytes_max - used, at_least_one and not used)
+            start, stop, reached = _within_run(stored, i, begin, end, bytes_max - used, at_least_one and not used)
         except CorruptDataError:
             unknown += _ranges(ids, begin, end)
             continue
@@ -90,29 +88,29 @@ def cut(stretch: Stretch, first: int, last: int, bytes_max: int, at_least_one: b
             used += stop - start
         if reached < end:
             segments = [data[a:b] for a, b in spans]
-            return Cut(segments, used, next(ids.from_rank(reached)) - 1, unknown)
-    return Cut([data[a:b] for a, b in spans], used, last, unknown)
+            return Slice(segments, used, next(ids.from_rank(reached)) - 1, unknown)
+    return Slice([data[a:b] for a, b in spans], used, last, unknown)
 
 
 def _within_run(
-    stretch: Stretch, i: int, begin: int, end: int, bytes_max: int, at_least_one: bool
+    stored: StoredRange, i: int, begin: int, end: int, bytes_max: int, at_least_one: bool
 ) -> tuple[int, int, int]:
     """(start, stop, rank reached) in the data for the ranks from begin to end (exclusive) of run i."""
-    runs, data = stretch.runs, stretch.data
+    runs, data = stored.runs, stored.data
     run_rank, run_start = runs[i]
     run_stop = runs[i + 1][1] if i + 1 < len(runs) else len(data)
-    run_end = runs[i + 1][0] if i + 1 < len(runs) else stretch.ids.count
+    run_end = runs[i + 1][0] if i + 1 < len(runs) else stored.ids.count
     if begin == run_rank and end == run_end and (run_stop - run_start <= bytes_max or not at_least_one):
         if run_stop - run_start < HEADER_BYTES * (run_end - run_rank):
             raise CorruptDataError("a run is too short for its entries")
-        if _RECORD_ID.unpack_from(data, run_start)[0] != next(stretch.ids.from_rank(run_rank)):
+        if entry_id_at(data, run_start) != next(stored.ids.from_rank(run_rank)):
             raise CorruptDataError("a run doesn't begin with its first entry")
         if run_stop - run_start > bytes_max:
             return run_start, run_start, begin
         return run_start, run_stop, end
     start = stop = run_start
     reached = run_rank
-    for header in _walk_run(stretch, i):
+    for header in _walk_run(stored, i):
         if reached >= begin:
             if header.end - start > bytes_max and (reached > begin or not at_least_one):
                 break
@@ -127,12 +125,12 @@ def _within_run(
     return start, stop, reached
 
 
-def _walk_run(stretch: Stretch, i: int) -> Iterator[EntryHeader]:
+def _walk_run(stored: StoredRange, i: int) -> Iterator[EntryHeader]:
     """The records of run i, each with the id that it should have; `CorruptDataError` where that ends."""
-    runs, data = stretch.runs, stretch.data
+    runs, data = stored.runs, stored.data
     rank, start = runs[i]
-    end_rank, stop = runs[i + 1] if i + 1 < len(runs) else (stretch.ids.count, len(data))
-    expected = stretch.ids.from_rank(rank)
+    end_rank, stop = runs[i + 1] if i + 1 < len(runs) else (stored.ids.count, len(data))
+    expected = stored.ids.from_rank(rank)
     for header in walk(data[:stop], start):
         rank += 1
         if rank > end_rank or header.entry_id != next(expected):
@@ -153,16 +151,16 @@ def _ranges(ids: Ids, begin: int, end: int) -> list[tuple[int, int]]:
     return found
 
 
-def living_records(stretch: Stretch, first: int, last: int) -> Iterator[tuple[int, EntryHeader]]:
+def living_records(stored: StoredRange, first: int, last: int) -> Iterator[tuple[int, EntryHeader]]:
     """(id, header) of the living entries from first to last that can be told; silent about the others."""
-    ids, live = stretch.ids, stretch.live
+    ids, live = stored.ids, stored.live
     low, high = ids.rank(first), ids.rank(last + 1)
     wanted = None if live is ids else live.bits(first, last)
-    for i in range(bisect_right(stretch.runs, (low, 1 << 62)) - 1, len(stretch.runs)):
-        if stretch.runs[i][0] >= high:
+    for i in range(bisect_right(stored.runs, (low, 1 << 62)) - 1, len(stored.runs)):
+        if stored.runs[i][0] >= high:
             return
         try:
-            for header in _walk_run(stretch, i):
+            for header in _walk_run(stored, i):
                 entry_id = header.entry_id
                 if first <= entry_id <= last and (wanted is None or wanted >> (entry_id - first) & 1):
                     yield entry_id, header
@@ -171,20 +169,20 @@ def living_records(stretch: Stretch, first: int, last: int) -> Iterator[tuple[in
 
 
 def merge(
-    stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int, at_least_one: bool
-) -> Cut:
-    """The entries from first to last of stretches that overlap, record by record; at most 65,536 ids at once."""
+    ranges: Sequence[StoredRange], ledger_id: int, first: int, last: int, bytes_max: int, at_least_one: bool
+) -> Slice:
+    """The entries from first to last of stored ranges that overlap, record by record; at most 65,536 ids at once."""
     end = min(last, first + SPAN_MAX - 1)
     codec = RecordCodec(ledger_id)
     claimed = 0
     found: dict[int, memoryview] = {}
-    for stretch in sorted(stretches, key=lambda s: s.age):
-        bits = stretch.live.bits(first, end)
+    for stored in sorted(ranges, key=lambda s: s.age):
+        bits = stored.live.bits(first, end)
         doubled, claimed = claimed & bits, claimed | bits
-        for entry_id, header in living_records(stretch, first, end):
-            if doubled >> (entry_id - first) & 1 and not verifies(codec, stretch.data, header):
+        for entry_id, header in living_records(stored, first, end):
+            if doubled >> (entry_id - first) & 1 and not verifies(codec, stored.data, header):
                 continue
-            found[entry_id] = stretch.data[header.offset : header.end]
+            found[entry_id] = stored.data[header.offset : header.end]
     return _take(found, claimed, first, end, bytes_max, at_least_one)
 
 
@@ -197,7 +195,9 @@ def verifies(codec: RecordCodec, data: memoryview, header: EntryHeader) -> bool:
     return True
 
 
-def _take(found: dict[int, memoryview], claimed: int, first: int, end: int, bytes_max: int, at_least_one: bool) -> Cut:
+def _take(
+    found: dict[int, memoryview], claimed: int, first: int, end: int, bytes_max: int, at_least_one: bool
+) -> Slice:
     """As many of the records as fit, and the claimed ids among them that have none."""
     segments: list[memoryview] = []
     used = 0
@@ -213,13 +213,13 @@ def _take(found: dict[int, memoryview], claimed: int, first: int, end: int, byte
         if entry_id <= end:
             lost &= ~(1 << (entry_id - first))
     if not lost:
-        return Cut(segments, used, end, [])
+        return Slice(segments, used, end, [])
     ids = Ids.from_bits(first, lost)
-    return Cut(segments, used, end, _ranges(ids, 0, ids.count))
+    return Slice(segments, used, end, _ranges(ids, 0, ids.count))
 
 
 class Assembled(NamedTuple):
-    """The outcome of a range over several stretches; `gap`: some id up to `examined_to` is in none of them."""
+    """What a range yielded from several stored ranges; `gap`: some id up to `examined_to` is in none of them."""
 
     segments: list[memoryview]
     examined_to: int
@@ -228,16 +228,16 @@ class Assembled(NamedTuple):
 
 
 def assemble(
-    stretches: Sequence[Stretch], ledger_id: int, first: int, last: int, bytes_max: int, *, stop_at_gap: bool = False
+    ranges: Sequence[StoredRange], ledger_id: int, first: int, last: int, bytes_max: int, *, stop_at_gap: bool = False
 ) -> Assembled:
-    """The entries from first to last out of all stretches, in ascending order, as many as fit, at least one.
+    """The entries from first to last out of all stored ranges, in ascending order, as many as fit, at least one.
 
     `stop_at_gap`: end before the first id that may be in none of them, because it may be elsewhere.
     """
     segments: list[memoryview] = []
     unknown: list[tuple[int, int]] = []
     used, cursor, gap = 0, first, False
-    for group, low, high in _groups(stretches, first, last):
+    for group, low, high in _groups(ranges, first, last):
         if stop_at_gap and (low > cursor or len(group) > 1 or not group[0].live.full):
             return Assembled(segments, cursor - 1, unknown, False)
         if low > cursor:
@@ -249,7 +249,7 @@ def assemble(
                 gap = True
             if segments and high == group[0].live.last and len(group[0].data) > bytes_max - used:
                 return Assembled(segments, low - 1, unknown, gap)  # a whole block more: the next read begins with it
-            part = cut(group[0], low, high, bytes_max - used, not segments)
+            part = slice_range(group[0], low, high, bytes_max - used, not segments)
         else:
             part = merge(group, ledger_id, low, high, bytes_max - used, not segments)
             gap = True  # maybe; then it is looked into, which is all that this decides
@@ -266,12 +266,12 @@ def assemble(
     return Assembled(segments, last, unknown, gap)
 
 
-def _groups(stretches: Sequence[Stretch], first: int, last: int) -> Iterator[tuple[list[Stretch], int, int]]:
-    """Stretches whose ranges overlap, with the part of the range that they take, ascending."""
-    group: list[Stretch] = []
+def _groups(ranges: Sequence[StoredRange], first: int, last: int) -> Iterator[tuple[list[StoredRange], int, int]]:
+    """Stored ranges that overlap, with the part of the range that they take, ascending."""
+    group: list[StoredRange] = []
     low = high = 0
-    for stretch in sorted(stretches, key=lambda s: s.live.first):
-        start, stop = max(first, stretch.live.first), min(last, stretch.live.last)
+    for stored in sorted(ranges, key=lambda s: s.live.first):
+        start, stop = max(first, stored.live.first), min(last, stored.live.last)
         if start > stop:
             continue
         if group and start > high:
@@ -279,7 +279,7 @@ def _groups(stretches: Sequence[Stretch], first: int, last: int) -> Iterator[tup
             group = []
         if not group:
             low, high = start, stop
-        group.append(stretch)
+        group.append(stored)
         high = max(high, stop)
     if group:
         yield group, low, high
