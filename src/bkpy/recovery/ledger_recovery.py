@@ -19,7 +19,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.close import Closed, close_ledger, read_again
-from bkpy.client.read.range_pipeline import RangePipeline
+from bkpy.client.read.range_pipeline import RangePipeline, raised_where_awaited
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-class _Found(NamedTuple):
+class _RangeEntries(NamedTuple):
     """The first entries of a range, in order, and whether the ledger ends behind them."""
 
     entries: list[RecoveredEntry]
     ends: bool
 
 
-class _Answer(NamedTuple):
+class _BookieAnswer(NamedTuple):
     """What one bookie said of a range, and the records that it returned, all verified."""
 
     reply: Reply
@@ -184,7 +184,7 @@ class LedgerRecovery:
         confirmed = fragment.first_entry - 1  # a fragment begins right behind an acknowledged entry
         tasks = {
             self._runtime.spawn(
-                self._fence_one(bookie_id), name=f"fence of ledger {self._ledger_id}", on_death=_ignore
+                self._fence_one(bookie_id), name=f"fence of ledger {self._ledger_id}", on_death=raised_where_awaited
             ): (
                 index,
                 bookie_id,
@@ -243,12 +243,12 @@ class LedgerRecovery:
                     break
         await write_back.finish()
 
-    async def _range(self, first: int, last: int) -> tuple[_Found, int]:
+    async def _range(self, first: int, last: int) -> tuple[_RangeEntries, int]:
         found = await self._fetch(first, last)
         # Behind the ledger's end there is nothing to ask for.
         return found, last if found.ends else first + len(found.entries) - 1
 
-    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _Found:
+    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _RangeEntries:
         """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be told.
 
         One bookie of the write set is asked first, for the bytes; the others when it denies an entry or is late.
@@ -261,7 +261,7 @@ class LedgerRecovery:
         self._rotation += 1
         rotation = self._rotation
         wanted = set(stripe_bookies(rotation, size, quorum))
-        asked: dict[asyncio.Task[_Answer], int] = {}
+        asked: dict[asyncio.Task[_BookieAnswer], int] = {}
         held = 0
         try:
             while (fate := forward.decide()) is Fate.OPEN:
@@ -277,7 +277,7 @@ class LedgerRecovery:
                     task = self._runtime.spawn(
                         self._ask(bookies[index], forward.next, last, flags),
                         name=f"recovery read of {bookies[index]}",
-                        on_death=_ignore,
+                        on_death=raised_where_awaited,
                     )
                     asked[task] = index
                 wanted = set()
@@ -298,10 +298,10 @@ class LedgerRecovery:
                 if not forward.is_failed(index):
                     self._answers[bookies[index]] = forward.word(index, forward.next).value
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
-        return _Found([records[i] for i in range(first, forward.next)], fate is Fate.MISSING)
+        return _RangeEntries([records[i] for i in range(first, forward.next)], fate is Fate.MISSING)
 
     def _take(
-        self, asked: asyncio.Task[_Answer], forward: Forward, index: int, bookie_id: str
+        self, asked: asyncio.Task[_BookieAnswer], forward: Forward, index: int, bookie_id: str
     ) -> dict[int, RecoveredEntry]:
         """Count what a bookie has answered, if it has; the records that it returned."""
         try:
@@ -316,7 +316,7 @@ class LedgerRecovery:
         forward.answer(index, reply)
         return found
 
-    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> _Answer:
+    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> _BookieAnswer:
         """What one bookie says of first..last, and the verified records it returned."""
         head = m.pack([flags, self._ledger_id, first, last, self._settings.read_bytes])
         reply = await self._pool.peer(bookie_id).call_as_owner(
@@ -347,7 +347,7 @@ class LedgerRecovery:
             unknown.append((first, last))
         if found:
             self._ranges.record_bytes = len(view) / len(found)
-        return _Answer(Reply(first, min(answer.examined_to, last), found, unknown), found)
+        return _BookieAnswer(Reply(first, min(answer.examined_to, last), found, unknown), found)
 
     async def _length(self, last: int) -> int:
         """The ledger's length up to `last`, which was acknowledged before the recovery: the entry itself says it."""
@@ -359,7 +359,3 @@ class LedgerRecovery:
         if not found.entries:
             raise self._undecided("the last acknowledged entry is on none of its bookies", last)
         return found.entries[0].length
-
-
-def _ignore(error: BaseException) -> None:
-    pass
