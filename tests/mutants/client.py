@@ -16,6 +16,7 @@ _IDLE: Final = _UNIT + "test_idle_writers.py::"
 _LIFETIME: Final = _UNIT + "test_lifetime.py::"
 _ARGUMENTS: Final = _UNIT + "test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "test_appends_in_doubt.py::"
+_LAC_REPLY: Final = "tests/unit/protocol/test_lac_reply.py::"
 _SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
 
 MUTANTS: list[Mutant] = [
@@ -58,6 +59,13 @@ MUTANTS: list[Mutant] = [
             confirmed =""",
         """            confirmed =""",
         (_LAC + "test_a_damaged_last_add_confirmed_proves_nothing",),
+    ),
+    Mutant(
+        "a bookie that can't tell speaks for its ack quorums",
+        "a reader takes a ledger for shorter than what was acknowledged",
+        "    if parsed.flaw is not None:\n",
+        "    if False:\n",
+        (_LAC_REPLY + "test_a_flawed_reply_tells_a_recovery_of_the_fence_and_a_reader_nothing",),
     ),
     Mutant(
         "an append that is cancelled when it is given room keeps it",
@@ -186,6 +194,22 @@ MUTANTS: list[Mutant] = [
         "return Miss(MissKind.REFUSED, e.message)",
         "return Miss(MissKind.UNAVAILABLE, e.message)",
         (_STATUSES + "test_a_read_that_all_bookies_refuse_is_asked_of_each_once",),
+    ),
+    Mutant(
+        "the rest of a range that was cut short is not asked for",
+        "a scan or a recovery goes on behind entries that it has left out",
+        "if answered_to < range_last:  # larger",
+        "if False:  # larger",
+        (_UNIT + "test_range_pipeline.py::test_a_range_that_is_cut_short_is_continued_first",),
+    ),
+    Mutant(
+        "the bookies that are asked of a striped ledger leave out some of its entries",
+        "these are read one at a time",
+        "for k in range(0, ensemble_size, write_quorum))",
+        "for k in range(0, ensemble_size, write_quorum + 1))",
+        (
+            "tests/unit/protocol/test_quorum.py::test_the_bookies_of_the_stripes_hold_every_entry_and_each_gets_its_turn",
+        ),
     ),
     Mutant(
         "True is an id",

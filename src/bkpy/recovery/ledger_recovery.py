@@ -7,6 +7,9 @@ Invariants: entries are read from the ensembles that the metadata named when the
 last fragment fences; no entry is taken for the last one unless the one behind it is explicitly denied by so many
 bookies that it can't have been acknowledged; changed ensembles are stored by the closing write and not before. Whatever
 goes wrong leaves the ledger IN_RECOVERY, for a later try.
+
+It reads through the same pipeline of ranges as a reader does, and gets the same replies. What counts as an answer is
+another matter, because what is decided here is decided for good: docs/protocol.md compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.close import Closed, close_ledger, read_again
-from bkpy.client.read.range_pipeline import RangePipeline
+from bkpy.client.read.range_pipeline import RangePipeline, raised_where_awaited
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
@@ -48,11 +51,18 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-class _Found(NamedTuple):
+class _RangeEntries(NamedTuple):
     """The first entries of a range, in order, and whether the ledger ends behind them."""
 
     entries: list[RecoveredEntry]
     ends: bool
+
+
+class _BookieAnswer(NamedTuple):
+    """What one bookie said of a range, and the records that it returned, all verified."""
+
+    reply: Reply
+    found: dict[int, RecoveredEntry]
 
 
 class LedgerRecovery:
@@ -174,7 +184,7 @@ class LedgerRecovery:
         confirmed = fragment.first_entry - 1  # a fragment begins right behind an acknowledged entry
         tasks = {
             self._runtime.spawn(
-                self._fence_one(bookie_id), name=f"fence of ledger {self._ledger_id}", on_death=_ignore
+                self._fence_one(bookie_id), name=f"fence of ledger {self._ledger_id}", on_death=raised_where_awaited
             ): (
                 index,
                 bookie_id,
@@ -233,12 +243,12 @@ class LedgerRecovery:
                     break
         await write_back.finish()
 
-    async def _range(self, first: int, last: int) -> tuple[_Found, int]:
+    async def _range(self, first: int, last: int) -> tuple[_RangeEntries, int]:
         found = await self._fetch(first, last)
         # Behind the ledger's end there is nothing to ask for.
         return found, last if found.ends else first + len(found.entries) - 1
 
-    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _Found:
+    async def _fetch(self, first: int, last: int, *, flags: int = int(Flags.RECOVERY)) -> _RangeEntries:
         """Entries first..last as far as the ledger has them. Raises `LedgerRecoveryError` if that can't be told.
 
         One bookie of the write set is asked first, for the bytes; the others when it denies an entry or is late.
@@ -251,25 +261,23 @@ class LedgerRecovery:
         self._rotation += 1
         rotation = self._rotation
         wanted = set(stripe_bookies(rotation, size, quorum))
-        asked: dict[asyncio.Task[tuple[Reply, dict[int, RecoveredEntry]]], int] = {}
+        asked: dict[asyncio.Task[_BookieAnswer], int] = {}
         held = 0
         try:
             while (fate := forward.decide()) is Fate.OPEN:
                 if held > self._settings.recovery_range_bytes_max and forward.next > first:
                     break  # enough for once
-                members = forward.members(forward.next)
                 busy = set(asked.values())
-                silent = [i for i in members if forward.word(i, forward.next) is Word.NONE]
-                nobody = len(silent) == quorum and not busy.intersection(silent)
-                if nobody and not wanted:
-                    wanted = {silent[rotation % quorum]}
-                elif len(silent) < quorum:
+                silent = [i for i in forward.members(forward.next) if forward.word(i, forward.next) is Word.NONE]
+                if len(silent) < quorum:  # one has answered or failed, and that decided nothing
                     wanted = set(silent)
+                elif not wanted and not busy.intersection(silent):
+                    wanted = {silent[rotation % quorum]}
                 for index in sorted(wanted - busy):
                     task = self._runtime.spawn(
                         self._ask(bookies[index], forward.next, last, flags),
                         name=f"recovery read of {bookies[index]}",
-                        on_death=_ignore,
+                        on_death=raised_where_awaited,
                     )
                     asked[task] = index
                 wanted = set()
@@ -279,30 +287,36 @@ class LedgerRecovery:
                     wanted = set(silent)
                 for task in done:
                     index = asked.pop(task)
-                    try:
-                        reply, found = task.result()
-                        records.update(found)
-                        held += sum(len(entry.record) for entry in found.values())
-                        forward.answer(index, reply)
-                        self._answers[bookies[index]] = f"entries {reply.first} to {reply.examined_to} answered"
-                    except UnauthorizedError:
-                        raise
-                    except BookKeeperError as e:
-                        self._answers[bookies[index]] = e.message
-                        forward.fail(index)
+                    found = self._take(task, forward, index, bookies[index])
+                    records.update(found)
+                    held += sum(len(entry.record) for entry in found.values())
         finally:
             for task in asked:
                 task.cancel()
         if fate is Fate.UNDECIDABLE:
             for index in forward.members(forward.next):
-                word = forward.word(index, forward.next)
                 if not forward.is_failed(index):
-                    self._answers[bookies[index]] = f"{word.value}"
+                    self._answers[bookies[index]] = forward.word(index, forward.next).value
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
-        entries = [records[i] for i in range(first, forward.next)]
-        return _Found(entries, fate is Fate.MISSING)
+        return _RangeEntries([records[i] for i in range(first, forward.next)], fate is Fate.MISSING)
 
-    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> tuple[Reply, dict[int, RecoveredEntry]]:
+    def _take(
+        self, asked: asyncio.Task[_BookieAnswer], forward: Forward, index: int, bookie_id: str
+    ) -> dict[int, RecoveredEntry]:
+        """Count what a bookie has answered, if it has; the records that it returned."""
+        try:
+            reply, found = asked.result()
+        except UnauthorizedError:
+            raise
+        except BookKeeperError as e:
+            self._answers[bookie_id] = e.message
+            forward.fail(index)
+            return {}
+        self._answers[bookie_id] = f"entries {reply.first} to {reply.examined_to} answered"
+        forward.answer(index, reply)
+        return found
+
+    async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> _BookieAnswer:
         """What one bookie says of first..last, and the verified records it returned."""
         head = m.pack([flags, self._ledger_id, first, last, self._settings.read_bytes])
         reply = await self._pool.peer(bookie_id).call_as_owner(
@@ -333,7 +347,7 @@ class LedgerRecovery:
             unknown.append((first, last))
         if found:
             self._ranges.record_bytes = len(view) / len(found)
-        return Reply(first, min(answer.examined_to, last), found, unknown), found
+        return _BookieAnswer(Reply(first, min(answer.examined_to, last), found, unknown), found)
 
     async def _length(self, last: int) -> int:
         """The ledger's length up to `last`, which was acknowledged before the recovery: the entry itself says it."""
@@ -345,7 +359,3 @@ class LedgerRecovery:
         if not found.entries:
             raise self._undecided("the last acknowledged entry is on none of its bookies", last)
         return found.entries[0].length
-
-
-def _ignore(error: BaseException) -> None:
-    pass

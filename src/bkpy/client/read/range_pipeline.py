@@ -73,7 +73,7 @@ class RangePipeline(Generic[T]):
 
     def _begin(self, first: int, last: int) -> asyncio.Task[tuple[T, int]]:
         return self._runtime.spawn(
-            self._fetch(first, last), name=f"{self._name}, entries {first} to {last}", on_death=_raised_by_run
+            self._fetch(first, last), name=f"{self._name}, entries {first} to {last}", on_death=raised_where_awaited
         )
 
     def _range_entries(self) -> int:
@@ -82,5 +82,5 @@ class RangePipeline(Generic[T]):
         return max(1, min(self._range_entries_max, int(self._range_bytes / self.record_bytes)))
 
 
-def _raised_by_run(error: BaseException) -> None:
-    pass
+def raised_where_awaited(error: BaseException) -> None:
+    """For a task of which nobody has to hear how it died but whoever awaits it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bkpy.client.read.block import Block
 from bkpy.client.read.hedged_read import HedgedRead, Outcome
 from bkpy.client.read.missing_entry import Miss, MissKind, missing_entry_error
-from bkpy.client.read.range_pipeline import RangePipeline
+from bkpy.client.read.range_pipeline import RangePipeline, raised_where_awaited
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -132,7 +132,9 @@ class RangeReader:
                 else:
                     if refresh is None:  # beside the next rounds: a store that is away must not hold them up
                         refresh = self._runtime.spawn(
-                            self._refresh(), name=f"metadata of ledger {self._snapshot.ledger_id}", on_death=_ignore
+                            self._refresh(),
+                            name=f"metadata of ledger {self._snapshot.ledger_id}",
+                            on_death=raised_where_awaited,
                         )
                     if final:
                         failure = await refresh
@@ -268,7 +270,7 @@ class RangeReader:
         return self._runtime.spawn(
             self._read_stripe(bookie_id, first, last),
             name=f"read of ledger {self._snapshot.ledger_id} at {bookie_id}, entries {first} to {last}",
-            on_death=_ignore,  # the error is raised where the stripe is awaited
+            on_death=raised_where_awaited,
         )
 
     async def _read_stripe(self, bookie_id: str, first: int, last: int) -> dict[int, memoryview] | None:
@@ -290,7 +292,3 @@ class RangeReader:
         except BookKeeperError:
             return None
         return found
-
-
-def _ignore(error: BaseException) -> None:
-    pass

@@ -63,10 +63,12 @@ class LedgerReader(OfThisProcess):
 
     @property
     def ledger_id(self) -> int:
+        """The id of the ledger that this reads."""
         return self._snapshot.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata, as of the last look at them."""
         return self._snapshot.metadata
 
     @property
