@@ -93,7 +93,7 @@ def observed(world: World) -> Iterator[None]:
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
             before(Replay, "run", _finds_shards_apart),
-            before(replay, "cut", lambda *args, **options: TORN_TAIL),
+            before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
             before(JournalWriter, "_take_file", lambda writer, path: FILE_RECYCLED if writer._recyclable else None),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
             patch.object(resolve, "_whose_value", in_doubt),

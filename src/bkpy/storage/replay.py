@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
 from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records
-from bkpy.storage.journal.replay import Frame, JournalReplay, cut, refuse
+from bkpy.storage.journal.reader import Frame, JournalReader, cut_torn_frame, refuse
 from bkpy.storage.ledgers.info import take_explicit_lac
 from bkpy.storage.ledgers.ledgers import Ledgers, checkpoint_errors
 from bkpy.storage.memtable.split import split
@@ -61,7 +61,7 @@ class Replay:
 
     async def _replay_journal(self, number: int, directory: str) -> None:
         read_bytes = self._settings.journal_read_bytes
-        journal = JournalReplay(self._files, directory, number, self.ends[number], read_bytes=read_bytes)
+        journal = JournalReader(self._files, directory, number, self.ends[number], read_bytes=read_bytes)
         frames = size = damages = 0
         for frame in journal:
             damages = self._judge(journal, damages)
@@ -79,12 +79,12 @@ class Replay:
             self._observer.damage(
                 f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
             )
-            cut(self._files, path, offset, read_bytes=read_bytes)
+            cut_torn_frame(self._files, path, offset, read_bytes=read_bytes)
         for path in journal.unfinished:  # a start that found no space left them behind, and this one needs it
             self._files.unlink(path)
         self._observer.replayed(frames, size)
 
-    def _judge(self, journal: JournalReplay, seen: int) -> int:
+    def _judge(self, journal: JournalReader, seen: int) -> int:
         """Act on damage that was found since the last frame; returns how many places there are."""
         if len(journal.damages) > seen:
             if self._settings.journal_damage == "refuse":

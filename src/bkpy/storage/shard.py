@@ -180,6 +180,7 @@ class Shard:
         finally:
             self._log = flush.log
         self.row = flushed.shard
+        self.commits += 1
         self._unlisted_logs = {}
         self.sealed = None
         self._flush_worker.run(generation.clear)  # nobody reads it any more; off the loop, for it takes its time

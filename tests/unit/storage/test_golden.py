@@ -10,7 +10,7 @@ from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, log
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
 from bkpy.storage.journal.format import Mark, RecordKind, decode_ledger, decode_records, file_name
-from bkpy.storage.journal.replay import JournalReplay
+from bkpy.storage.journal.reader import JournalReader
 
 from .support import found_ids
 
@@ -24,7 +24,7 @@ def test_the_golden_journal_is_replayed() -> None:
     disk = SimDisk()
     disk.make_dirs("/j")
     disk.replace(f"/j/{file_name(0x18F00000000)}", (HERE / "journal.txn").read_bytes())
-    replay = JournalReplay(disk, "/j", 1, Mark(0x18F00000000, 4096, 7, 0xABCD))
+    replay = JournalReader(disk, "/j", 1, Mark(0x18F00000000, 4096, 7, 0xABCD))
     first, second, stop = list(replay)
     key, entries = decode_records(first.body, first.records)
     assert (key.kind, decode_ledger(key.head), bytes(key.body)) == (RecordKind.KEY, LEDGER, KEY)

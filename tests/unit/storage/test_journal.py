@@ -20,7 +20,7 @@ from bkpy.storage.journal.format import (
     file_name,
 )
 from bkpy.storage.journal.journal import JournalWriter
-from bkpy.storage.journal.replay import Damage, JournalReplay, cut, refuse
+from bkpy.storage.journal.reader import Damage, JournalReader, cut_torn_frame, refuse
 
 from .support import SteppingClock, sim_runtime
 
@@ -93,7 +93,7 @@ class Journal:
         return -(-len(self.bytes_of(number).rstrip(b"\0")) // PAGE_BYTES) * PAGE_BYTES
 
     def replay(self, mark: Mark = START) -> Outcome:
-        replay = JournalReplay(self.disk, DIRECTORY, 0, mark)
+        replay = JournalReader(self.disk, DIRECTORY, 0, mark)
         bodies = [bytes(frame.body) for frame in replay]
         return Outcome(bodies, replay.damages, replay.torn, replay.end)
 
@@ -135,7 +135,7 @@ strides = pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytes
 def test_a_journal_without_files_is_empty() -> None:
     disk = SimDisk()
     disk.make_dirs(DIRECTORY)
-    replay = JournalReplay(disk, DIRECTORY, 0, START)
+    replay = JournalReader(disk, DIRECTORY, 0, START)
     assert (list(replay), replay.damages, replay.torn, replay.end) == ([], [], None, START)
 
 
@@ -193,7 +193,7 @@ def test_a_file_of_another_journal_is_refused_by_name() -> None:
     journal = Journal()
     journal.write(b"a")
     with pytest.raises(IdentityError, match=r"journal 0.*journal 1"):
-        list(JournalReplay(journal.disk, DIRECTORY, 1, START))
+        list(JournalReader(journal.disk, DIRECTORY, 1, START))
 
 
 # --- the end of the journal -------------------------------------------------------------------------------------------
@@ -354,20 +354,20 @@ def test_a_torn_frame_is_cut_after_a_copy_was_synced() -> None:
         disk = journal.disk.clone()
         disk.crash_at(operation)
         try:
-            cut(disk, path, last.offset)
+            cut_torn_frame(disk, path, last.offset)
             done = True
         except SimulatedCrash:
             done = False
         disk.power_cut(_kept if operation % 2 else _dropped)
-        replay = JournalReplay(disk, DIRECTORY, 0, START)
+        replay = JournalReader(disk, DIRECTORY, 0, START)
         assert [bytes(frame.body) for frame in replay] == BODIES[:-1]
         assert not replay.damages
         if replay.torn is None:
             assert disk.contents(f"{path}.broken")[:PAGE_BYTES] == bad, "cut without a copy"
         else:
-            cut(disk, *replay.torn)
+            cut_torn_frame(disk, *replay.torn)
             assert disk.contents(f"{path}.broken")[:PAGE_BYTES] == bad
-            assert JournalReplay(disk, DIRECTORY, 0, START).torn is None
+            assert JournalReader(disk, DIRECTORY, 0, START).torn is None
     assert done, "the cut has fewer operations than were tried"
 
 

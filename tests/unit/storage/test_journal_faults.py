@@ -15,7 +15,7 @@ from tests.sim.disk import SimDisk, SimulatedCrash
 
 from bkpy.errors import StorageFailedError
 
-from .support import KEY, Batch, Host, add
+from .support import KEY, Batch, Host, add, turns
 from .support import settings as bookie_settings
 from .told import Told, copy_of, dropped, kept, new_host, restart, script, whole_life
 
@@ -262,6 +262,28 @@ def test_an_error_at_every_operation_of_a_restart() -> None:
         await restart(other, told)
 
     for nth in range(1, count + 1):
+        asyncio.run(fail(nth))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_start_that_fails_lets_go_of_everything(first: bool) -> None:
+    """Whatever it had got to: nothing of it runs on, and another start in the same process finds nothing in its way."""
+    before, told = (new_host(), Told()) if first else unclean()
+
+    async def boot(host: Host) -> None:
+        (await host.boot()).release()
+
+    async def fail(nth: int) -> None:
+        host = copy_of(before)
+        host.disk.fail_at(nth, errno.EIO)
+        with pytest.raises(StorageFailedError):
+            await host.boot()
+        await turns()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        host.disk.heal()
+        await told.check(await host.boot())
+
+    for nth in range(1, operations_of(boot, copy_of(before)) + 1):
         asyncio.run(fail(nth))
 
 

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.frame import KEEP_INTERPRETER
+from bkpy.storage.file_names import number_of, numbered_name
 from bkpy.storage.index.ids import Ids, decode_bitmap, encode_bitmap
 
 if TYPE_CHECKING:
@@ -60,15 +61,12 @@ class Block(NamedTuple):
 
 
 def log_name(log_id: int) -> str:
-    return f"{log_id:016x}{SUFFIX}"
+    return numbered_name(log_id, SUFFIX)
 
 
 def log_id_of(name: str) -> int | None:
     """The id of a log's file name, None if it isn't one."""
-    stem = name.removesuffix(SUFFIX)
-    if len(stem) != 16 or stem == name or not set(stem) <= set("0123456789abcdef"):
-        return None
-    return int(stem, 16)
+    return number_of(name, SUFFIX)
 
 
 def encode_log_header(log_id: int, uuid: bytes) -> bytes:

@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.frame import KEEP_INTERPRETER
+from bkpy.storage.file_names import number_of, numbered_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,15 +99,12 @@ class Record(NamedTuple):
 
 
 def file_name(file_id: int) -> str:
-    return f"{file_id:016x}{SUFFIX}"
+    return numbered_name(file_id, SUFFIX)
 
 
 def file_id_of(name: str) -> int | None:
     """The id of a journal file's name, None if it isn't one."""
-    stem = name.removesuffix(SUFFIX)
-    if len(stem) != 16 or stem == name or not set(stem) <= set("0123456789abcdef"):
-        return None
-    return int(stem, 16)
+    return number_of(name, SUFFIX)
 
 
 def padded(size: int) -> int:

@@ -175,7 +175,6 @@ class Ledgers:
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
         assert len(infos) == len(generation.dirty), "a state with changes was evicted"
         rows = await shard.flush(infos, marks, close_log=close_log)
-        shard.commits += 1
         self._written(infos, rows)
         return True
 

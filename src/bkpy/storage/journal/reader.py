@@ -58,21 +58,21 @@ class Frame(NamedTuple):
     end: Mark
 
 
-class _Reader:
+class _Window:
     """Reads a file through a window, so that small frames don't cost a system call each."""
 
     def __init__(self, file: File, read_bytes: int) -> None:
         self._file = file
         self._read_bytes = read_bytes
         self._start = 0
-        self._window = memoryview(b"")
+        self._bytes = memoryview(b"")
 
     def get(self, offset: int, length: int) -> memoryview:
         """`length` bytes, fewer at the end of the file."""
-        if not self._start <= offset or offset + length > self._start + len(self._window):
-            self._window = memoryview(self._file.pread(max(length, self._read_bytes), offset))
+        if not self._start <= offset or offset + length > self._start + len(self._bytes):
+            self._bytes = memoryview(self._file.pread(max(length, self._read_bytes), offset))
             self._start = offset
-        return self._window[offset - self._start : offset - self._start + length]
+        return self._bytes[offset - self._start : offset - self._start + length]
 
 
 class _Source(NamedTuple):
@@ -81,7 +81,7 @@ class _Source(NamedTuple):
     file_id: int
     path: str
     file: File
-    reader: _Reader
+    window: _Window
     header: FileHeader | None
 
 
@@ -91,7 +91,7 @@ class _NextSource(NamedTuple):
     at: int | None  # offset of the first later frame, in a file whose header can't be read
 
 
-class JournalReplay:
+class JournalReader:
     """Iterates over the frames from `mark` on.
 
     `end`, `damages`, `torn` and `unfinished` (files that were never begun: nothing is in them) are final when the
@@ -138,22 +138,22 @@ class JournalReplay:
     def _open(self, file_id: int) -> _Source:
         path = f"{self._directory}/{file_name(file_id)}"
         file = self._files.open(path)
-        reader = _Reader(file, self._read_bytes)
-        header = decode_file_header(reader.get(0, PAGE_BYTES))
+        window = _Window(file, self._read_bytes)
+        header = decode_file_header(window.get(0, PAGE_BYTES))
         if header is not None and header.journal != self._number:
             raise IdentityError(
                 f"this file belongs to journal {header.journal}, but lies in the directory of journal {self._number}; "
                 "list journal_directories in the order in which they were when the bookie was created",
                 path=path,
             )
-        return _Source(file_id, path, file, reader, header if header and header.file_id == file_id else None)
+        return _Source(file_id, path, file, window, header if header and header.file_id == file_id else None)
 
     def _frame(self, source: _Source, offset: int) -> Frame | None:
         """The frame of the chain at `offset`, None if what is there isn't it."""
         header = self._header(source, offset)
         if header is None or header.sequence != self.end.sequence or header.chain != self.end.chain:
             return None
-        body = source.reader.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
+        body = source.window.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
         if len(body) != header.body_bytes or crc32c(body) != header.body_checksum:
             return None
         self._clean_stop = header.kind == Kind.CLEAN_STOP
@@ -163,7 +163,7 @@ class JournalReplay:
     def _header(self, source: _Source, offset: int) -> FrameHeader | None:
         if self._nonce is None:
             return None
-        return decode_frame_header(source.reader.get(offset, PAGE_BYTES), 0, self._nonce)
+        return decode_frame_header(source.window.get(offset, PAGE_BYTES), 0, self._nonce)
 
     def _next_source(self) -> _NextSource:
         """The next file that was ever finished, and how it relates to the end of the chain."""
@@ -238,7 +238,7 @@ class JournalReplay:
 
     def _resume(self, source: _Source, offset: int) -> None:
         """Take up the chain again at a valid frame after damage."""
-        page = source.reader.get(offset, PAGE_BYTES)
+        page = source.window.get(offset, PAGE_BYTES)
         header = decode_frame_header(page, 0, self._nonce)
         assert header is not None
         self._nonce = frame_nonce(page)
@@ -247,7 +247,7 @@ class JournalReplay:
     def _found(self, source: _Source | None, offset: int) -> AtBreak:
         if source is None:
             return AtBreak.BLANK if self._mark == START else AtBreak.MISSING
-        if self._nonce is not None and looks_like_frame(source.reader.get(offset, PAGE_BYTES), self._nonce):
+        if self._nonce is not None and looks_like_frame(source.window.get(offset, PAGE_BYTES), self._nonce):
             return AtBreak.BROKEN
         return AtBreak.BLANK
 
@@ -267,7 +267,7 @@ class JournalReplay:
         if header is None:
             return frozenset()
         ledgers: set[int] = set()
-        body = source.reader.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
+        body = source.window.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
         try:
             for record in decode_records(body, header.records):
                 if record.kind == RecordKind.ADD:
@@ -279,7 +279,7 @@ class JournalReplay:
         return frozenset(ledgers)
 
 
-def cut(files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20) -> None:
+def cut_torn_frame(files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20) -> None:
     """Cut a torn frame off, after copying it to `<path>.broken`. Both are synced, in this order."""
     directory = path.rpartition("/")[0]
     copy_path = f"{path}.broken"

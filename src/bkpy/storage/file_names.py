@@ -1,0 +1,15 @@
+"""Names of numbered files: 16 hexadecimal digits, so that their order is that of the numbers, and a suffix."""
+
+from __future__ import annotations
+
+
+def numbered_name(number: int, suffix: str) -> str:
+    return f"{number:016x}{suffix}"
+
+
+def number_of(name: str, suffix: str) -> int | None:
+    """The number in a file's name, None if it isn't such a name."""
+    stem = name.removesuffix(suffix)
+    if len(stem) != 16 or stem == name or not set(stem) <= set("0123456789abcdef"):
+        return None
+    return int(stem, 16)
