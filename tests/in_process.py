@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.client import Client
+from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 from bkpy.config.loading import load_bookie_settings
 from bkpy.local.process import free_port
@@ -85,7 +85,7 @@ class InProcess:
         return self._ports[name]
 
     async def client(self, **settings: Any) -> Client:
-        client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
+        client = await open_client(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
         self.clients.append(client)
         return client
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import bkpy
-from bkpy.client.client import Client
+from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.memory import MemoryStore
@@ -157,7 +157,7 @@ async def test_each_bookie_has_all_that_it_acknowledged(inherited: Inherited) ->
         tree = MemoryStore(real_runtime())
         await restore_tree(tree.session(), root, seen)
         await tree.session().create(f"{root}/available/{bookie_id}", registered[bookie_id][0])
-        async with await Client.on_store(tree.session(), root, real_runtime(), client_settings()) as client:
+        async with await open_client(tree.session(), root, real_runtime(), client_settings()) as client:
             for name, ledger in inherited.ledgers.items():
                 async with await client.open_ledger(ledger.id, password=ledger.password) as reader:
                     for i in held[name]:

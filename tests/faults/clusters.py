@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.client import Client
+from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 from bkpy.config.loading import load_bookie_settings
 from bkpy.local import LocalBookie, LocalCluster
@@ -65,7 +65,7 @@ class ProxiedNodes:
 
     async def client(self, **settings: Any) -> Client:
         """One more client, closed at the end."""
-        client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
+        client = await open_client(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
         self.clients.append(client)
         return client
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.client import Client
+from bkpy.client.client import Client, open_client
 from bkpy.config.base import KIB
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import client_settings
@@ -233,7 +233,7 @@ class Cluster:
         """A client with a session of its own. To be used in its host. `calm`: with no bounds drawn."""
         bounds = {} if calm or self.calm else client_bounds(self.world, host.name)
         self.world.marks[WINDOW_OF_ONE] += bounds.get("write_window_entries") == 1
-        return await Client.on_store(
+        return await open_client(
             host.session(),
             ROOT,
             host.runtime,

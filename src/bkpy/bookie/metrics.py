@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from bkpy.bookie.tally import Count, Spread, Tally
+from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
 from bkpy.protocol.messages import AddColumns, Op
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class BookieMetrics:
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
         self.registry = CollectorRegistry()
-        tally = Tally()
+        metrics = MetricSet()
 
-        def counter(name: str, text: str) -> Count:
-            return tally.count(f"bkpy_bookie_{name}", text)
+        def counter(name: str, text: str) -> Counter:
+            return metrics.counter(f"bkpy_bookie_{name}", text)
 
-        def histogram(name: str, text: str, bounds: tuple[float, ...]) -> Spread:
-            return tally.histogram(f"bkpy_bookie_{name}", text, bounds).spread()
+        def histogram(name: str, text: str, bounds: tuple[float, ...]) -> Buckets:
+            return metrics.histogram(f"bkpy_bookie_{name}", text, bounds).buckets()
 
         self._add_entries = counter("add_entries", "Entries accepted for storing")
         self._add_batches = counter("add_batches", "Batches accepted for storing")
@@ -49,20 +49,20 @@ class BookieMetrics:
         self._refused_connections = counter("refused_connections", "Connections closed because there were too many")
         self._damage = counter("damage", "Stored bytes found damaged or unreadable")
         operations = {int(op): op.name.lower() for op in Op if op not in (Op.HELLO, Op.PRESENT)}
-        latency = tally.histogram(
+        latency = metrics.histogram(
             "bkpy_bookie_request_seconds",
             "Time from the arrival of a request to its reply; the count is the number of requests",
             _SECONDS,
             "operation",
             list(operations.values()),
         )
-        self._latency = {op: latency.spread(name) for op, name in operations.items()}
+        self._latency = {op: latency.buckets(name) for op, name in operations.items()}
         self._group_frames = histogram("journal_group_frames", "Requests that one sync made durable", _FRAMES)
         self._group_bytes = histogram("journal_group_bytes", "Bytes that one sync made durable", _BYTES)
         self._sync_seconds = histogram("journal_sync_seconds", "Time of one write and sync of the journal", _SECONDS)
         self._checkpoint_bytes = counter("checkpoint_bytes", "Bytes flushed from memory to the entry log")
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
-        self.registry.register(tally)
+        self.registry.register(metrics)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 

@@ -80,23 +80,6 @@ class Client(OfThisProcess):
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
 
-    @classmethod
-    async def on_store(
-        cls,
-        store: MetadataStore,
-        root: str,
-        runtime: Runtime,
-        settings: ClientSettings,
-        *,
-        placement: Placement | None = None,
-        owns_store: bool = False,
-    ) -> Client:
-        """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
-        cluster = await open_cluster(store, root, settings=settings)
-        directory = BookieDirectory(store, root, runtime, settings)
-        await directory.start()
-        return cls(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
-
     @property
     def instance_id(self) -> str:
         """The cluster's own id, which no other cluster has."""
@@ -366,6 +349,22 @@ class Client(OfThisProcess):
             warn_unclosed(f"{self!r} was not closed", self)
 
 
+async def open_client(
+    store: MetadataStore,
+    root: str,
+    runtime: Runtime,
+    settings: ClientSettings,
+    *,
+    placement: Placement | None = None,
+    owns_store: bool = False,
+) -> Client:
+    """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
+    cluster = await open_cluster(store, root, settings=settings)
+    directory = BookieDirectory(store, root, runtime, settings)
+    await directory.start()
+    return Client(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
+
+
 class _Connecting:
     """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
 
@@ -389,9 +388,7 @@ class _Connecting:
             settings=self._settings,
         )
         try:
-            return await Client.on_store(
-                store, root, runtime, self._settings, placement=self._placement, owns_store=True
-            )
+            return await open_client(store, root, runtime, self._settings, placement=self._placement, owns_store=True)
         except BaseException:
             await store.close()
             raise

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.metadata_harness import eventually
 
 from bkpy.bookie.node import BookieNode
-from bkpy.client.client import Client
+from bkpy.client.client import Client, open_client
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, NotEnoughBookiesError
@@ -97,7 +97,7 @@ class One:
         await self.node.start()
 
     async def client(self) -> Client:
-        client = await Client.on_store(self.tree.session(), ROOT, real_runtime(), client_settings())
+        client = await open_client(self.tree.session(), ROOT, real_runtime(), client_settings())
         self.clients.append(client)
         return client
 

@@ -8,7 +8,7 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 
 import bkpy
 from bkpy.client.bookies.placement import RandomPlacement
-from bkpy.client.client import Client
+from bkpy.client.client import open_client
 from bkpy.config.client import client_settings
 from bkpy.metadata.registration import BookieInfo
 from bkpy.metadata.store import SessionState
@@ -33,9 +33,7 @@ class Alphabetical:
 
 
 async def test_a_policy_of_the_users_own_decides(five: InProcess) -> None:
-    client = await Client.on_store(
-        five.tree.session(), ROOT, real_runtime(), client_settings(), placement=Alphabetical()
-    )
+    client = await open_client(five.tree.session(), ROOT, real_runtime(), client_settings(), placement=Alphabetical())
     five.clients.append(client)
     writer = await client.create_ledger(ack_quorum=3)
     assert writer.ensemble == ("a", "b", "c")
@@ -117,7 +115,7 @@ async def test_an_ack_quorum_of_one_is_warned_of(cluster: InProcess) -> None:
 async def test_a_lost_session_costs_nobody_an_entry(five: InProcess) -> None:
     """Appends go on; a bookie that dies meanwhile is replaced, and the ledger closed, in the new session."""
     store = five.tree.session()
-    client = await Client.on_store(
+    client = await open_client(
         store, ROOT, real_runtime(), client_settings(), placement=RandomPlacement(real_runtime().rng)
     )
     five.clients.append(client)

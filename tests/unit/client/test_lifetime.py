@@ -13,7 +13,7 @@ import pytest
 from tests.in_process import ROOT, InProcess
 
 import bkpy
-from bkpy.client.client import Client
+from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
 from bkpy.runtime.system import real_runtime
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def new_client(cluster: InProcess) -> Client:
     """One that nobody else closes."""
-    return await Client.on_store(cluster.tree.session(), ROOT, real_runtime(), client_settings(), owns_store=True)
+    return await open_client(cluster.tree.session(), ROOT, real_runtime(), client_settings(), owns_store=True)
 
 
 def test_a_client_and_a_writer_that_are_forgotten_are_told_of(tmp_path: Path) -> None:

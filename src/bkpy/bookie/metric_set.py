@@ -1,7 +1,7 @@
-"""Counters and histograms that cost next to nothing to update, and become Prometheus metrics when somebody asks.
+"""Counters and histograms that cost next to nothing to update, and become Prometheus metrics when they are asked for.
 
-Prometheus' own take a lock for each update: several microseconds for each frame of a bookie. These belong to the event
-loop, as everything does that is counted here.
+Prometheus' own take a lock for each update: several microseconds for each frame of a bookie. These are updated by the
+event loop only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class Count:
+class Counter:
     """Something that only grows; whoever counts adds to `value`."""
 
     __slots__ = ("name", "text", "value")
@@ -28,23 +28,23 @@ class Count:
         self.value = 0
 
 
-class Spread:
-    """How observed values are spread over classes, each up to and including its bound."""
+class Buckets:
+    """How many of the observed values lie between each bound and the one before, the bound itself included."""
 
-    __slots__ = ("_bounds", "_classes", "_sum")
+    __slots__ = ("_bounds", "_counts", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._classes = [0] * (len(bounds) + 1)
+        self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        self._classes[bisect_left(self._bounds, value)] += 1
+        self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         bounds = [*map(float, self._bounds), float("inf")]
-        buckets = [(_bound(bound), total) for bound, total in zip(bounds, accumulate(self._classes), strict=True)]
+        buckets = [(_bound(bound), total) for bound, total in zip(bounds, accumulate(self._counts), strict=True)]
         family.add_metric(labels, buckets, self._sum)
 
 
@@ -53,7 +53,7 @@ def _bound(bound: float) -> str:
 
 
 class Histogram:
-    """A metric with one spread for each value of a label, or a single one if it has no label."""
+    """A metric with buckets for each value of a label, or only one set of them if it has no label."""
 
     def __init__(
         self, name: str, text: str, bounds: Sequence[float], label: str | None = None, values: Sequence[str] = ()
@@ -62,29 +62,29 @@ class Histogram:
         self.text = text
         self._labels = [] if label is None else [label]
         keys: list[tuple[str, ...]] = [()] if label is None else [(value,) for value in values]
-        self._spreads = {key: Spread(bounds) for key in keys}
+        self._buckets = {key: Buckets(bounds) for key in keys}
 
-    def spread(self, *value: str) -> Spread:
-        """The spread for that value of the label."""
-        return self._spreads[value]
+    def buckets(self, *value: str) -> Buckets:
+        """Those for that value of the label."""
+        return self._buckets[value]
 
     def collect(self) -> HistogramMetricFamily:
         family = HistogramMetricFamily(self.name, self.text, labels=self._labels)
-        for value, spread in self._spreads.items():
-            spread.add_to(family, value)
+        for value, buckets in self._buckets.items():
+            buckets.add_to(family, value)
         return family
 
 
-class Tally(Collector):
-    """All counts and histograms of one registry."""
+class MetricSet(Collector):
+    """All counters and histograms of one registry."""
 
     def __init__(self) -> None:
-        self._counts: list[Count] = []
+        self._counters: list[Counter] = []
         self._histograms: list[Histogram] = []
 
-    def count(self, name: str, text: str) -> Count:
-        self._counts.append(Count(name, text))
-        return self._counts[-1]
+    def counter(self, name: str, text: str) -> Counter:
+        self._counters.append(Counter(name, text))
+        return self._counters[-1]
 
     def histogram(
         self, name: str, text: str, bounds: Sequence[float], label: str | None = None, values: Sequence[str] = ()
@@ -93,7 +93,7 @@ class Tally(Collector):
         return self._histograms[-1]
 
     def collect(self) -> Iterator[Metric]:
-        for count in self._counts:
-            yield CounterMetricFamily(count.name, count.text, value=count.value)
+        for counter in self._counters:
+            yield CounterMetricFamily(counter.name, counter.text, value=counter.value)
         for histogram in self._histograms:
             yield histogram.collect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from bkpy.bookie.tally import Tally
+from bkpy.bookie.metric_set import MetricSet
 
 BOUNDS = (1, 2.5, 10)
 VALUES = (0, 1, 1.5, 2.5, 3, 10, 10.5, 1e9)
@@ -16,12 +16,12 @@ def samples(registry: CollectorRegistry) -> set[str]:
 
 
 def test_the_page_is_that_of_prometheus_own_metrics() -> None:
-    tally = Tally()
-    entries = tally.count("things", "Things counted")
-    times = tally.histogram("seconds", "Time taken", BOUNDS, "operation", ["add", "read"])
-    sizes = tally.histogram("bytes", "Sizes seen", BOUNDS).spread()
+    metrics = MetricSet()
+    entries = metrics.counter("things", "Things counted")
+    times = metrics.histogram("seconds", "Time taken", BOUNDS, "operation", ["add", "read"])
+    sizes = metrics.histogram("bytes", "Sizes seen", BOUNDS).buckets()
     ours = CollectorRegistry()
-    ours.register(tally)
+    ours.register(metrics)
 
     theirs = CollectorRegistry()
     their_entries = Counter("things", "Things counted", registry=theirs)
@@ -33,7 +33,7 @@ def test_the_page_is_that_of_prometheus_own_metrics() -> None:
     for value in VALUES:
         entries.value += 3
         their_entries.inc(3)
-        times.spread("add").observe(value)
+        times.buckets("add").observe(value)
         their_times.labels("add").observe(value)
         sizes.observe(value)
         their_sizes.observe(value)
