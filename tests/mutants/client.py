@@ -73,7 +73,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a frozen writer is not watched",
         "a writer whose change can't be stored, with nothing pending, never ends",
-        "        self._flights.watch(self)\n        changed = False\n",
+        "        self._dispatcher.watch(self)\n        changed = False\n",
         "        changed = False\n",
         (_COUNTED + "test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is_pending",),
     ),
@@ -141,8 +141,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what is sent once more is not cut",
         "a bookie that takes smaller frames can't replace another",
-        "pieces = batch.sent.piece(batch).cut(bytes_max)",
-        "pieces = [batch.sent.piece(batch)]",
+        "pieces = batch.sent.sent_batch(batch).cut(bytes_max)",
+        "pieces = [batch.sent.sent_batch(batch)]",
         (_FRAMES + "test_what_was_sent_to_others_is_cut_for_the_bookie_that_takes_their_place",),
     ),
     Mutant(
@@ -214,8 +214,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "writers that have published are watched for ever",
         "a client of many idle writers is busy with them",
-        "            if writer.busy():\n                self._active[writer] = None\n                continue\n",
-        "            self._active[writer] = None\n            if writer.busy():\n                continue\n",
+        "            if sender.busy():\n                self._active[sender] = None\n                continue\n",
+        "            self._active[sender] = None\n            if sender.busy():\n                continue\n",
         (_IDLE + "test_a_restart_of_bookies_is_no_work_for_idle_writers",),
     ),
     Mutant(

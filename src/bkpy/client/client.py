@@ -14,7 +14,7 @@ from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
-from bkpy.client.write.dispatcher import Flights
+from bkpy.client.write.dispatcher import AddDispatcher
 from bkpy.client.write.lac_publisher import Publisher
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
@@ -70,7 +70,7 @@ class Client(OfThisProcess):
         self._pool = BookiePool(
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
         )
-        self._flights = Flights(self._pool, settings)
+        self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)
         self._progress = Progress()
         self._ensembles = Ensembles(
@@ -191,7 +191,7 @@ class Client(OfThisProcess):
             catalog=self._cluster.catalog,
             ensembles=self._ensembles,
             pool=self._pool,
-            flights=self._flights,
+            dispatcher=self._dispatcher,
             publisher=self._publisher,
             settings=self._settings,
             runtime=self._runtime,
@@ -211,7 +211,7 @@ class Client(OfThisProcess):
     def _watch_progress(self) -> None:
         """Now and then, look for writers whose quorums don't answer. On no append's path."""
         self._watching = None
-        self._progress.look(self._runtime.clock.monotonic(), self._flights.watched())
+        self._progress.look(self._runtime.clock.monotonic(), self._dispatcher.watched())
         if self._replicators:
             interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
             self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
@@ -252,7 +252,7 @@ class Client(OfThisProcess):
                 catalog=self._cluster.catalog,
                 ensembles=self._ensembles,
                 pool=self._pool,
-                flights=self._flights,
+                dispatcher=self._dispatcher,
                 settings=self._settings,
                 runtime=self._runtime,
                 on_begun=self._begun,
@@ -343,7 +343,7 @@ class Client(OfThisProcess):
             self._watching.cancel()
         for replicator in list(self._replicators):
             replicator.abandon()
-        self._flights.close()
+        self._dispatcher.close()
         self._publisher.close()
         await self._pool.close()
         try:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.bookies.ensembles import Ensembles
     from bkpy.client.bookies.pool import BookiePool
-    from bkpy.client.write.dispatcher import Flights
+    from bkpy.client.write.dispatcher import AddDispatcher
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.runtime.interfaces import Runtime
@@ -66,7 +66,7 @@ class LedgerRecovery:
         catalog: LedgerCatalog,
         ensembles: Ensembles,
         pool: BookiePool,
-        flights: Flights,
+        dispatcher: AddDispatcher,
         settings: ClientSettings,
         runtime: Runtime,
         on_begun: Callable[[WriteBack], None],
@@ -78,7 +78,7 @@ class LedgerRecovery:
         self._catalog = catalog
         self._ensembles = ensembles
         self._pool = pool
-        self._flights = flights
+        self._dispatcher = dispatcher
         self._settings = settings
         self._runtime = runtime
         self._on_begun = on_begun
@@ -103,7 +103,7 @@ class LedgerRecovery:
                 confirmed=confirmed,
                 ensembles=self._ensembles,
                 pool=self._pool,
-                flights=self._flights,
+                dispatcher=self._dispatcher,
                 settings=self._settings,
                 runtime=self._runtime,
             )

@@ -18,7 +18,7 @@ from bkpy.protocol.messages import Flags
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from bkpy.client.write.dispatcher import Route
+    from bkpy.client.write.write_set_queue import WriteSetQueue
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
@@ -96,24 +96,24 @@ class WriteBack(Replicator):
         self._pending_bytes.append((run[-1].entry_id, self._run_bytes))
         self._run_bytes = 0
         self._unsent.append(run)
-        self._flights.mark(self)
+        self._dispatcher.schedule(self)
 
     # --- what the replicator asks for -------------------------------------------------------------------------------
 
-    def gather(self) -> None:
+    def drain(self) -> None:
         if self._acks.frozen:
             return
         unsent, self._unsent = self._unsent, []
-        routes = self._routes
+        queues = self._queues
         for run in unsent:
             first = run[0].entry_id
-            stride = len(routes)
+            stride = len(queues)
             for k in range(min(stride, len(run))):
                 part = run[k::stride]
                 batch = Batch(self._ledger_id, part[0].entry_id, part[-1].entry_id, self)
                 self._acks.sent(batch)
                 size = sum(len(one.record) for one in part)
-                parts = routes[(first + k) % stride].add(batch, len(part), stride, size)
+                parts = queues[(first + k) % stride].add(batch, len(part), stride, size)
                 parts += [one.record for one in part]
 
     def _confirm(self, confirmed: int) -> None:
@@ -136,7 +136,7 @@ class WriteBack(Replicator):
 
     def _resume(self) -> None:
         if self._unsent and self._error is None:
-            self._flights.mark(self)
+            self._dispatcher.schedule(self)
 
     def _idle(self) -> bool:
         return not self._pending() and not self._run
@@ -144,15 +144,15 @@ class WriteBack(Replicator):
     def _pending(self) -> bool:
         return bool(self._pending_bytes)
 
-    def _new_route(self, bookie_ids: Sequence[str]) -> Route:
+    def _new_queue(self, bookie_ids: Sequence[str]) -> WriteSetQueue:
         # Of its own: two recoveries of one ledger may send batches that begin alike and are not the same.
-        return self._flights.route(bookie_ids, self._metadata.ack_quorum, self._flags, shared=False)
+        return self._dispatcher.queue(bookie_ids, self._metadata.ack_quorum, self._flags, shared=False)
 
     def publish_lac(self) -> None:
         """Recovered entries are behind last add confirmed only once the ledger is closed: there is nothing to say."""
 
     def abandon(self) -> None:
         self.failed(ClientClosedError("the recovery has ended"))
-        self._flights.forget(self)
+        self._dispatcher.forget(self)
         if self._mending is not None:
             self._mending.cancel()

@@ -136,14 +136,14 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     writer = await client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
     victim = writer.ensemble[0]  # holds entries 0 and 3 of every four, entry 1 and 2 are elsewhere
     sent: list[tuple[str, int]] = []
-    resend = client._flights.resend
+    resend = client._dispatcher.resend
 
     def recording(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         batches = list(batches)
         sent.extend((bookie_id, batch.first_id) for batch in batches)
         resend(writer, bookie_id, batches, flags)
 
-    client._flights.resend = recording  # type: ignore[method-assign]
+    client._dispatcher.resend = recording  # type: ignore[method-assign]
     go_on = asyncio.Event()
 
     async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:

@@ -26,7 +26,7 @@ async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
     writers = [await client.create_ledger() for _ in range(count)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
     await eventually(lambda: all(writer._lac_sent == 0 for writer in writers))
-    await eventually(lambda: not client._publisher._waiting and not client._flights.watched())
+    await eventually(lambda: not client._publisher._waiting and not client._dispatcher.watched())
     return writers
 
 
@@ -49,7 +49,7 @@ async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
     client = await cluster.client(progress_check_interval_s=0.01)
     writers = await idle(client)
     calls: list[str] = []
-    for name in ("busy", "stalled", "bookie_failed", "publish_lac", "gather", "rest"):
+    for name in ("busy", "stalled", "bookie_failed", "publish_lac", "drain", "rest"):
         method = getattr(LedgerWriter, name)
 
         def counted(self: Any, *args: Any, name: str = name, method: Any = method) -> Any:

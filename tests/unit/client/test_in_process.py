@@ -204,27 +204,27 @@ async def test_nothing_is_acknowledged_before_its_own_batch_in_a_large_turn_of_a
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn of several batches a write set, of which one is not answered: nothing behind its first entry counts."""
-    from bkpy.client.write.dispatcher import SentFlight
+    from bkpy.client.write.add_request import AddRequest
 
     client = await cluster.client(batch_bytes_max=1000)
     writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
-    replied = SentFlight.replied
-    withheld: list[tuple[SentFlight, int, bytes]] = []
+    replied = AddRequest.replied
+    withheld: list[tuple[AddRequest, int, bytes]] = []
 
-    def withhold(self: SentFlight, index: int, head: memoryview) -> None:
+    def withhold(self: AddRequest, index: int, head: memoryview) -> None:
         if any(batch.first_id % 3 == 1 for batch in self.flight.batches):
             withheld.append((self, index, bytes(head)))
         else:
             replied(self, index, head)
 
-    monkeypatch.setattr(SentFlight, "replied", withhold)
+    monkeypatch.setattr(AddRequest, "replied", withhold)
     appending = asyncio.create_task(writer.append_batch([bytes(100)] * 300))
     async with asyncio.timeout(DEADLINE_S):
         while len(withheld) < 2 or writer.last_add_confirmed < 0:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)
     assert writer.last_add_confirmed == 0  # entry 1 is on no ack quorum
-    monkeypatch.setattr(SentFlight, "replied", replied)
+    monkeypatch.setattr(AddRequest, "replied", replied)
     for flight, index, head in withheld:
         flight.replied(index, memoryview(head))
     async with asyncio.timeout(DEADLINE_S):
@@ -327,7 +327,7 @@ async def test_an_idle_writer_publishes_last_add_confirmed_though_it_was_asked_f
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    client._flights.mark(writer)
+    client._dispatcher.schedule(writer)
     reader = await other.open_ledger(writer.ledger_id)
     async with asyncio.timeout(DEADLINE_S):
         while await reader.read_last_add_confirmed() < 0:

@@ -90,7 +90,7 @@ async def test_a_writer_that_was_held_goes_on_when_resent_batches_are_answered(
         four.kill(writer.ensemble[2])
         await eventually(lambda: bool(late))
         futures.append(writer.append_nowait(b"held"))
-        await eventually(lambda: writer in client._flights._held)
+        await eventually(lambda: writer in client._dispatcher._held)
     for args in late:
         storage.add(*args)
     async with asyncio.timeout(DEADLINE_S):
@@ -109,7 +109,7 @@ async def test_two_recoveries_of_one_ledger_send_their_own_batches(five: InProce
             confirmed=-1,
             ensembles=client._ensembles,
             pool=client._pool,
-            flights=client._flights,
+            dispatcher=client._dispatcher,
             settings=client._settings,
             runtime=client._runtime,
         )
@@ -181,13 +181,13 @@ async def refusing(tmp_path: Path) -> AsyncIterator[InProcess]:
 def sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The bookies that batches are sent to again from now on."""
     sent: list[str] = []
-    resend = client._flights.resend
+    resend = client._dispatcher.resend
 
     def recorded(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         sent.append(bookie_id)
         resend(writer, bookie_id, batches, flags)
 
-    monkeypatch.setattr(client._flights, "resend", recorded)
+    monkeypatch.setattr(client._dispatcher, "resend", recorded)
     return sent
 
 
@@ -239,13 +239,13 @@ async def test_a_writer_gives_up_though_bookies_refuse_one_after_the_other(
     client = await refusing.client(no_bookies_timeout_s=0.5)
     writer = await client.create_ledger()
     await writer.append(b"0")
-    resend = client._flights.resend
+    resend = client._dispatcher.resend
 
     def later_to_b(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         delay_s = 0.02 if bookie_id == "b" else 0.0  # shorter than any pause
         asyncio.get_running_loop().call_later(delay_s, resend, writer, bookie_id, list(batches), flags)
 
-    monkeypatch.setattr(client._flights, "resend", later_to_b)
+    monkeypatch.setattr(client._dispatcher, "resend", later_to_b)
     for name in "ab":
         refusing.server(name).read_only = True
     with pytest.raises(bkpy.BookieUnavailableError, match="no others"):

@@ -1,8 +1,8 @@
 """Appends to one ledger, from the call to the acknowledgement: ids, the window, batches, futures.
 
 Entry ids are assigned when `append` is called and the append has found room in the window; what one turn of the event
-loop appends leaves as one batch per write set (see `flights`). Futures are resolved in id order only, when the entry
-and all before it are on their ack quorum.
+loop appends leaves as one batch per write set (see `dispatcher.py`). Futures are resolved in id order only, when the
+entry and all before it are on their ack quorum.
 
 Invariants: at most `write_window_bytes` and `write_window_entries` are unacknowledged (one append that is larger than
 the window goes alone, and so does the next in order of ids chosen by callers); once failed, everything that is pending
@@ -54,12 +54,12 @@ class Appends(Replicator):
         "_gate",
         "_lac",
         "_lac_sent",
-        "_launch_bytes",
         "_length",
         "_loop",
         "_new_future",
         "_next_id",
         "_overhead",
+        "_send_bytes",
         "_sent_length",
         "_shut",
         "_turn",
@@ -78,7 +78,7 @@ class Appends(Replicator):
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._new_future = self._loop.create_future
-        self._launch_bytes = settings.launch_bytes
+        self._send_bytes = settings.launch_bytes
         self._append_bytes = settings.launch_append_bytes
         self._overhead = HEADER_BYTES + codec.mac_bytes
         self._window_bytes_max = settings.write_window_bytes
@@ -267,9 +267,9 @@ class Appends(Replicator):
         self._next_id = first + count
         self._window_bytes += size
         self._window_entries += count
-        self._flights.gathered_bytes += size + self._append_bytes
-        if self._flights.gathered_bytes >= self._launch_bytes:
-            self._flights.launch()
+        self._dispatcher.unsent_bytes += size + self._append_bytes
+        if self._dispatcher.unsent_bytes >= self._send_bytes:
+            self._dispatcher.send()
         return await turn.whole
 
     def _check(self, size: int) -> None:
@@ -338,10 +338,10 @@ class Appends(Replicator):
         self._next_id += 1
         self._window_bytes += size
         self._window_entries += 1
-        flights = self._flights
-        flights.gathered_bytes += size + self._append_bytes
-        if flights.gathered_bytes >= self._launch_bytes:
-            flights.launch()
+        dispatcher = self._dispatcher
+        dispatcher.unsent_bytes += size + self._append_bytes
+        if dispatcher.unsent_bytes >= self._send_bytes:
+            dispatcher.send()
         return future
 
     def _begin(self, turn: Single | Turn) -> None:
@@ -350,13 +350,13 @@ class Appends(Replicator):
         except AttributeError:
             self._turns = deque((turn,))  # the first one, or the first after a rest
         if not self._unsent:
-            self._flights.mark(self)
+            self._dispatcher.schedule(self)
         self._unsent += 1
 
-    # --- the flights' calls -----------------------------------------------------------------------------------------
+    # --- the dispatcher's calls--------------------------------------------------------------------------------------
 
-    def gather(self) -> None:
-        """Make batches of what is unsent, and give them to their routes."""
+    def drain(self) -> None:
+        """Make batches of what is unsent, and give them to their queues."""
         if self._acks.frozen:
             return  # until it is known who the bookies are
         turns, unsent = self._turns, self._unsent
@@ -375,8 +375,8 @@ class Appends(Replicator):
     def _send_single(self, turn: Single) -> None:
         payload, turn.payload = turn.payload, b""
         self._acks.sent(turn)
-        route = self._routes[turn.first_id % len(self._routes)]
-        parts = route.add(turn, 1, 1, len(payload) + self._overhead)
+        queue = self._queues[turn.first_id % len(self._queues)]
+        parts = queue.add(turn, 1, 1, len(payload) + self._overhead)
         self._sent_length = turn.end_length = self._codec.encode_run(
             parts, (payload,), turn.first_id, self._lac_sent, self._sent_length
         )
@@ -388,7 +388,7 @@ class Appends(Replicator):
         size = sum(map(len, payloads)) + self._overhead * count
         if count == 1 or size <= self._batch_bytes_max:
             self._acks.sent(turn)
-            parts = self._routes[0].add(turn, count, 1, size)
+            parts = self._queues[0].add(turn, count, 1, size)
             self._sent_length = turn.end_length = self._codec.encode_run(
                 parts, payloads, turn.first_id, self._lac_sent, self._sent_length
             )
@@ -400,7 +400,7 @@ class Appends(Replicator):
         payloads, turn.payloads = turn.payloads, SENT
         turn.last_id = turn.first_id + len(payloads) - 1
         self._measure(turn, payloads)
-        size = len(self._routes)
+        size = len(self._queues)
         cut: list[Chunk] = []
         for k in range(min(size, len(payloads))):
             first = turn.first_id + k
@@ -413,16 +413,16 @@ class Appends(Replicator):
         self._sent_length = turn.end_length = turn.lengths[-1]
 
     def _cut(
-        self, route: int, payloads: Sequence[bytes], first: int, stride: int, lengths: Sequence[int]
+        self, queue: int, payloads: Sequence[bytes], first: int, stride: int, lengths: Sequence[int]
     ) -> list[Chunk]:
-        return chunks(route, payloads, first, stride, lengths, self._overhead, self._batch_bytes_max)
+        return chunks(queue, payloads, first, stride, lengths, self._overhead, self._batch_bytes_max)
 
     def _send_chunks(self, cut: list[Chunk]) -> None:
         for chunk in cut:
             count = len(chunk.payloads)
             batch = Batch(self._ledger_id, chunk.first_id, chunk.first_id + (count - 1) * chunk.stride, self)
             self._acks.sent(batch)
-            parts = self._routes[chunk.route].add(batch, count, chunk.stride, chunk.size)
+            parts = self._queues[chunk.queue].add(batch, count, chunk.stride, chunk.size)
             self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self._lac_sent, chunk.lengths)
 
     def failed(self, error: BookKeeperError) -> None:
@@ -541,7 +541,7 @@ class Appends(Replicator):
 
     def _resume(self) -> None:
         if self._unsent and self._error is None:
-            self._flights.mark(self)
+            self._dispatcher.schedule(self)
 
     def _pending(self) -> bool:
         return bool(self._turns)

@@ -83,9 +83,9 @@ class Turn(Batch):
 
 
 class Chunk(NamedTuple):
-    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `route` is an index."""
+    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `queue` is an index."""
 
-    route: int
+    queue: int
     payloads: Sequence[bytes]
     first_id: int
     stride: int
@@ -94,7 +94,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-    route: int,
+    queue: int,
     payloads: Sequence[bytes],
     first: int,
     stride: int,
@@ -109,6 +109,6 @@ def chunks(
     while start < len(payloads):
         end = max(bisect_right(sizes, done + bytes_max, start), start + 1)
         size = sizes[end - 1] - done
-        cut.append(Chunk(route, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
+        cut.append(Chunk(queue, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
         start, done = end, sizes[end - 1]
     return cut

@@ -1,6 +1,6 @@
 """Brings the batches of one ledger onto its bookies, and other bookies into the place of those that fail.
 
-    batches -> routes -> bookies;   answers -> LedgerAcks -> `_confirm`
+    batches -> queues -> bookies;   answers -> LedgerAcks -> `_confirm`
     a failure -> reaction (`protocol/ensemble_change.py`) -> new fragment in the metadata -> batches sent once more
 
 What differs between the writer of a ledger and its recovery is left to the subclasses: where batches come from, whom
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from bkpy.client.bookies.ensembles import Ensembles
     from bkpy.client.bookies.pool import BookiePool
-    from bkpy.client.write.dispatcher import Flights, Route
+    from bkpy.client.write.dispatcher import AddDispatcher
+    from bkpy.client.write.write_set_queue import WriteSetQueue
     from bkpy.config.client import ClientSettings
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
@@ -48,21 +49,21 @@ class Replicator(abc.ABC):
         "_batch_bytes_max",
         "_changes",
         "_confirmed",
+        "_dispatcher",
         "_ensembles",
         "_entry_bytes_max",
         "_error",
         "_failed",
         "_flags",
-        "_flights",
         "_hopeless_since",
         "_ledger_id",
         "_mending",
         "_metadata",
         "_pause",
         "_pool",
+        "_queues",
         "_reopened",
         "_reopened_to",
-        "_routes",
         "_runtime",
         "_settings",
         "_shortfall",
@@ -76,7 +77,7 @@ class Replicator(abc.ABC):
         *,
         ensembles: Ensembles,
         pool: BookiePool,
-        flights: Flights,
+        dispatcher: AddDispatcher,
         settings: ClientSettings,
         runtime: Runtime,
         confirmed: int = -1,
@@ -86,7 +87,7 @@ class Replicator(abc.ABC):
         self._ledger_id = metadata.ledger_id
         self._ensembles = ensembles
         self._pool = pool
-        self._flights = flights
+        self._dispatcher = dispatcher
         self._settings = settings
         self._runtime = runtime
         self._flags = flags
@@ -103,17 +104,17 @@ class Replicator(abc.ABC):
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._changes: deque[float] | None = None  # when the ensemble was changed; made by the first time
         self._shortfall: Shortfall | None = None  # made by the first failure
-        self._route()
+        self._open_queues()
 
     @property
     def ensemble(self) -> tuple[str, ...]:
         """The bookies that entries go to now."""
         return self._metadata.fragments[-1].bookies
 
-    def _route(self) -> None:
+    def _open_queues(self) -> None:
         metadata, ensemble = self._metadata, self.ensemble
-        self._routes: list[Route] = [
-            self._new_route([ensemble[i] for i in members])
+        self._queues: list[WriteSetQueue] = [
+            self._new_queue([ensemble[i] for i in members])
             for members in (
                 write_set(r, metadata.ensemble_size, metadata.write_quorum)
                 for r in range(metadata.ensemble_size if self._striped else 1)
@@ -129,14 +130,14 @@ class Replicator(abc.ABC):
             [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in peers)]
         )
 
-    def _new_route(self, bookie_ids: Sequence[str]) -> Route:
-        return self._flights.route(bookie_ids, self._metadata.ack_quorum, self._flags)
+    def _new_queue(self, bookie_ids: Sequence[str]) -> WriteSetQueue:
+        return self._dispatcher.queue(bookie_ids, self._metadata.ack_quorum, self._flags)
 
     # --- what a subclass does ---------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def gather(self) -> None:
-        """Hand all that is unsent to routes, unless the acknowledgements are frozen."""
+    def drain(self) -> None:
+        """Hand all that is unsent to queues, unless the acknowledgements are frozen."""
 
     @abc.abstractmethod
     def _confirm(self, confirmed: int) -> None:
@@ -178,10 +179,10 @@ class Replicator(abc.ABC):
     def _idle(self) -> bool:
         """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
 
-    # --- the flights' calls -----------------------------------------------------------------------------------------
+    # --- the dispatcher's calls--------------------------------------------------------------------------------------
 
     def blocked(self) -> bool:
-        return any(route.blocked() for route in self._routes)
+        return any(queue.blocked() for queue in self._queues)
 
     def completed(self, batch: Batch) -> None:
         if self._error is None:
@@ -334,7 +335,7 @@ class Replicator(abc.ABC):
             return False
         self._count_change()
         self._acks.freeze()
-        self._flights.watch(self)
+        self._dispatcher.watch(self)
         changed = False
         try:
             while ensemble is not None:
@@ -392,7 +393,7 @@ class Replicator(abc.ABC):
         ensemble = self.ensemble
         self._told = ()
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
-        self._route()
+        self._open_queues()
         quorum = self._metadata.write_quorum
         missing: dict[str, list[Batch]] = {}
         undone = []
@@ -414,7 +415,7 @@ class Replicator(abc.ABC):
         if self._shortfall is not None:
             self._shortfall.moved(self._metadata)
         for bookie_id, batches in missing.items():
-            self._flights.resend(self, bookie_id, batches, self._flags)
+            self._dispatcher.resend(self, bookie_id, batches, self._flags)
         log.info("ledger %d: entries from %d on go to %s", self._ledger_id, self._confirmed + 1, ", ".join(ensemble))
 
     def _reopen(self, batch: Batch, members: Sequence[str]) -> Reopened:
@@ -428,8 +429,8 @@ class Replicator(abc.ABC):
     def _send_again(self) -> None:
         """Send what is pending to those of the failed bookies that can be reached again."""
         self._limit()  # they may have come back with other ones
-        for route in self._routes:
-            route.limit()
+        for queue in self._queues:
+            queue.limit()
         for bookie_id in [b for b in self._failed if self._pool.peer(b).up]:
             del self._failed[bookie_id]
             batches = []
@@ -439,7 +440,7 @@ class Replicator(abc.ABC):
                     batches.append(batch)
             if self._shortfall is not None:
                 self._shortfall.sent_again(bookie_id, batches, self._confirmed)
-            self._flights.resend(self, bookie_id, batches, self._flags)
+            self._dispatcher.resend(self, bookie_id, batches, self._flags)
 
     def _forget_reopened(self, confirmed: int) -> None:
         """Drop them once all are confirmed; to be called where there are some."""

@@ -121,7 +121,7 @@ class LedgerWriter(Appends, OfThisProcess):
                 raise self._failure(self._lac + 1)
         if target > self._lac:
             self._lac, self._forced_length = target, length
-            self._flights.watch(self)
+            self._dispatcher.watch(self)
         return self._lac
 
     async def _force(self, bookie_id: str) -> None:
@@ -335,7 +335,7 @@ class LedgerWriter(Appends, OfThisProcess):
         self.failed(ClientClosedError("the writer is closed", outcome_unknown=True))
         if self._mending is not None:
             self._mending.cancel()
-        self._flights.forget(self)
+        self._dispatcher.forget(self)
         self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
 
