@@ -80,8 +80,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an append's outcome is what the error's class says",
         "an append that is in the ledger is reported as one that is not",
-        "self._fail_turn(turn, outcome_unknown=index < sent)",
-        "self._fail_turn(turn, outcome_unknown=error.outcome_unknown)",
+        "self._fail_batch(batch, outcome_unknown=index < sent)",
+        "self._fail_batch(batch, outcome_unknown=error.outcome_unknown)",
         (
             _OUTCOMES + "test_what_one_bookie_refuses_for_good_another_may_have",
             _OUTCOMES + "test_what_was_never_sent_is_known_not_to_be_in_the_ledger",

@@ -38,12 +38,8 @@ from bkpy.recovery.write_back import Run, WriteBack
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from bkpy.client.bookies.ensembles import Ensembles
-    from bkpy.client.bookies.pool import BookiePool
-    from bkpy.client.write.dispatcher import AddDispatcher
-    from bkpy.config.client import ClientSettings
+    from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.runtime.interfaces import Runtime
 
 
 class _Fetched(NamedTuple):
@@ -64,11 +60,7 @@ class LedgerRecovery:
         *,
         codec: RecordCodec,
         catalog: LedgerCatalog,
-        ensembles: Ensembles,
-        pool: BookiePool,
-        dispatcher: AddDispatcher,
-        settings: ClientSettings,
-        runtime: Runtime,
+        parts: ReplicationParts,
         on_begun: Callable[[WriteBack], None],
         on_ended: Callable[[WriteBack], None],
     ) -> None:
@@ -76,17 +68,14 @@ class LedgerRecovery:
         self._version = version
         self._codec = codec
         self._catalog = catalog
-        self._ensembles = ensembles
-        self._pool = pool
-        self._dispatcher = dispatcher
-        self._settings = settings
-        self._runtime = runtime
+        self._parts = parts
+        self._pool, self._settings, self._runtime = parts.pool, parts.settings, parts.runtime
         self._on_begun = on_begun
         self._on_ended = on_ended
         self._ledger_id = metadata.ledger_id
         self._answers: dict[str, str] = {}  # the last of each bookie, for the error
         self._record_bytes = 0.0  # average seen
-        self._turn = runtime.rng.randrange(1 << 16)
+        self._turn = parts.runtime.rng.randrange(1 << 16)
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
     async def run(self) -> LedgerMetadata:
@@ -101,11 +90,7 @@ class LedgerRecovery:
             write_back = WriteBack(
                 self._metadata,
                 confirmed=confirmed,
-                ensembles=self._ensembles,
-                pool=self._pool,
-                dispatcher=self._dispatcher,
-                settings=self._settings,
-                runtime=self._runtime,
+                parts=self._parts,
             )
             self._on_begun(write_back)
             await self._copy(write_back)

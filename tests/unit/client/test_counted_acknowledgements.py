@@ -94,11 +94,11 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
         await arrived.wait()
         for name in writer.ensemble[1:]:
             bookies[name].release(1)
-        await eventually(lambda: writer._acks.above()[0].done)
+        await eventually(lambda: writer._replication.acks.above()[0].done)
         five.kill(second)
-        await eventually(lambda: second in writer._failed)
+        await eventually(lambda: second in writer._replication._failed)
         go_on.set()
-        await eventually(lambda: spares < set(writer.ensemble) and not writer._acks.frozen)
+        await eventually(lambda: spares < set(writer.ensemble) and not writer._replication.acks.frozen)
         await eventually(lambda: all(bookies[name].waiting for name in spares))
         assert not futures[0].done()  # it is on one bookie that lives
         assert writer.last_add_confirmed == 0
@@ -176,8 +176,8 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     for name in ("put", "get", "sync"):
         monkeypatch.setattr(store, name, away)
     four.kill(lost)
-    await eventually(lambda: writer._acks.frozen)
-    await eventually(lambda: writer._error is not None)
-    assert isinstance(writer._error, bkpy.QuorumTimeoutError)
+    await eventually(lambda: writer._replication.acks.frozen)
+    await eventually(lambda: writer._replication.error is not None)
+    assert isinstance(writer._replication.error, bkpy.QuorumTimeoutError)
     monkeypatch.undo()
     writer.abandon()

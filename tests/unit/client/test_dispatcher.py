@@ -20,6 +20,7 @@ class Writer:
     def __init__(self) -> None:
         self.held = True
         self.drained = 0
+        self.source = self
 
     def blocked(self) -> bool:
         return self.held

@@ -19,7 +19,7 @@ _UNSENT: Final = 1 << 62
 SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
 
 
-class Single(Batch):
+class PendingEntry(Batch):
     """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
 
     __slots__ = ("end_length", "future", "payload")
@@ -35,7 +35,7 @@ class Single(Batch):
         self.end_length = 0  # the ledger's length after it
 
 
-class Turn(Batch):
+class PendingBatch(Batch):
     """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
 
     If it leaves as a single batch, which is the rule, it is that batch.

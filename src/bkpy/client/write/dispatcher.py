@@ -27,20 +27,24 @@ if TYPE_CHECKING:
     from bkpy.protocol.acks import Batch
 
 
-class Sender(Watched, BatchOwner, Protocol):
-    """What the dispatcher needs of a replication."""
+class Drained(Protocol):
+    """Where the dispatcher gets batches from."""
 
     def drain(self) -> None:
         """Put all that is unsent into the queues of its write sets, in batches."""
 
+
+class Sender(Watched, BatchOwner, Protocol):
+    """What the dispatcher needs of a replication."""
+
+    @property
+    def source(self) -> Drained: ...
+
     def blocked(self) -> bool:
         """Whether one of its bookies owes too much."""
 
-    def publish_lac(self) -> None:
-        """Tell the bookies what is confirmed; called when nothing was appended for a while."""
-
     def rest(self) -> None:
-        """Let go of what only a busy writer needs."""
+        """Nothing was sent for a while, and nothing is pending: let go of what only a busy writer needs."""
 
 
 class AddDispatcher:
@@ -133,7 +137,7 @@ class AddDispatcher:
             active.update(dict.fromkeys(held))
         for sender in scheduled:
             active[sender] = None
-            sender.drain()
+            sender.source.drain()
         loaded, self._loaded = self._loaded, []
         for queue in loaded:
             queue.send()
@@ -166,8 +170,6 @@ class AddDispatcher:
             if sender.busy():
                 self._active[sender] = None
                 continue
-            if self._settings.explicit_lac_interval_s > 0:
-                sender.publish_lac()
             sender.rest()
         if self._resting or self._active:
             self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
