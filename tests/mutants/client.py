@@ -79,15 +79,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a frozen writer is not watched",
         "a writer whose change can't be stored, with nothing pending, never ends",
-        "        self._flights.watch(self)\n        changed = False\n",
+        "        self._dispatcher.watch(self)\n        changed = False\n",
         "        changed = False\n",
         (_COUNTED + "test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is_pending",),
     ),
     Mutant(
         "an append's outcome is what the error's class says",
         "an append that is in the ledger is reported as one that is not",
-        "self._fail_turn(turn, outcome_unknown=index < sent)",
-        "self._fail_turn(turn, outcome_unknown=error.outcome_unknown)",
+        "self._fail_batch(batch, outcome_unknown=index < sent)",
+        "self._fail_batch(batch, outcome_unknown=error.outcome_unknown)",
         (
             _OUTCOMES + "test_what_one_bookie_refuses_for_good_another_may_have",
             _OUTCOMES + "test_what_was_never_sent_is_known_not_to_be_in_the_ledger",
@@ -147,8 +147,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what is sent once more is not cut",
         "a bookie that takes smaller frames can't replace another",
-        "pieces = batch.sent.piece(batch).cut(bytes_max)",
-        "pieces = [batch.sent.piece(batch)]",
+        "pieces = batch.sent.sent_batch(batch).cut(bytes_max)",
+        "pieces = [batch.sent.sent_batch(batch)]",
         (_FRAMES + "test_what_was_sent_to_others_is_cut_for_the_bookie_that_takes_their_place",),
     ),
     Mutant(
@@ -236,8 +236,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "writers that have published are watched for ever",
         "a client of many idle writers is busy with them",
-        "            if writer.busy():\n                self._active[writer] = None\n                continue\n",
-        "            self._active[writer] = None\n            if writer.busy():\n                continue\n",
+        "            if sender.busy():\n                self._active[sender] = None\n                continue\n",
+        "            self._active[sender] = None\n            if sender.busy():\n                continue\n",
         (_IDLE + "test_a_restart_of_bookies_is_no_work_for_idle_writers",),
     ),
     Mutant(

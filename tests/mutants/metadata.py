@@ -105,8 +105,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a writer that can't send its change again forgets that the first attempt may have been stored",
         "an acknowledged entry is cut off when the ledger is recovered",
-        "case NotDone():\n    if not doubt:\n        return False",
-        "case NotDone():\n    return False",
+        "case NotDone():\n    if not doubt:\n        return None",
+        "case NotDone():\n    return None",
         (_NOTHING_IS_ACKNOWLEDGED,),
     ),
     Mutant(

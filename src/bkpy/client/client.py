@@ -14,7 +14,8 @@ from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
-from bkpy.client.write.dispatcher import Flights
+from bkpy.client.write.dispatcher import AddDispatcher
+from bkpy.client.write.interfaces import ReplicationParts
 from bkpy.client.write.lac_publisher import Publisher
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import AsyncIterator, Generator, Mapping
 
-    from bkpy.client.write.replication import Replicator
     from bkpy.metadata.store import MetadataStore
+    from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
 
 _TOLD_MAX: Final = 10  # ledgers named in one warning
@@ -70,13 +71,14 @@ class Client(OfThisProcess):
         self._pool = BookiePool(
             directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
         )
-        self._flights = Flights(self._pool, settings)
+        self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)
         self._progress = Progress()
         self._ensembles = Ensembles(
             directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
         )
-        self._replicators: dict[Replicator, None] = {}
+        self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
+        self._writing: dict[LedgerWriter | WriteBack, None] = {}
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -172,30 +174,26 @@ class Client(OfThisProcess):
             version,
             codec=RecordCodec(metadata.ledger_id, digest, digest_key(password)),
             catalog=self._cluster.catalog,
-            ensembles=self._ensembles,
-            pool=self._pool,
-            flights=self._flights,
             publisher=self._publisher,
-            settings=self._settings,
-            runtime=self._runtime,
+            parts=self._parts,
             on_closed=self._ended,
         )
         self._begun(writer)
         return writer
 
-    def _begun(self, replicator: Replicator) -> None:
-        self._replicators[replicator] = None
+    def _begun(self, writing: LedgerWriter | WriteBack) -> None:
+        self._writing[writing] = None
         if self._watching is None:
             self._watch_progress()
 
-    def _ended(self, replicator: Replicator) -> None:
-        self._replicators.pop(replicator, None)
+    def _ended(self, writing: LedgerWriter | WriteBack) -> None:
+        self._writing.pop(writing, None)
 
     def _watch_progress(self) -> None:
         """Now and then, look for writers whose quorums don't answer. On no append's path."""
         self._watching = None
-        self._progress.look(self._runtime.clock.monotonic(), self._flights.watched())
-        if self._replicators:
+        self._progress.look(self._runtime.clock.monotonic(), self._dispatcher.watched())
+        if self._writing:
             interval = min(self._settings.progress_check_interval_s, self._settings.add_quorum_timeout_s / 4)
             self._watching = asyncio.get_running_loop().call_later(interval, self._watch_progress)
 
@@ -233,11 +231,7 @@ class Client(OfThisProcess):
                 version,
                 codec=RecordCodec(ledger_id, metadata.digest, digest_key(password)),
                 catalog=self._cluster.catalog,
-                ensembles=self._ensembles,
-                pool=self._pool,
-                flights=self._flights,
-                settings=self._settings,
-                runtime=self._runtime,
+                parts=self._parts,
                 on_begun=self._begun,
                 on_ended=self._ended,
             )
@@ -316,7 +310,7 @@ class Client(OfThisProcess):
     @property
     def _left_open(self) -> list[int]:
         """The ledgers whose writers could go on."""
-        return [writer.ledger_id for writer in self._replicators if isinstance(writer, LedgerWriter) and writer.usable]
+        return [writer.ledger_id for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
 
     async def _close(self) -> None:
         if self._closed:
@@ -324,9 +318,9 @@ class Client(OfThisProcess):
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
-        for replicator in list(self._replicators):
-            replicator.abandon()
-        self._flights.close()
+        for writing in list(self._writing):
+            writing.abandon()
+        self._dispatcher.close()
         self._publisher.close()
         await self._pool.close()
         try:

@@ -43,12 +43,8 @@ from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bkpy.client.bookies.ensembles import Ensembles
-    from bkpy.client.bookies.pool import BookiePool
-    from bkpy.client.write.dispatcher import Flights
-    from bkpy.config.client import ClientSettings
+    from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.runtime.interfaces import Runtime
 
 
 class _RangeEntries(NamedTuple):
@@ -75,11 +71,7 @@ class LedgerRecovery:
         *,
         codec: RecordCodec,
         catalog: LedgerCatalog,
-        ensembles: Ensembles,
-        pool: BookiePool,
-        flights: Flights,
-        settings: ClientSettings,
-        runtime: Runtime,
+        parts: ReplicationParts,
         on_begun: Callable[[WriteBack], None],
         on_ended: Callable[[WriteBack], None],
     ) -> None:
@@ -87,11 +79,8 @@ class LedgerRecovery:
         self._version = version
         self._codec = codec
         self._catalog = catalog
-        self._ensembles = ensembles
-        self._pool = pool
-        self._flights = flights
-        self._settings = settings
-        self._runtime = runtime
+        self._parts = parts
+        self._pool, self._settings, self._runtime = parts.pool, parts.settings, parts.runtime
         self._on_begun = on_begun
         self._on_ended = on_ended
         self._ledger_id = metadata.ledger_id
@@ -99,13 +88,13 @@ class LedgerRecovery:
         self._ranges = RangePipeline(
             self._range,
             name=f"recovery of ledger {metadata.ledger_id}",
-            at_once=settings.recovery_ranges_at_once,
-            first_entries=settings.recovery_first_entries,
-            range_entries_max=settings.recovery_range_entries_max,
-            range_bytes=settings.read_bytes,
-            runtime=runtime,
+            at_once=parts.settings.recovery_ranges_at_once,
+            first_entries=parts.settings.recovery_first_entries,
+            range_entries_max=parts.settings.recovery_range_entries_max,
+            range_bytes=parts.settings.read_bytes,
+            runtime=parts.runtime,
         )
-        self._rotation = runtime.rng.randrange(1 << 16)
+        self._rotation = parts.runtime.rng.randrange(1 << 16)
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
     async def run(self) -> LedgerMetadata:
@@ -120,11 +109,7 @@ class LedgerRecovery:
             write_back = WriteBack(
                 self._metadata,
                 confirmed=confirmed,
-                ensembles=self._ensembles,
-                pool=self._pool,
-                flights=self._flights,
-                settings=self._settings,
-                runtime=self._runtime,
+                parts=self._parts,
             )
             self._on_begun(write_back)
             await self._copy(write_back)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.client.write.replication import Replicator
+from bkpy.client.write.replication import Replication
 from bkpy.errors import BookKeeperError, ClientClosedError, LedgerRecoveryError
 from bkpy.protocol.acks import Batch
 from bkpy.protocol.messages import Flags
@@ -18,7 +18,7 @@ from bkpy.protocol.messages import Flags
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from bkpy.client.write.dispatcher import Route
+    from bkpy.client.write.interfaces import OpenFragment, ReplicationParts
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
@@ -30,13 +30,38 @@ class RecoveredEntry(NamedTuple):
     length: int
 
 
-class WriteBack(Replicator):
-    """Made behind `confirmed`, the highest entry that is known to be acknowledged."""
+class WriteBack:
+    """Made behind `confirmed`, the highest entry that is known to be acknowledged.
 
-    __slots__ = ("_moved", "_next_id", "_pending_bytes", "_run", "_run_bytes", "_unsent", "length")
+    It is the source of a replication, and the store of its fragments.
+    """
 
-    def __init__(self, metadata: LedgerMetadata, *, confirmed: int, **parts: Any) -> None:
-        super().__init__(metadata, confirmed=confirmed, flags=int(Flags.RECOVERY), **parts)
+    __slots__ = (
+        "_dispatcher",
+        "_moved",
+        "_next_id",
+        "_pending_bytes",
+        "_replication",
+        "_run",
+        "_run_bytes",
+        "_unsent",
+        "_window_bytes",
+        "length",
+    )
+
+    def __init__(self, metadata: LedgerMetadata, *, confirmed: int, parts: ReplicationParts) -> None:
+        self._replication = Replication(
+            metadata,
+            source=self,
+            store=self,
+            parts=parts,
+            confirmed=confirmed,
+            flags=int(Flags.RECOVERY),
+            # Two recoveries of one ledger may send batches that begin alike and are not the same.
+            share_queues=False,
+        )
+        self._dispatcher = parts.dispatcher
+        self._window_bytes = parts.settings.write_window_bytes
         self.length: int | None = None  # up to the last entry that was added; None if none was
         self._next_id = confirmed + 1
         self._run: list[RecoveredEntry] = []
@@ -48,18 +73,18 @@ class WriteBack(Replicator):
     @property
     def metadata(self) -> LedgerMetadata:
         """With the ensembles that were changed since."""
-        return self._metadata
+        return self._replication.metadata
 
     @property
     def last_entry(self) -> int:
-        return self._confirmed
+        return self._replication.confirmed
 
     async def add(self, run: RecoveredEntry) -> None:
         """The next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
         assert run.entry_id == self._next_id, f"entry {run.entry_id} where {self._next_id} is next"
-        if self._run_bytes + len(run.record) > self._batch_bytes_max:
+        if self._run_bytes + len(run.record) > self._replication.batch_bytes_max:
             self._hand_over()
-            while sum(size for _, size in self._pending_bytes) > self._settings.write_window_bytes:
+            while sum(size for _, size in self._pending_bytes) > self._window_bytes:
                 await self._progress()
         self._next_id += 1
         self.length = run.length
@@ -69,9 +94,9 @@ class WriteBack(Replicator):
     async def finish(self) -> None:
         """Return when all that was added is on its ack quorum. Raises `LedgerRecoveryError`."""
         self._hand_over()
-        while self._confirmed < self._next_id - 1:
+        while self._replication.confirmed < self._next_id - 1:
             await self._progress()
-        await self._mended()
+        await self._replication.settled()
         self._check()
 
     async def _progress(self) -> None:
@@ -81,13 +106,14 @@ class WriteBack(Replicator):
         self._check()
 
     def _check(self) -> None:
-        if self._error is not None:
+        error = self._replication.error
+        if error is not None:
             raise LedgerRecoveryError(
-                f"entries could not be written back: {self._error.message}",
-                ledger_id=self._ledger_id,
-                entry_id=self._error.entry_id,
-                bookie=self._error.bookie,
-            ) from self._error
+                f"entries could not be written back: {error.message}",
+                ledger_id=self._replication.ledger_id,
+                entry_id=error.entry_id,
+                bookie=error.bookie,
+            ) from error
 
     def _hand_over(self) -> None:
         if not self._run:
@@ -96,63 +122,57 @@ class WriteBack(Replicator):
         self._pending_bytes.append((run[-1].entry_id, self._run_bytes))
         self._run_bytes = 0
         self._unsent.append(run)
-        self._flights.mark(self)
+        self._dispatcher.schedule(self._replication)
 
-    # --- what the replicator asks for -------------------------------------------------------------------------------
+    # --- the source of the replication ------------------------------------------------------------------------------
 
-    def gather(self) -> None:
-        if self._acks.frozen:
-            return
-        unsent, self._unsent = self._unsent, []
-        routes = self._routes
-        for run in unsent:
-            first = run[0].entry_id
-            stride = len(routes)
-            for k in range(min(stride, len(run))):
-                part = run[k::stride]
-                batch = Batch(self._ledger_id, part[0].entry_id, part[-1].entry_id, self)
-                self._acks.sent(batch)
-                size = sum(len(one.record) for one in part)
-                parts = routes[(first + k) % stride].add(batch, len(part), stride, size)
-                parts += [one.record for one in part]
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
 
-    def _confirm(self, confirmed: int) -> None:
-        self._confirmed = confirmed
-        while self._pending_bytes and self._pending_bytes[0][0] <= confirmed:
-            self._pending_bytes.popleft()
-        if self._reopened:
-            self._forget_reopened(confirmed)
-        self._moved.set()
-
-    def failed(self, error: BookKeeperError) -> None:
-        if self._error is None:
-            self._error = error
-            self._reopened.clear()
-            self._moved.set()
-
-    async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
-        self._metadata = self._metadata.new_fragment(self._confirmed + 1, tuple(ensemble))
-        return True
-
-    def _resume(self) -> None:
-        if self._unsent and self._error is None:
-            self._flights.mark(self)
-
-    def _idle(self) -> bool:
-        return not self._pending() and not self._run
-
-    def _pending(self) -> bool:
+    @property
+    def has_pending(self) -> bool:
         return bool(self._pending_bytes)
 
-    def _new_route(self, bookie_ids: Sequence[str]) -> Route:
-        # Of its own: two recoveries of one ledger may send batches that begin alike and are not the same.
-        return self._flights.route(bookie_ids, self._metadata.ack_quorum, self._flags, shared=False)
+    @property
+    def idle(self) -> bool:
+        return not self._pending_bytes and not self._run
 
-    def publish_lac(self) -> None:
-        """Recovered entries are behind last add confirmed only once the ledger is closed: there is nothing to say."""
+    def drain(self) -> None:
+        replication = self._replication
+        if replication.acks.frozen:
+            return
+        unsent, self._unsent = self._unsent, []
+        queues = replication.queues
+        for run in unsent:
+            first = run[0].entry_id
+            stride = len(queues)
+            for k in range(min(stride, len(run))):
+                part = run[k::stride]
+                batch = Batch(replication.ledger_id, part[0].entry_id, part[-1].entry_id, replication)
+                replication.acks.sent(batch)
+                size = sum(len(one.record) for one in part)
+                parts = queues[(first + k) % stride].add(batch, len(part), stride, size)
+                parts += [one.record for one in part]
+
+    def on_confirmed(self, confirmed: int, count: int) -> None:
+        while self._pending_bytes and self._pending_bytes[0][0] <= confirmed:
+            self._pending_bytes.popleft()
+        self._moved.set()
+
+    def on_failed(self, error: BookKeeperError) -> None:
+        self._moved.set()
+
+    def on_rest(self) -> None:
+        """How far the ledger may be read is said by the write that closes it, and there is nothing to let go of."""
+
+    async def store(
+        self,
+        fragment: OpenFragment,
+        ensemble: Sequence[str],
+        replaced: Collection[str],
+    ) -> LedgerMetadata:
+        return fragment.metadata.new_fragment(fragment.confirmed + 1, tuple(ensemble))
 
     def abandon(self) -> None:
-        self.failed(ClientClosedError("the recovery has ended"))
-        self._flights.forget(self)
-        if self._mending is not None:
-            self._mending.cancel()
+        self._replication.abandon(ClientClosedError("the recovery has ended"))

@@ -60,7 +60,7 @@ async def ledger(client: Client) -> LedgerWriter:
 
 async def send(client: Client, writer: LedgerWriter, entry_id: int, flags: int = DEFERRED, size: int = 10) -> Any:
     parts: list[Any] = []
-    writer._codec.encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
+    writer._pending._codec.encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
     body = b"".join(parts)
     columns = [flags, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
     return await add(client._pool.peer("a"), columns, body, client._pool)

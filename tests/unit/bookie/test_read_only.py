@@ -139,7 +139,7 @@ async def add(client: Client, *writers: LedgerWriter, entry_id: int, flags: Flag
     bodies = []
     for writer in writers:
         parts: list[Any] = []
-        writer._codec.encode(parts, [b"%d" % entry_id], entry_id, 1, entry_id - 1, [0])
+        writer._pending._codec.encode(parts, [b"%d" % entry_id], entry_id, 1, entry_id - 1, [0])
         bodies.append(b"".join(parts))
     ids = [writer.ledger_id for writer in writers]
     columns = [int(flags), ids, [entry_id] * len(ids), [1] * len(ids), 1, [len(body) for body in bodies]]
@@ -183,7 +183,7 @@ async def test_new_entries_are_refused_with_one_status_a_frame_and_all_else_goes
     assert await add(late, first, second, entry_id=1) == Status.READ_ONLY
     # What recoveries write, of ledgers that it has and of those that it has never seen.
     assert await add(client, first, second, entry_id=1, flags=Flags.RECOVERY) == Status.OK
-    explicit = m.pack([first.ledger_id]), (first._codec.explicit_lac(1, 2),)
+    explicit = m.pack([first.ledger_id]), (first._pending._codec.explicit_lac(1, 2),)
     reply = await client._pool.peer("one").call(Op.WRITE_LAC, *explicit, present=first.ledger_id, timeout_s=DEADLINE_S)
     assert m.reply_status(reply.head) == Status.OK
     reader = await late.open_ledger(first.ledger_id)

@@ -70,11 +70,11 @@ async def test_what_was_never_sent_is_known_not_to_be_in_the_ledger(cluster: InP
     for name in writer.ensemble:
         cluster.hang(name)
     sent = writer.append_nowait(b"1")
-    client._flights.launch()
+    client._dispatcher.send()
     flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0)
     unsent = writer.append_nowait(b"2")
-    writer.failed(bkpy.LedgerFencedError("fenced"))
+    writer._replication.failed(bkpy.LedgerFencedError("fenced"))
     with pytest.raises(bkpy.LedgerFencedError) as failure:
         await sent
     assert failure.value.outcome_unknown

@@ -157,7 +157,7 @@ async def check_end(writer: LedgerWriter, client: Client) -> None:
     lost = (bkpy.BookieUnavailableError,) if writer.metadata.deferred_sync else ()
     async with asyncio.timeout(DEADLINE_S):
         try:
-            entry_id = await writer.append(b"more", entry_id=writer._next_id if caller_ids else None)
+            entry_id = await writer.append(b"more", entry_id=writer._pending.next_id if caller_ids else None)
         except (bkpy.LedgerClosedError, bkpy.LedgerFencedError):
             entry_id = -1
         try:
@@ -315,7 +315,7 @@ async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_no
     small = asyncio.create_task(writer.append(bytes(10)))
     await asyncio.sleep(0)
     large.cancel()
-    await eventually(lambda: writer._next_id == 3)  # there is room for the small one
+    await eventually(lambda: writer._pending.next_id == 3)  # there is room for the small one
     large = asyncio.create_task(writer.append(bytes(80)))
     await asyncio.sleep(0)
     large.cancel()
@@ -334,7 +334,6 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
 ) -> None:
     """Cancelled in the turn of the loop in which there was room, before it has gone on."""
     client = await cluster.client(write_window_bytes=100, write_window_entries=3)
-    writer = await client.create_ledger()
     given_room: list[asyncio.Task[int]] = []
     release = LedgerWriter._release
 
@@ -345,6 +344,7 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
                 given_room.pop().cancel()
 
     monkeypatch.setattr(LedgerWriter, "_release", release_and_cancel)
+    writer = await client.create_ledger()
     for _ in range(5):  # each would take its part of the window along
         first = writer.append_nowait(bytes(60))
         given_room.append(asyncio.create_task(writer.append(bytes(60))))

@@ -32,7 +32,7 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
         futures = []
         for i in range(1, 50):
             futures.append(writer.append_nowait(b"%d" % i))
-            client._flights.launch()
+            client._dispatcher.send()
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.gather(*futures) == list(range(1, 50))
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]

@@ -10,7 +10,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
-from bkpy.client.write.dispatcher import SentFlight
+from bkpy.client.write.add_request import AddRequest
 from bkpy.errors import MetadataUnavailableError
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Status
@@ -94,11 +94,11 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
         await arrived.wait()
         for name in writer.ensemble[1:]:
             bookies[name].release(1)
-        await eventually(lambda: writer._acks.above()[0].done)
+        await eventually(lambda: writer._replication.acks.above()[0].done)
         five.kill(second)
-        await eventually(lambda: second in writer._failed)
+        await eventually(lambda: second in writer._replication._failed)
         go_on.set()
-        await eventually(lambda: spares < set(writer.ensemble) and not writer._acks.frozen)
+        await eventually(lambda: spares < set(writer.ensemble) and not writer._replication.acks.frozen)
         await eventually(lambda: all(bookies[name].waiting for name in spares))
         assert not futures[0].done()  # it is on one bookie that lives
         assert writer.last_add_confirmed == 0
@@ -122,17 +122,17 @@ async def test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum(
     await eventually(lambda: not any(peer._adds for peer in client._pool._peers.values()))
     replaced, _, late = writer.ensemble
     (spare,) = set("abcd") - set(writer.ensemble)
-    replied = SentFlight.replied
+    replied = AddRequest.replied
     withheld: dict[tuple[str, int], Callable[[bytes], None]] = {}
 
-    def withhold(self: SentFlight, index: int, head: memoryview) -> None:
+    def withhold(self: AddRequest, index: int, head: memoryview) -> None:
         name, first = self.peers[index].bookie_id, self.flight.batches[0].first_id
         if name in (replaced, late):
             withheld[name, first] = lambda head: replied(self, index, memoryview(head))
         else:
             replied(self, index, head)
 
-    monkeypatch.setattr(SentFlight, "replied", withhold)
+    monkeypatch.setattr(AddRequest, "replied", withhold)
     ok = m.pack(int(Status.OK))
     with held(four, spare) as bookies:
         futures = []
@@ -167,7 +167,7 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     lost = writer.ensemble[0]
     four.hang(lost)
     await writer.append(b"1")
-    await eventually(lambda: not client._flights.watched())
+    await eventually(lambda: not client._dispatcher.watched())
     store = client._cluster.store
 
     async def away(*args: Any) -> Any:
@@ -176,8 +176,8 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     for name in ("put", "get", "sync"):
         monkeypatch.setattr(store, name, away)
     four.kill(lost)
-    await eventually(lambda: writer._acks.frozen)
-    await eventually(lambda: writer._error is not None)
-    assert isinstance(writer._error, bkpy.QuorumTimeoutError)
+    await eventually(lambda: writer._replication.acks.frozen)
+    await eventually(lambda: writer._replication.error is not None)
+    assert isinstance(writer._replication.error, bkpy.QuorumTimeoutError)
     monkeypatch.undo()
     writer.abandon()

@@ -136,14 +136,14 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     writer = await client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
     victim = writer.ensemble[0]  # holds entries 0 and 3 of every four, entry 1 and 2 are elsewhere
     sent: list[tuple[str, int]] = []
-    resend = client._flights.resend
+    resend = client._dispatcher.resend
 
     def recording(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         batches = list(batches)
         sent.extend((bookie_id, batch.first_id) for batch in batches)
         resend(writer, bookie_id, batches, flags)
 
-    client._flights.resend = recording  # type: ignore[method-assign]
+    client._dispatcher.resend = recording  # type: ignore[method-assign]
     go_on = asyncio.Event()
 
     async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
@@ -153,7 +153,7 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     async with metadata_writes(client, hold):
         five.kill(victim)
         futures = [writer.append_nowait(b"%d" % i) for i in range(12)]
-        await eventually(lambda: writer._acks.frozen)
+        await eventually(lambda: writer._replication.acks.frozen)
         await asyncio.sleep(0.1)
         assert not any(future.done() for future in futures)
         go_on.set()
@@ -176,7 +176,7 @@ async def test_a_second_failure_joins_the_change_that_is_under_way(five: InProce
     async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         if not second.is_set():
             five.kill(first[1])
-            await eventually(lambda: first[1] in writer._failed)
+            await eventually(lambda: first[1] in writer._replication._failed)
             second.set()
         return await write()
 
@@ -251,7 +251,7 @@ async def test_bookies_that_come_back_in_time_save_the_writer(cluster: InProcess
     for name in "ab":
         cluster.kill(name)
     pending = writer.append_nowait(b"1")
-    await eventually(lambda: set(writer._failed) == {"a", "b"})
+    await eventually(lambda: set(writer._replication._failed) == {"a", "b"})
     assert not pending.done()
     for name in "ab":
         await cluster.node(name).stop()
@@ -373,7 +373,9 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
         await other_writes(other, writer.ledger_id, lambda metadata: metadata.in_recovery())
         for connection in five.connections(slow):
             connection.resume("hung")
-        await eventually(lambda: writer._acks.above()[0].done)  # a second one, but the first is being replaced
+        await eventually(
+            lambda: writer._replication.acks.above()[0].done
+        )  # a second one, but the first is being replaced
         if isinstance(ending, asyncio.CancelledError):
             writer.abandon()
         if isinstance(ending, BaseException):
@@ -388,7 +390,7 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
                 await pending
     assert failure.value.outcome_unknown
     assert writer.last_add_confirmed == 0
-    await eventually(lambda: not writer.mending)
+    await eventually(lambda: not writer._replication.changing)
     assert writer.last_add_confirmed == 0
 
 
@@ -426,7 +428,7 @@ async def test_a_delayed_change_waits_until_the_ack_quorum_is_in_danger(five: In
     for i in range(1, 20):
         await writer.append(b"%d" % i)
     assert writer.ensemble == first
-    assert first[0] in writer._failed
+    assert first[0] in writer._replication._failed
     five.kill(first[1])
     async with asyncio.timeout(DEADLINE_S):
         await writer.append(b"20")
@@ -443,7 +445,7 @@ async def test_without_changes_the_same_bookie_is_sent_to_again(five: InProcess)
     first = writer.ensemble
     five.kill(first[0])
     pending = [writer.append_nowait(b"%d" % i) for i in range(1, 30)]
-    await eventually(lambda: first[0] in writer._failed)
+    await eventually(lambda: first[0] in writer._replication._failed)
     await asyncio.sleep(0.1)
     assert not any(future.done() for future in pending)
     await five.node(first[0]).stop()
@@ -543,7 +545,7 @@ async def test_a_writer_closes_though_a_bookie_fails_in_the_same_turn(five: InPr
     client = await five.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    writer.bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0)
+    writer._replication.bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0)
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     await check_copies(client, writer.ledger_id, [b"0"])

@@ -59,7 +59,7 @@ async def test_a_large_batch_is_cut(small: InProcess) -> None:
         assert await writer.append_batch(entries) == range(300)
         assert await asyncio.gather(*map(writer.append, entries)) == list(range(300, 600))
     assert never_lost(client)
-    assert not writer._told  # nothing was refused
+    assert not writer._replication._logged_failures  # nothing was refused
     await writer.close()
     assert await contents(client, writer.ledger_id) == 2 * entries
 
@@ -204,7 +204,7 @@ async def test_bookies_that_come_back_with_a_smaller_limit(tmp_path: Path, entri
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append_batch(entries) == range(1, len(entries) + 1)
     assert {name: client._pool.peer(name).epoch for name in "abc"} == before
-    await eventually(lambda: not writer._failed)
+    await eventually(lambda: not writer._replication._failed)
     await writer.close()
     assert await contents(client, writer.ledger_id) == [b"first", *entries]
     await cluster.stop()

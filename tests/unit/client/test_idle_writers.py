@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
+from bkpy.client.write.pending import PendingAppends
 from bkpy.client.write.progress import Progress
-from bkpy.client.write.writer import LedgerWriter
+from bkpy.client.write.replication import Replication
 
 if TYPE_CHECKING:
     import pytest
 
     from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 WRITERS = 60
 
@@ -25,8 +27,8 @@ async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
     """Writers that have each appended once, and have told bookies so."""
     writers = [await client.create_ledger() for _ in range(count)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(writer._lac_sent == 0 for writer in writers))
-    await eventually(lambda: not client._publisher._waiting and not client._flights.watched())
+    await eventually(lambda: all(writer._pending.lac_sent == 0 for writer in writers))
+    await eventually(lambda: not client._publisher._waiting and not client._dispatcher.watched())
     return writers
 
 
@@ -49,14 +51,18 @@ async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
     client = await cluster.client(progress_check_interval_s=0.01)
     writers = await idle(client)
     calls: list[str] = []
-    for name in ("busy", "stalled", "bookie_failed", "publish_lac", "gather", "rest"):
-        method = getattr(LedgerWriter, name)
+    for of, names in (
+        (Replication, ("busy", "stalled", "bookie_failed", "rest")),
+        (PendingAppends, ("drain", "publish_lac")),
+    ):
+        for name in names:
+            method = getattr(of, name)
 
-        def counted(self: Any, *args: Any, name: str = name, method: Any = method) -> Any:
-            calls.append(name)
-            return method(self, *args)
+            def counted(self: Any, *args: Any, name: str = name, method: Any = method) -> Any:
+                calls.append(name)
+                return method(self, *args)
 
-        monkeypatch.setattr(LedgerWriter, name, counted)
+            monkeypatch.setattr(of, name, counted)
     tasks = spawned(client, monkeypatch)
     looks = 0
     look = Progress.look
@@ -101,7 +107,7 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
     tasks = spawned(client, monkeypatch)
     writers = [await client.create_ledger() for _ in range(WRITERS)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(writer._lac_sent == 0 for writer in writers) and at_bookies == 6)
+    await eventually(lambda: all(writer._pending.lac_sent == 0 for writer in writers) and at_bookies == 6)
     assert sum("last add confirmed" in name for name in tasks) == 6
     async with asyncio.timeout(DEADLINE_S):
         assert await contents(client, closed.ledger_id) == [b"x"]
@@ -118,19 +124,19 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
 async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await cluster.client(lac_writes_in_flight_max=1)
     told: list[tuple[str, int, int]] = []
-    publish_to = LedgerWriter.publish_to
+    publish_to = PendingAppends.publish_to
     go_on = asyncio.Event()
 
-    async def recorded(self: LedgerWriter, bookie_id: str) -> None:
+    async def recorded(self: PendingAppends, bookie_id: str) -> None:
         await go_on.wait()
-        told.append((bookie_id, self.ledger_id, self.last_add_confirmed))
+        told.append((bookie_id, self._ledger_id, self.lac))
         await publish_to(self, bookie_id)
 
-    monkeypatch.setattr(LedgerWriter, "publish_to", recorded)
+    monkeypatch.setattr(PendingAppends, "publish_to", recorded)
     first, second = await client.create_ledger(), await client.create_ledger()
     for i in range(3):
         await asyncio.gather(first.append(b"x"), second.append(b"x"))
-        await eventually(lambda i=i: first._lac_sent == second._lac_sent == i)  # type: ignore[misc]
+        await eventually(lambda i=i: first._pending.lac_sent == second._pending.lac_sent == i)  # type: ignore[misc]
     go_on.set()
     await eventually(lambda: not client._publisher._waiting)
     # The first of each bookie had been taken up before the later appends, and waits again for those.
@@ -154,7 +160,7 @@ async def test_an_idle_writer_is_small(cluster: InProcess) -> None:
     assert fresh < 4_000
     used = await idle(client, 3)
     for writer in (*warm, *used):
-        assert writer._turns == () == writer._acks._queue
+        assert writer._pending._batches == () == writer._replication.acks._queue
     assert await used[0].append(b"y") == 1
 
 

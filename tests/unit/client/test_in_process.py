@@ -81,7 +81,7 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
     peer = pool.peer("a")
     await peer.call(Op.READ_LAC, m.pack([int(Flags.RECOVERY), ledger_id]), present=ledger_id, timeout_s=DEADLINE_S)
     parts: list[Any] = []
-    writer._codec.encode(parts, [b"back"], 1, 1, 0, [5])
+    writer._pending._codec.encode(parts, [b"back"], 1, 1, 0, [5])
     body = b"".join(parts)
     for flags, expected in [(0, [int(Status.FENCED)]), (int(Flags.RECOVERY), int(Status.OK))]:
         statuses = await add(peer, [flags, [ledger_id], [1], [1], 1, [len(body)]], body, pool)
@@ -204,27 +204,27 @@ async def test_nothing_is_acknowledged_before_its_own_batch_in_a_large_turn_of_a
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn of several batches a write set, of which one is not answered: nothing behind its first entry counts."""
-    from bkpy.client.write.dispatcher import SentFlight
+    from bkpy.client.write.add_request import AddRequest
 
     client = await cluster.client(batch_bytes_max=1000)
     writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
-    replied = SentFlight.replied
-    withheld: list[tuple[SentFlight, int, bytes]] = []
+    replied = AddRequest.replied
+    withheld: list[tuple[AddRequest, int, bytes]] = []
 
-    def withhold(self: SentFlight, index: int, head: memoryview) -> None:
+    def withhold(self: AddRequest, index: int, head: memoryview) -> None:
         if any(batch.first_id % 3 == 1 for batch in self.flight.batches):
             withheld.append((self, index, bytes(head)))
         else:
             replied(self, index, head)
 
-    monkeypatch.setattr(SentFlight, "replied", withhold)
+    monkeypatch.setattr(AddRequest, "replied", withhold)
     appending = asyncio.create_task(writer.append_batch([bytes(100)] * 300))
     async with asyncio.timeout(DEADLINE_S):
         while len(withheld) < 2 or writer.last_add_confirmed < 0:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)
     assert writer.last_add_confirmed == 0  # entry 1 is on no ack quorum
-    monkeypatch.setattr(SentFlight, "replied", replied)
+    monkeypatch.setattr(AddRequest, "replied", replied)
     for flight, index, head in withheld:
         flight.replied(index, memoryview(head))
     async with asyncio.timeout(DEADLINE_S):
@@ -260,7 +260,7 @@ async def test_close_ends_when_an_append_was_cancelled_as_its_writer_failed(clus
     first.add_done_callback(lambda _: waiting.cancel())
     await asyncio.sleep(0)
     assert writer._waiters
-    writer.failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
+    writer._replication.failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
     with pytest.raises(asyncio.CancelledError):
         await waiting
     async with asyncio.timeout(DEADLINE_S):
@@ -327,7 +327,7 @@ async def test_an_idle_writer_publishes_last_add_confirmed_though_it_was_asked_f
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    client._flights.mark(writer)
+    client._dispatcher.schedule(writer._replication)
     reader = await other.open_ledger(writer.ledger_id)
     async with asyncio.timeout(DEADLINE_S):
         while await reader.read_last_add_confirmed() < 0:
@@ -433,7 +433,7 @@ async def test_an_explicit_lac_that_is_none_is_refused(cluster: InProcess) -> No
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    good = writer._codec.explicit_lac(0, 1)
+    good = writer._pending._codec.explicit_lac(0, 1)
     bad = [b"", bytes(32), good[:-1], good + bytes(1), good[:31] + b"\1", b"x" * 100_000]
     for record, expected in [*((record, Status.BAD_REQUEST) for record in bad), (good, Status.OK)]:
         reply = await client._pool.peer("a").call(

@@ -241,7 +241,7 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(3):
         await writer.append(payload(i))
-    writer.publish_lac()
+    writer._pending.publish_lac()
     peers = [other._pool.peer(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
         for peer in peers:  # each has heard of entry 2, with its length

@@ -11,7 +11,7 @@ from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
 import bkpy
-from bkpy.client.write.replication import Replicator
+from bkpy.client.write.replication import Replication
 from bkpy.protocol.acks import Batch
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
@@ -90,7 +90,7 @@ async def test_a_writer_that_was_held_goes_on_when_resent_batches_are_answered(
         four.kill(writer.ensemble[2])
         await eventually(lambda: bool(late))
         futures.append(writer.append_nowait(b"held"))
-        await eventually(lambda: writer in client._flights._held)
+        await eventually(lambda: writer._replication in client._dispatcher._held)
     for args in late:
         storage.add(*args)
     async with asyncio.timeout(DEADLINE_S):
@@ -107,11 +107,7 @@ async def test_two_recoveries_of_one_ledger_send_their_own_batches(five: InProce
         WriteBack(
             writer.metadata,
             confirmed=-1,
-            ensembles=client._ensembles,
-            pool=client._pool,
-            flights=client._flights,
-            settings=client._settings,
-            runtime=client._runtime,
+            parts=client._parts,
         )
         for _ in range(2)
     )
@@ -143,7 +139,7 @@ async def test_mending_takes_work_in_proportion_to_what_is_pending(
     client = await five.client(add_timeout_s=2 * DEADLINE_S)
     count = 4_000
     writer, futures = await pending_on_two(five, client, [[b"%d" % i] for i in range(count)])
-    assert writer._acks.pending == count
+    assert writer._replication.acks.pending == count
     looks = 0
 
     def counted(name: str) -> property:
@@ -181,26 +177,26 @@ async def refusing(tmp_path: Path) -> AsyncIterator[InProcess]:
 def sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The bookies that batches are sent to again from now on."""
     sent: list[str] = []
-    resend = client._flights.resend
+    resend = client._dispatcher.resend
 
     def recorded(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         sent.append(bookie_id)
         resend(writer, bookie_id, batches, flags)
 
-    monkeypatch.setattr(client._flights, "resend", recorded)
+    monkeypatch.setattr(client._dispatcher, "resend", recorded)
     return sent
 
 
 def pauses_taken(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of the pauses before further attempts from now on; each is cut short by up to a half of it."""
     pauses: list[float] = []
-    next_pause = Replicator._next_pause
+    next_pause = Replication._next_pause
 
-    def recorded(self: Replicator) -> float:
+    def recorded(self: Replication) -> float:
         pauses.append(next_pause(self))
         return pauses[-1]
 
-    monkeypatch.setattr(Replicator, "_next_pause", recorded)
+    monkeypatch.setattr(Replication, "_next_pause", recorded)
     return pauses
 
 
@@ -239,13 +235,13 @@ async def test_a_writer_gives_up_though_bookies_refuse_one_after_the_other(
     client = await refusing.client(no_bookies_timeout_s=0.5)
     writer = await client.create_ledger()
     await writer.append(b"0")
-    resend = client._flights.resend
+    resend = client._dispatcher.resend
 
     def later_to_b(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         delay_s = 0.02 if bookie_id == "b" else 0.0  # shorter than any pause
         asyncio.get_running_loop().call_later(delay_s, resend, writer, bookie_id, list(batches), flags)
 
-    monkeypatch.setattr(client._flights, "resend", later_to_b)
+    monkeypatch.setattr(client._dispatcher, "resend", later_to_b)
     for name in "ab":
         refusing.service(name).refuse_entries()
     with pytest.raises(bkpy.BookieUnavailableError, match="no others"):
@@ -273,7 +269,7 @@ async def test_pauses_are_short_again_once_something_was_acknowledged(
             refusing.service(name).take_entries()
         async with asyncio.timeout(DEADLINE_S):
             assert await pending == entry_id
-        await eventually(lambda: not writer._failed and not writer.mending)
+        await eventually(lambda: not writer._replication._failed and not writer._replication.changing)
     await writer.close()
 
 

@@ -66,7 +66,7 @@ async def test_a_bookie_that_nobody_could_replace_is_named_with_the_first_entry_
     await fault(three, lost)
     for i in range(6, 12):
         await writer.append(b"%d" % i)
-    await eventually(lambda: lost in writer._failed)
+    await eventually(lambda: lost in writer._replication._failed)
     assert writer.under_replicated == {lost: 6}
     with caplog.at_level(logging.WARNING):
         await writer.close()
@@ -86,9 +86,9 @@ async def test_what_was_acknowledged_without_a_bookie_stays_missing_when_it_take
     await eventually(lambda: not client._pool.peer("a")._adds)
     three.service("a").refuse_entries()
     await writer.append(b"1")
-    await eventually(lambda: "a" in writer._failed)
+    await eventually(lambda: "a" in writer._replication._failed)
     three.service("a").take_entries()
-    await eventually(lambda: not writer._failed and not writer.mending)
+    await eventually(lambda: not writer._replication._failed and not writer._replication.changing)
     for _ in range(3):
         await writer.append(b"2")
     await eventually(lambda: not client._pool.peer("a")._adds)
@@ -102,7 +102,7 @@ async def test_what_waited_for_a_bookie_is_on_it(three: InProcess) -> None:
     await writer.append(b"0")
     three.service("a").refuse_entries()
     pending = [writer.append_nowait(b"%d" % i) for i in (1, 2)]
-    await eventually(lambda: "a" in writer._failed)
+    await eventually(lambda: "a" in writer._replication._failed)
     three.service("a").take_entries()
     async with asyncio.timeout(DEADLINE_S):
         assert await asyncio.gather(*pending) == [1, 2]

@@ -1,7 +1,7 @@
 """The protocol's clients, made of the decisions in `bkpy.protocol`, one step per message of a `World`.
 
-`Replicator` does what `client/replicator.py` does, `Writer` what `client/writer.py` does, `Recovery` and `WriteBack`
-what `client/recovery.py` and `client/write_back.py` do.
+`Replicator` does what `client/write/replication.py` does, `Writer` what `client/write/writer.py` does, `Recovery` and
+`WriteBack` what `recovery/ledger_recovery.py` and `recovery/write_back.py` do.
 """
 
 from __future__ import annotations

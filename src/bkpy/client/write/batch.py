@@ -19,7 +19,7 @@ _UNSENT: Final = 1 << 62
 SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
 
 
-class Single(Batch):
+class PendingEntry(Batch):
     """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
 
     __slots__ = ("end_length", "future", "payload")
@@ -35,7 +35,7 @@ class Single(Batch):
         self.end_length = 0  # the ledger's length after it
 
 
-class Turn(Batch):
+class PendingBatch(Batch):
     """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
 
     If it leaves as a single batch, which is the rule, it is that batch.
@@ -83,9 +83,9 @@ class Turn(Batch):
 
 
 class Chunk(NamedTuple):
-    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `route` is an index."""
+    """Entries first_id, first_id + stride, ... that leave as one batch of `size` bytes; `queue` is an index."""
 
-    route: int
+    queue: int
     payloads: Sequence[bytes]
     first_id: int
     stride: int
@@ -94,7 +94,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-    route: int,
+    queue: int,
     payloads: Sequence[bytes],
     first: int,
     stride: int,
@@ -109,6 +109,6 @@ def chunks(
     while start < len(payloads):
         end = max(bisect_right(sizes, done + bytes_max, start), start + 1)
         size = sizes[end - 1] - done
-        cut.append(Chunk(route, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
+        cut.append(Chunk(queue, payloads[start:end], first + start * stride, stride, lengths[start:end], size))
         start, done = end, sizes[end - 1]
     return cut

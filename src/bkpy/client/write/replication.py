@@ -1,10 +1,10 @@
 """Brings the batches of one ledger onto its bookies, and other bookies into the place of those that fail.
 
-    batches -> routes -> bookies;   answers -> LedgerAcks -> `_confirm`
+    source -> batches -> queues of write sets -> bookies;   answers -> LedgerAcks -> the source's `on_confirmed`
     a failure -> reaction (`protocol/ensemble_change.py`) -> new fragment in the metadata -> batches sent once more
 
-What differs between the writer of a ledger and its recovery is left to the subclasses: where batches come from, whom
-`_confirm` tells, and where a change of the ensemble is stored.
+The writer of a ledger has one, and so has its recovery. They differ in where batches come from and who is told of what
+was confirmed (`Source`), and in where a change of the ensemble is stored (`FragmentStore`).
 
 Invariants: between the choice of a new fragment's first entry and the metadata's acceptance of it nothing is
 acknowledged; an entry counts only on bookies that the metadata name for it; once failed, nothing is confirmed any more.
@@ -12,7 +12,6 @@ acknowledged; an entry counts only on bookies that the metadata name for it; onc
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import logging
 from collections import deque
@@ -26,97 +25,108 @@ from bkpy.protocol.quorum import write_set
 from bkpy.protocol.shortfall import Shortfall
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from bkpy.client.bookies.ensembles import Ensembles
-    from bkpy.client.bookies.pool import BookiePool
-    from bkpy.client.write.dispatcher import Flights, Route
-    from bkpy.config.client import ClientSettings
+    from bkpy.client.write.interfaces import FragmentStore, ReplicationParts, Source
+    from bkpy.client.write.write_set_queue import WriteSetQueue
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.client")
 
 
-class Replicator(abc.ABC):
-    """The common part of `LedgerWriter` and of a ledger's recovery."""
+class Replication:
+    """Of the open fragment of one ledger: its acknowledgements, its ensemble and its metadata."""
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
     __slots__ = (
         "__weakref__",
-        "_acks",
-        "_batch_bytes_max",
+        "_change",
         "_changes",
-        "_confirmed",
+        "_dispatcher",
         "_ensembles",
-        "_entry_bytes_max",
-        "_error",
         "_failed",
         "_flags",
-        "_flights",
         "_hopeless_since",
-        "_ledger_id",
-        "_mending",
-        "_metadata",
+        "_logged_failures",
+        "_may_change",
         "_pause",
         "_pool",
-        "_reopened",
-        "_reopened_to",
-        "_routes",
+        "_reassigned",
+        "_reassigned_to",
         "_runtime",
         "_settings",
+        "_share_queues",
         "_shortfall",
-        "_striped",
-        "_told",
+        "_store",
+        "acks",
+        "batch_bytes_max",
+        "confirmed",
+        "entry_bytes_max",
+        "error",
+        "ledger_id",
+        "metadata",
+        "queues",
+        "source",
+        "striped",
     )
 
     def __init__(
         self,
         metadata: LedgerMetadata,
         *,
-        ensembles: Ensembles,
-        pool: BookiePool,
-        flights: Flights,
-        settings: ClientSettings,
-        runtime: Runtime,
+        source: Source,
+        store: FragmentStore,
+        parts: ReplicationParts,
         confirmed: int = -1,
         flags: int = 0,
+        may_change: bool = True,
+        share_queues: bool = True,
     ) -> None:
-        self._metadata = metadata
-        self._ledger_id = metadata.ledger_id
-        self._ensembles = ensembles
-        self._pool = pool
-        self._flights = flights
-        self._settings = settings
-        self._runtime = runtime
+        """`may_change`: the ensemble. `share_queues`: with others of the same client."""
+        settings = parts.settings
+        self.source = source
+        self.metadata = metadata
+        self.ledger_id = metadata.ledger_id
+        self.striped = metadata.ensemble_size > metadata.write_quorum
+        self.acks = LedgerAcks(confirmed)
+        self.confirmed = confirmed  # the highest id that is on its ack quorum
+        self.error: BookKeeperError | None = None
+        self._store = store
+        self._ensembles, self._pool, self._dispatcher = parts.ensembles, parts.pool, parts.dispatcher
+        self._settings, self._runtime = settings, parts.runtime
         self._flags = flags
-        self._striped = metadata.ensemble_size > metadata.write_quorum
-        self._acks = LedgerAcks(confirmed)
-        self._confirmed = confirmed
-        self._error: BookKeeperError | None = None
+        self._may_change = may_change and not settings.disable_ensemble_change
+        self._share_queues = share_queues
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
-        self._told: tuple[str, ...] = ()  # bookies of the present ensemble whose failure was logged
-        self._reopened: dict[Batch, Reopened] = {}
-        self._reopened_to = -1  # the highest id of those
+        self._logged_failures: tuple[str, ...] = ()  # bookies of the present ensemble
+        self._reassigned: dict[Batch, Reopened] = {}
+        self._reassigned_to = -1  # the highest id of those
         self._pause = (settings.mend_pause_min_s, confirmed)  # before the next attempt, and last add confirmed then
-        self._mending: asyncio.Task[None] | None = None
+        self._change: asyncio.Task[None] | None = None
         self._hopeless_since: tuple[float, int] | None = None  # and last add confirmed then
         self._changes: deque[float] | None = None  # when the ensemble was changed; made by the first time
         self._shortfall: Shortfall | None = None  # made by the first failure
-        self._route()
+        self._open_queues()
 
     @property
     def ensemble(self) -> tuple[str, ...]:
         """The bookies that entries go to now."""
-        return self._metadata.fragments[-1].bookies
+        return self.metadata.fragments[-1].bookies
 
-    def _route(self) -> None:
-        metadata, ensemble = self._metadata, self.ensemble
-        self._routes: list[Route] = [
-            self._new_route([ensemble[i] for i in members])
+    @property
+    def lacking(self) -> dict[str, int]:
+        """The bookies that may lack confirmed entries which they are to hold, each with the first of those."""
+        return {} if self._shortfall is None else self._shortfall.up_to(self.confirmed)
+
+    def _open_queues(self) -> None:
+        metadata, ensemble = self.metadata, self.ensemble
+        self.queues: list[WriteSetQueue] = [
+            self._dispatcher.queue(
+                [ensemble[i] for i in members], metadata.ack_quorum, self._flags, shared=self._share_queues
+            )
             for members in (
                 write_set(r, metadata.ensemble_size, metadata.write_quorum)
-                for r in range(metadata.ensemble_size if self._striped else 1)
+                for r in range(metadata.ensemble_size if self.striped else 1)
             )
         ]
         self._limit()
@@ -124,138 +134,122 @@ class Replicator(abc.ABC):
     def _limit(self) -> None:
         """What a bookie wouldn't take is refused at the call, or cut, before it costs others their connection."""
         peers = [self._pool.peer(bookie_id) for bookie_id in self.ensemble]
-        self._entry_bytes_max = min([self._settings.entry_bytes_max, *(peer.entry_bytes_max for peer in peers)])
-        self._batch_bytes_max = min(
+        self.entry_bytes_max = min([self._settings.entry_bytes_max, *(peer.entry_bytes_max for peer in peers)])
+        self.batch_bytes_max = min(
             [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in peers)]
         )
 
-    def _new_route(self, bookie_ids: Sequence[str]) -> Route:
-        return self._flights.route(bookie_ids, self._metadata.ack_quorum, self._flags)
+    # --- the end ----------------------------------------------------------------------------------------------------
 
-    # --- what a subclass does ---------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def gather(self) -> None:
-        """Hand all that is unsent to routes, unless the acknowledgements are frozen."""
-
-    @abc.abstractmethod
-    def _confirm(self, confirmed: int) -> None:
-        """Everything up to `confirmed` is on its ack quorum."""
-
-    @abc.abstractmethod
     def failed(self, error: BookKeeperError) -> None:
-        """Nothing more can be confirmed."""
+        """Nothing more is confirmed from now on."""
+        if self.error is None:
+            self.error = error
+            self._reassigned.clear()
+            self.source.on_failed(error)
 
-    @abc.abstractmethod
-    async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
-        """Make `ensemble` that of the entries above last add confirmed; whether that was done, or another was found.
+    def failure(self, entry_id: int | None = None, *, outcome_unknown: bool | None = None) -> BookKeeperError:
+        """A fresh copy of the error, so that tracebacks don't pile up on a shared one."""
+        error = self.error
+        assert error is not None
+        if outcome_unknown is None:
+            outcome_unknown = error.outcome_unknown if entry_id is not None else False
+        return type(error)(
+            error.message,
+            ledger_id=self.ledger_id,
+            entry_id=entry_id,
+            bookie=error.bookie,
+            retriable=error.retriable,
+            outcome_unknown=outcome_unknown,
+        )
 
-        Called while the acknowledgements are frozen. Sets `_metadata`. False if nothing was changed and nothing will
-        be. Raises what ends the replicator.
-        """
+    def abandon(self, error: BookKeeperError) -> None:
+        """End with this error, unless it has ended, and leave nothing that runs."""
+        self.failed(error)
+        if self._change is not None:
+            self._change.cancel()
+        self._dispatcher.forget(self)
 
-    @abc.abstractmethod
-    def publish_lac(self) -> None:
-        """Tell the bookies what is confirmed, if there is something to tell."""
-
-    def rest(self) -> None:
-        """Nothing is pending, and nothing was sent for a while."""
-        self._acks.rest()
-
-    @abc.abstractmethod
-    def abandon(self) -> None:
-        """End without closing the ledger."""
-
-    @abc.abstractmethod
-    def _resume(self) -> None:
-        """Acknowledgements are no longer frozen: send what has gathered."""
-
-    @abc.abstractmethod
-    def _pending(self) -> bool:
-        """Whether something that was handed over is not confirmed, sent or not."""
-
-    @abc.abstractmethod
-    def _idle(self) -> bool:
-        """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
-
-    # --- the flights' calls -----------------------------------------------------------------------------------------
+    # --- the dispatcher's calls -------------------------------------------------------------------------------------
 
     def blocked(self) -> bool:
-        return any(route.blocked() for route in self._routes)
+        return any(queue.blocked() for queue in self.queues)
 
     def completed(self, batch: Batch) -> None:
-        if self._error is None:
-            confirmed = self._acks.done(batch)
-            if confirmed > self._confirmed:
-                self._confirm(confirmed)
+        if self.error is None:
+            confirmed = self.acks.done(batch)
+            if confirmed > self.confirmed:
+                count, self.confirmed = confirmed - self.confirmed, confirmed
+                self.source.on_confirmed(confirmed, count)
+                if self._reassigned:
+                    self._forget_reassigned()
 
     def accepted(self, batch: Batch, bookie_id: str) -> None:
         if self._shortfall is not None:
             self._shortfall.accepted(bookie_id, batch)
-        reopened = self._reopened.get(batch)
-        if reopened is None or self._error is not None:
+        reassigned = self._reassigned.get(batch)
+        if reassigned is None or self.error is not None:
             return
-        reopened.accepted.add(bookie_id)
-        if not batch.done and reopened.complete:
+        reassigned.accepted.add(bookie_id)
+        if not batch.done and reassigned.complete:
             self.completed(batch)
 
     def bookie_failed(self, bookie_id: str, error: BookKeeperError, entry_id: int) -> None:
         if self._shortfall is None:
             self._shortfall = Shortfall()
-        self._shortfall.failed(bookie_id, entry_id, self._metadata)
-        if self._error is not None or bookie_id not in self.ensemble:
+        self._shortfall.failed(bookie_id, entry_id, self.metadata)
+        if self.error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says is of no account
         if bookie_id not in self._failed:
-            again = bookie_id in self._told
-            self._told += (bookie_id,)
+            again = bookie_id in self._logged_failures
+            self._logged_failures += (bookie_id,)
             log.log(
                 logging.DEBUG if again else logging.WARNING,
                 "ledger %d: bookie %s failed: %s",
-                self._ledger_id,
+                self.ledger_id,
                 bookie_id,
                 error,
             )
         self._failed[bookie_id] = error
         self._ensembles.failed(bookie_id)
-        if not self.mending and self._reaction() is not Reaction.NOTHING:
-            self._mending = self._runtime.spawn(
-                self._mend(), name=f"ensemble of ledger {self._ledger_id}", on_death=self._died
+        if not self.changing and self._reaction() is not Reaction.NOTHING:
+            self._change = self._runtime.spawn(
+                self._change_ensemble(), name=f"ensemble of ledger {self.ledger_id}", on_death=self._died
             )
 
     def _died(self, error: BaseException) -> None:
-        log.error("ledger %d: mending its ensemble failed", self._ledger_id, exc_info=error)
+        log.error("ledger %d: changing its ensemble failed", self.ledger_id, exc_info=error)
         self._broken(error)
-
-    @property
-    def confirmed(self) -> int:
-        """The highest id that is on its ack quorum."""
-        return self._confirmed
 
     def busy(self) -> bool:
         """Whether something is pending, or nothing is acknowledged until an ensemble is stored."""
-        return self._error is None and (self._pending() or self._acks.frozen)
+        return self.error is None and (self.source.has_pending or self.acks.frozen)
+
+    def rest(self) -> None:
+        self.acks.rest()
+        self.source.on_rest()
 
     def stalled(self, seconds: float) -> None:
         """Nothing was confirmed for so long although something is pending: fail after `add_quorum_timeout_s`."""
-        if self._error is None and seconds > self._settings.add_quorum_timeout_s:
+        if self.error is None and seconds > self._settings.add_quorum_timeout_s:
             failed = "; ".join(f"{bookie_id}: {error.message}" for bookie_id, error in sorted(self._failed.items()))
             self.failed(
                 QuorumTimeoutError(
                     f"nothing was acknowledged for {self._settings.add_quorum_timeout_s:g} s"
                     + (f" (failed: {failed})" if failed else ""),
-                    ledger_id=self._ledger_id,
-                    entry_id=self._confirmed + 1,
+                    ledger_id=self.ledger_id,
+                    entry_id=self.confirmed + 1,
                 )
             )
 
-    # --- mending the ensemble ---------------------------------------------------------------------------------------
+    # --- changing the ensemble ---------------------------------------------------------------------------------------
 
     def _positions(self) -> list[int]:
         return [i for i, bookie_id in enumerate(self.ensemble) if bookie_id in self._failed]
 
     @property
     def _endangered(self) -> bool:
-        metadata = self._metadata
+        metadata = self.metadata
         return endangered(self._positions(), metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
     def _reaction(self) -> Reaction:
@@ -269,29 +263,25 @@ class Replicator(abc.ABC):
         ]
 
     @property
-    def _may_change(self) -> bool:
-        return not self._settings.disable_ensemble_change
-
-    @property
-    def mending(self) -> bool:
+    def changing(self) -> bool:
         """Whether a change of the ensemble is under way."""
         # Asked of the task: a task that is cancelled before its first step never gets to a `finally` of its own.
-        return self._mending is not None and not self._mending.done()
+        return self._change is not None and not self._change.done()
 
-    async def _mend(self) -> None:
+    async def _change_ensemble(self) -> None:
         """Replace the bookies that failed; while there are no others, send to them again whenever they are back."""
         try:
-            while self._failed and self._error is None and not self._idle():
+            while self._failed and self.error is None and not self.source.idle:
                 reaction = self._reaction()
                 if reaction is Reaction.NOTHING:
                     return
-                if reaction is Reaction.CHANGE and await self._change():
+                if reaction is Reaction.CHANGE and await self._replace_failed():
                     continue
-                if self._error is not None:
+                if self.error is not None:
                     return
                 await asyncio.sleep(self._next_pause() * (1 + self._runtime.rng.random()) / 2)
                 # Not before the pause: of several bookies that refuse, one is always the first to say so.
-                if self._give_up() or self._error is not None:
+                if self._give_up() or self.error is not None:
                     return
                 self._send_again()
         except BookKeeperError as e:
@@ -300,9 +290,9 @@ class Replicator(abc.ABC):
     def _next_pause(self) -> float:
         """Longer and longer while nothing is confirmed: bookies that can be reached may go on refusing."""
         pause, confirmed = self._pause
-        if confirmed != self._confirmed:
+        if confirmed != self.confirmed:
             pause = self._settings.mend_pause_min_s
-        self._pause = (min(pause * 2, self._settings.mend_pause_max_s), self._confirmed)
+        self._pause = (min(pause * 2, self._settings.mend_pause_max_s), self.confirmed)
         return pause
 
     def _give_up(self) -> bool:
@@ -310,37 +300,40 @@ class Replicator(abc.ABC):
         now = self._runtime.clock.monotonic()
         if not self._endangered:
             return False
-        if self._hopeless_since is None or self._hopeless_since[1] != self._confirmed:
-            self._hopeless_since = (now, self._confirmed)
+        if self._hopeless_since is None or self._hopeless_since[1] != self.confirmed:
+            self._hopeless_since = (now, self.confirmed)
         if now - self._hopeless_since[0] < self._settings.no_bookies_timeout_s or not self._may_change:
             return False
         bookie_id, error = next(reversed(self._failed.items()))
         self.failed(
             BookieUnavailableError(
-                f"fewer than {self._metadata.ack_quorum} bookies can acknowledge, and no others can take the place of "
+                f"fewer than {self.metadata.ack_quorum} bookies can acknowledge, and no others can take the place of "
                 f"those that failed; the last of them: {error.message}",
-                ledger_id=self._ledger_id,
-                entry_id=self._confirmed + 1,
+                ledger_id=self.ledger_id,
+                entry_id=self.confirmed + 1,
                 bookie=bookie_id,
                 outcome_unknown=True,
             )
         )
         return True
 
-    async def _change(self) -> bool:
+    async def _replace_failed(self) -> bool:
         """Put others in the place of the failed bookies; whether any was replaced."""
         ensemble = await self._ensembles.replace(self.ensemble, self._positions())
-        if ensemble is None or self._error is not None:
+        if ensemble is None or self.error is not None:
             return False
         self._count_change()
-        self._acks.freeze()
-        self._flights.watch(self)
+        self.acks.freeze()
+        self._dispatcher.watch(self)
         changed = False
         try:
             while ensemble is not None:
                 before = self.ensemble
                 replaced = [old for old, new in zip(before, ensemble, strict=True) if old != new]
-                if not await self._store(ensemble, replaced) or self._error is not None:
+                stored = await self._store.store(self, ensemble, replaced)
+                if stored is not None:
+                    self.metadata = stored
+                if stored is None or self.error is not None:
                     break
                 changed = True
                 self._adopt(before)
@@ -359,7 +352,7 @@ class Replicator(abc.ABC):
     def _broken(self, error: BaseException) -> None:
         """End with this error; whatever is pending has an unknown outcome."""
         if not isinstance(error, BookKeeperError):
-            error = BookKeeperError(f"mending the ensemble failed: {error!r}", ledger_id=self._ledger_id)
+            error = BookKeeperError(f"changing the ensemble failed: {error!r}", ledger_id=self.ledger_id)
         error.outcome_unknown = True
         self.failed(error)
 
@@ -374,82 +367,86 @@ class Replicator(abc.ABC):
             raise BookieUnavailableError(
                 f"bookies keep failing: {settings.ensemble_changes_max} changes of the ensemble within "
                 f"{settings.ensemble_changes_window_s:g} s",
-                ledger_id=self._ledger_id,
+                ledger_id=self.ledger_id,
                 outcome_unknown=True,
             )
         self._changes.append(now)
 
     def _thaw(self) -> None:
-        if self._error is not None:
+        if self.error is not None:
             return
-        confirmed = self._acks.thaw()
-        if confirmed > self._confirmed:
-            self._confirm(confirmed)
-        self._resume()
+        confirmed = self.acks.thaw()
+        count, self.confirmed = confirmed - self.confirmed, confirmed
+        if count > 0:
+            self.source.on_confirmed(confirmed, count)
+            if self._reassigned:
+                self._forget_reassigned()
+        if self.source.has_unsent:
+            self._dispatcher.schedule(self)
 
     def _adopt(self, before: Sequence[str]) -> None:
         """The metadata name other bookies now: count on those alone, and send them what they have to have."""
         ensemble = self.ensemble
-        self._told = ()
+        self._logged_failures = ()
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
-        self._route()
-        quorum = self._metadata.write_quorum
+        self._open_queues()
+        quorum = self.metadata.write_quorum
         missing: dict[str, list[Batch]] = {}
         undone = []
-        for batch in self._acks.above():
+        for batch in self.acks.above():
             old = members_of(batch.first_id, before, quorum)
             new = members_of(batch.first_id, ensemble, quorum)
             if set(old) == set(new):
                 continue  # its own bookies are the same: it goes on as it was
-            reopened = self._reopen(batch, old)
-            reopened.members = frozenset(new)
-            if reopened.complete:
+            reassigned = self._reassign(batch, old)
+            reassigned.members = frozenset(new)
+            if reassigned.complete:
                 batch.done = True
             elif batch.done:
                 undone.append(batch)
             for bookie_id in new:
-                if bookie_id not in old and bookie_id not in reopened.accepted:
+                if bookie_id not in old and bookie_id not in reassigned.accepted:
                     missing.setdefault(bookie_id, []).append(batch)
-        self._acks.reopen(undone)
+        self.acks.reopen(undone)
         if self._shortfall is not None:
-            self._shortfall.moved(self._metadata)
+            self._shortfall.moved(self.metadata)
         for bookie_id, batches in missing.items():
-            self._flights.resend(self, bookie_id, batches, self._flags)
-        log.info("ledger %d: entries from %d on go to %s", self._ledger_id, self._confirmed + 1, ", ".join(ensemble))
+            self._dispatcher.resend(self, bookie_id, batches, self._flags)
+        log.info("ledger %d: entries from %d on go to %s", self.ledger_id, self.confirmed + 1, ", ".join(ensemble))
 
-    def _reopen(self, batch: Batch, members: Sequence[str]) -> Reopened:
-        reopened = self._reopened.get(batch)
-        if reopened is None:
+    def _reassign(self, batch: Batch, members: Sequence[str]) -> Reopened:
+        reassigned = self._reassigned.get(batch)
+        if reassigned is None:
             accepted = batch.sent.release(batch)
-            reopened = self._reopened[batch] = Reopened(batch, members, accepted, self._metadata.ack_quorum)
-            self._reopened_to = max(self._reopened_to, batch.last_id)
-        return reopened
+            reassigned = self._reassigned[batch] = Reopened(batch, members, accepted, self.metadata.ack_quorum)
+            self._reassigned_to = max(self._reassigned_to, batch.last_id)
+        return reassigned
 
     def _send_again(self) -> None:
         """Send what is pending to those of the failed bookies that can be reached again."""
         self._limit()  # they may have come back with other ones
-        for route in self._routes:
-            route.limit()
+        for queue in self.queues:
+            queue.limit()
         for bookie_id in [b for b in self._failed if self._pool.peer(b).up]:
             del self._failed[bookie_id]
             batches = []
-            for batch in self._acks.above():
-                members = members_of(batch.first_id, self.ensemble, self._metadata.write_quorum)
-                if bookie_id in members and bookie_id not in self._reopen(batch, members).accepted:
+            for batch in self.acks.above():
+                members = members_of(batch.first_id, self.ensemble, self.metadata.write_quorum)
+                if bookie_id in members and bookie_id not in self._reassign(batch, members).accepted:
                     batches.append(batch)
             if self._shortfall is not None:
-                self._shortfall.sent_again(bookie_id, batches, self._confirmed)
-            self._flights.resend(self, bookie_id, batches, self._flags)
+                self._shortfall.sent_again(bookie_id, batches, self.confirmed)
+            self._dispatcher.resend(self, bookie_id, batches, self._flags)
 
-    def _forget_reopened(self, confirmed: int) -> None:
+    def _forget_reassigned(self) -> None:
         """Drop them once all are confirmed; to be called where there are some."""
-        if confirmed >= self._reopened_to:
-            self._reopened.clear()
+        if self.confirmed >= self._reassigned_to:
+            self._reassigned.clear()
 
-    async def _mended(self) -> None:
+    async def settled(self) -> None:
         """Return when no change of the ensemble is under way."""
-        while self.mending:
-            assert self._mending is not None
-            if not self._acks.frozen:
-                self._mending.cancel()
-            await asyncio.wait([self._mending])
+        while self.changing:
+            assert self._change is not None
+            if not self.acks.frozen:
+                self._change.cancel()
+            await asyncio.wait([self._change])

@@ -1,58 +1,73 @@
-"""The writer of one ledger: its metadata, its syncs and its end, around the appends of `appends.py`.
+"""The writer of one ledger, as users have it: appends and the window that they wait for, syncs, and its end.
 
-Invariants: the ledger is closed at last add confirmed, never beyond; the first entry of a new ensemble is stored before
-anything is acknowledged on it; a writer never closes a ledger that somebody is recovering.
+What was given room in the window is added to `PendingAppends`, whose replication brings it to the bookies.
+
+Invariants: at most `write_window_bytes` and `write_window_entries` are unacknowledged (one append that is larger than
+the window goes alone, and so does the next in order of ids chosen by callers); once failed, everything that waits and
+everything that follows fails; the ledger is closed at last add confirmed, never beyond.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, assert_never
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
-from bkpy.client.close import Closed, close_ledger
 from bkpy.client.lifetime import OfThisProcess, warn_unclosed
-from bkpy.client.write.appends import Appends
+from bkpy.client.write.deferred_sync import DeferredSync
+from bkpy.client.write.fragments import StoredFragments
+from bkpy.client.write.out_of_order import OutOfOrder
+from bkpy.client.write.pending import PendingAppends
 from bkpy.client.write.replication import log
 from bkpy.errors import (
     BookieUnavailableError,
     BookKeeperError,
     ClientClosedError,
     ConfigError,
+    DuplicateEntryError,
+    FrameTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
-    MetadataConflictError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
     QuorumTimeoutError,
+    WouldBlock,
 )
-from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
-from bkpy.protocol import messages as m
-from bkpy.protocol.closing import Closer
-from bkpy.protocol.ensemble_change import Conflict, on_conflict
-from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.acks import AT_REST
+from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.records import RecordCodec
 
 
-class LedgerWriter(Appends, OfThisProcess):
+class LedgerWriter(OfThisProcess):
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
     __slots__ = (
+        "__weakref__",
         "_abandoned",
-        "_catalog",
+        "_admitted",
         "_closing",
-        "_end_in_doubt",
-        "_epochs",
-        "_forced_length",
+        "_deferred_sync",
+        "_fragments",
+        "_ledger_id",
         "_on_closed",
-        "_publisher",
-        "_version",
+        "_out_of_order",
+        "_pending",
+        "_pool",
+        "_replication",
+        "_shut",
+        "_slow_path",
+        "_waiters",
+        "_window_bytes",
+        "_window_bytes_max",
+        "_window_entries",
+        "_window_entries_max",
     )
 
     def __init__(
@@ -60,21 +75,72 @@ class LedgerWriter(Appends, OfThisProcess):
         metadata: LedgerMetadata,
         version: int,
         *,
+        codec: RecordCodec,
         catalog: LedgerCatalog,
         publisher: Publisher,
+        parts: ReplicationParts,
         on_closed: Callable[[LedgerWriter], None],
-        **parts: Any,
     ) -> None:
-        super().__init__(metadata, **parts)
-        self._version = version
-        self._catalog = catalog
-        self._publisher = publisher
+        self._ledger_id = metadata.ledger_id
+        self._fragments = StoredFragments(catalog, version, parts.settings)
+        self._pending = PendingAppends(
+            metadata,
+            codec=codec,
+            store=self._fragments,
+            publisher=publisher,
+            parts=parts,
+            on_room=self._release,
+            on_failed=self._fail_waiting,
+        )
+        self._replication = self._pending.replication
+        self._deferred_sync = DeferredSync(self._pending, parts) if metadata.deferred_sync else None
+        self._out_of_order = OutOfOrder() if metadata.caller_ids else None
+        self._pool = parts.pool
         self._on_closed = on_closed
+        self._window_bytes_max = parts.settings.write_window_bytes
+        self._window_entries_max = parts.settings.write_window_entries
+        self._window_bytes = 0
+        self._window_entries = 0
+        self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = AT_REST
+        self._admitted = 0  # appends that were given room and have not gone on yet
+        self._slow_path = metadata.caller_ids  # whether appends must not go the short way
+        self._shut = False  # no more appends: `close` was called
         self._abandoned = False
-        self._forced_length = 0  # up to `_lac`, where syncs are deferred
-        self._epochs = self._connections() if self._deferred else {}
         self._closing: asyncio.Future[None] | None = None
-        self._end_in_doubt = False  # whether an earlier `close` may have closed the ledger
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        return self._ledger_id
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest id such that it and all below are durable on their ack quorums; -1 for none yet.
+
+        In a ledger with deferred sync it moves by `force` alone.
+        """
+        return self._pending.lac
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of the entries that were acknowledged."""
+        return self._pending.length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """What the metadata store keeps about the ledger, as this writer last stored or found it."""
+        return self._replication.metadata
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies that entries go to now."""
+        return self._replication.ensemble
+
+    @property
+    def usable(self) -> bool:
+        """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
+        return self._replication.error is None and not self._shut
 
     @property
     def under_replicated(self) -> Mapping[str, int]:
@@ -86,9 +152,231 @@ class LedgerWriter(Appends, OfThisProcess):
         knows: a bookie that has not answered yet counts as one that will. Nothing is lost with it while the others
         are there; the property keeps its value after `close`, which logs a warning that says the same.
         """
-        return {} if self._shortfall is None else self._shortfall.up_to(self._confirmed)
+        return self._replication.lacking
 
-    # --- syncing and publishing -------------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        return f"<LedgerWriter ledger={self._ledger_id} last_add_confirmed={self._pending.lac}>"
+
+    # --- appending --------------------------------------------------------------------------------------------------
+
+    async def append(self, data: bytes, *, entry_id: int | None = None) -> int:
+        """Append one entry; returns its id when it and all before it are durable on the ack quorum.
+
+        Waits for room in the window first. `entry_id` is given in ledgers created with `caller_ids=True`, and only
+        there: ids may come in any order, each once, and an entry is acknowledged when all below it are. Cancelling the
+        call doesn't withdraw an entry that has been assigned its id.
+
+        Raises `FrameTooLargeError`, `LedgerClosedError` or `DuplicateEntryError` with nothing written, and
+        `LedgerFencedError`, `BookieUnavailableError`, `QuorumTimeoutError` or `UnauthorizedError`, whose outcome is
+        unknown once the entry was sent to any bookie, as `outcome_unknown` says.
+        """
+        if type(data) is not bytes:
+            data = _as_bytes(data)
+        size = len(data)
+        if (
+            self._slow_path
+            or size > self._replication.entry_bytes_max
+            or self._window_bytes + size > self._window_bytes_max
+            or self._window_entries >= self._window_entries_max
+            or entry_id is not None
+        ):
+            if self._out_of_order is not None or entry_id is not None:
+                return await self._append_at(entry_id, data, size)
+            await self._admit(size, size, 1)
+        self._window_bytes += size
+        self._window_entries += 1
+        return await self._pending.add(data, size)
+
+    def append_nowait(self, data: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
+        """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
+        if type(data) is not bytes:
+            data = _as_bytes(data)
+        size = len(data)
+        if self._out_of_order is not None or entry_id is not None:
+            placed = self._place(entry_id, data, size)
+            if placed is not None:
+                return placed
+            raise self._would_block()
+        if self._slow_path or size > self._replication.entry_bytes_max or not self._fits(size, 1):
+            self._check(size)
+            raise self._would_block()
+        self._window_bytes += size
+        self._window_entries += 1
+        return self._pending.add(data, size)
+
+    async def append_batch(self, entries: Sequence[bytes]) -> range:
+        """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.
+
+        An empty sequence is an empty range. The batch is admitted to the window as a whole.
+        """
+        if self._out_of_order is not None:
+            raise ConfigError(
+                "a ledger created with caller_ids=True takes entries one by one", ledger_id=self._ledger_id
+            )
+        payloads = [data if type(data) is bytes else _as_bytes(data) for data in entries]
+        size, count = sum(map(len, payloads)), len(payloads)
+        largest = max(map(len, payloads), default=0)
+        if self._slow_path or largest > self._replication.entry_bytes_max or not self._fits(size, count):
+            await self._admit(largest, size, count)
+        if not payloads:
+            return range(self._pending.next_id, self._pending.next_id)
+        self._window_bytes += size
+        self._window_entries += count
+        return await self._pending.add_batch(payloads, size)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
+        if self._replication.error is not None:
+            raise self._replication.failure()
+        await self._pending.flush()
+
+    def _would_block(self) -> WouldBlock:
+        return WouldBlock(
+            f"the writer's window is full ({self._window_entries} entries, {self._window_bytes} bytes pending)",
+            ledger_id=self._ledger_id,
+        )
+
+    # --- the window -------------------------------------------------------------------------------------------------
+
+    def _check(self, size: int) -> None:
+        """Raise whatever an append of `size` bytes could never get past."""
+        if self._shut:
+            raise LedgerClosedError("the writer is closed", ledger_id=self._ledger_id)
+        if self._replication.error is not None:
+            raise self._replication.failure()
+        if size > self._replication.entry_bytes_max:
+            raise FrameTooLargeError(
+                f"an entry of {size} bytes is over the limit of {self._replication.entry_bytes_max} bytes",
+                ledger_id=self._ledger_id,
+                entry_id=self._pending.next_id,
+            )
+
+    def _fits(self, size: int, count: int) -> bool:
+        return (
+            self._window_bytes + size <= self._window_bytes_max
+            and self._window_entries + count <= self._window_entries_max
+        ) or self._window_entries == 0
+
+    def _set_slow_path(self) -> None:
+        self._slow_path = not self.usable or bool(self._waiters) or self._out_of_order is not None
+
+    async def _admit(self, largest: int, size: int, count: int) -> None:
+        """Wait, in order of arrival, until the window has room."""
+        self._check(largest)
+        if not self._waiters and self._fits(size, count):
+            return
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._waiters:
+            self._waiters = deque()
+        self._waiters.append((size, count, admitted))
+        self._slow_path = True
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if admitted.cancelled():
+                self._release(0, 0)  # leave the queue: those behind it may be smaller
+            elif admitted.exception() is None:
+                # Admitted and cancelled at once: pass the room on.
+                self._admitted -= 1
+                self._release(size, count)
+            raise
+        self._admitted -= 1
+        # The room was taken for this append by whoever woke it up; from here on it is counted like any other.
+        self._window_bytes -= size
+        self._window_entries -= count
+        if self._replication.error is not None:
+            raise self._replication.failure()
+
+    def _release(self, size: int, count: int) -> None:
+        self._window_bytes -= size
+        self._window_entries -= count
+        if not self._slow_path:  # then nobody waits
+            return
+        waiters = self._waiters
+        if self._out_of_order is not None:
+            self._wake_room_waiters(self._out_of_order)
+        if not waiters:
+            return
+        while waiters and (waiters[0][2].done() or self._fits(waiters[0][0], waiters[0][1])):
+            wanted, many, admitted = waiters.popleft()
+            if not admitted.done():
+                self._window_bytes += wanted
+                self._window_entries += many
+                self._admitted += 1
+                admitted.set_result(None)
+        self._set_slow_path()
+
+    def _fail_waiting(self, error: BookKeeperError) -> None:
+        """Nothing can be added any more: fail what waits for room, or for entries below it."""
+        waiters, self._waiters = self._waiters, AT_REST
+        for _, _, admitted in waiters:
+            if not admitted.done():
+                admitted.set_exception(self._replication.failure(outcome_unknown=False))
+        self._fail_early(error)
+        self._window_bytes = self._window_entries = 0
+        self._slow_path = True
+        if self._out_of_order is not None:
+            self._wake_room_waiters(self._out_of_order)
+
+    # --- ids that callers choose ------------------------------------------------------------------------------------
+
+    async def _append_at(self, entry_id: int | None, data: bytes, size: int) -> int:
+        while (placed := self._place(entry_id, data, size)) is None:
+            assert entry_id is not None
+            assert self._out_of_order is not None
+            room = self._out_of_order.wait_for_room(entry_id)
+            try:
+                await room
+            finally:
+                if self._out_of_order.leave(entry_id, room):
+                    self._wake_room_waiters(self._out_of_order)
+        return await placed
+
+    def _place(self, entry_id: int | None, data: bytes, size: int) -> asyncio.Future[int] | None:
+        """Take an entry whose caller chose its id; None if there is no room for it now.
+
+        Entries are sent in id order, so that a ledger has no gaps whoever recovers it. The next one in order has room
+        as soon as nothing is on its way: those that wait for it may be what fills the window.
+        """
+        ids, pending = self._out_of_order, self._pending
+        if ids is None:
+            raise ConfigError("entry_id is for ledgers created with caller_ids=True", ledger_id=self._ledger_id)
+        if type(entry_id) is not int or not 0 <= entry_id <= ENTRY_ID_MAX:
+            raise ConfigError(
+                f"a ledger created with caller_ids=True needs an entry_id from 0 on, not {entry_id!r}",
+                ledger_id=self._ledger_id,
+            )
+        self._check(size)
+        if entry_id < pending.next_id or entry_id in ids:
+            raise DuplicateEntryError(
+                "an entry with that id was appended", ledger_id=self._ledger_id, entry_id=entry_id
+            )
+        if not self._fits(size, 1) and (pending.has_pending or entry_id > pending.next_id):
+            return None
+        self._window_bytes += size
+        self._window_entries += 1
+        if entry_id > pending.next_id:
+            future = ids.add(entry_id, data)
+        else:
+            future = pending.add(data, size)
+            while (waiting := ids.early.pop(pending.next_id, None)) is not None:
+                pending.add(waiting[0], len(waiting[0]), waiting[1])
+        self._wake_room_waiters(ids)
+        return future
+
+    def _wake_room_waiters(self, ids: OutOfOrder) -> None:
+        """Let one of the entries that found no room try again; after a failure, all of them."""
+        while ids.wake_one(self._pending.next_id) and not self.usable:
+            pass
+
+    def _fail_early(self, error: BookKeeperError) -> None:
+        """Fail the entries that were waiting for others before them: they were never sent."""
+        if self._out_of_order is not None:
+            early = self._out_of_order.fail_early(error, self._ledger_id)
+            self._window_bytes -= sum(map(len, early))
+            self._window_entries -= len(early)
+
+    # --- syncing ----------------------------------------------------------------------------------------------------
 
     async def force(self) -> int:
         """Make durable what was acknowledged so far, on the whole ensemble; returns last add confirmed, which moves.
@@ -98,146 +386,11 @@ class LedgerWriter(Appends, OfThisProcess):
         something was sent since, that may be lost: then the writer has failed, and its ledger ends where the last call
         left it.
         """
-        if not self._deferred:
+        if self._deferred_sync is None:
             raise ConfigError("force is for ledgers created with deferred_sync=True", ledger_id=self._ledger_id)
-        if self._error is not None:
-            raise self._failure()
-        target, length = self._confirmed, self._length
-        await asyncio.gather(*(self._force(bookie_id) for bookie_id in self.ensemble))
-        if self._error is not None:
-            raise self._failure()
-        if self._acks.last_sent == self._lac:
-            self._epochs = self._connections()  # nothing was sent that could have been lost with another one
-        for bookie_id, epoch in self._connections().items():
-            if epoch != self._epochs[bookie_id]:
-                self.failed(
-                    BookieUnavailableError(
-                        f"the connection was lost before everything was synced: entries behind {self._lac} may be lost",
-                        bookie=bookie_id,
-                        retriable=False,
-                        outcome_unknown=True,
-                    )
-                )
-                raise self._failure(self._lac + 1)
-        if target > self._lac:
-            self._lac, self._forced_length = target, length
-            self._flights.watch(self)
-        return self._lac
-
-    async def _force(self, bookie_id: str) -> None:
-        reply = await self._pool.peer(bookie_id).call_as_owner(
-            Op.FORCE, m.pack([self._ledger_id]), ledger_id=self._ledger_id, timeout_s=self._settings.add_timeout_s
-        )
-        status = m.reply_status(reply.head)
-        if status in (Status.FENCED, Status.UNAUTHORIZED):
-            self.failed(m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id))
-        elif status != Status.OK:
-            raise m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id)
-
-    def _connections(self) -> dict[str, int]:
-        """Which connection to each bookie this is: another one means that something may have been lost."""
-        return {bookie_id: self._pool.peer(bookie_id).epoch for bookie_id in self.ensemble}
-
-    def publish_lac(self) -> None:
-        if self._error is None and not self._shut and self._lac > self._lac_sent:
-            self._lac_sent = self._lac
-            self._publisher.publish(self, self.ensemble)
-
-    async def publish_to(self, bookie_id: str) -> None:
-        """Tell one bookie what is confirmed; one that can't be told will hear of it from the next entry."""
-        if self._error is not None or self._shut:
-            return
-        length = self._forced_length if self._deferred else self._length
-        record = self._codec.explicit_lac(self._lac, length)
-        try:
-            reply = await self._pool.peer(bookie_id).call_as_owner(
-                Op.WRITE_LAC,
-                m.pack([self._ledger_id]),
-                (record,),
-                ledger_id=self._ledger_id,
-                timeout_s=self._settings.add_timeout_s,
-                again=False,
-            )
-            status = m.reply_status(reply.head)
-        except BookKeeperError as e:
-            # It is a hint: readers ask several bookies, and the next entry carries it too.
-            log.debug("ledger %d: last add confirmed not published to %s: %s", self._ledger_id, bookie_id, e)
-            return
-        if status in (Status.FENCED, Status.UNAUTHORIZED):
-            self.failed(m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id))
-
-    # --- the ensemble -----------------------------------------------------------------------------------------------
-
-    @property
-    def _may_change(self) -> bool:
-        # What a bookie that has gone had not synced yet can't be sent to its successor: it is not kept here.
-        return super()._may_change and not self._deferred
-
-    async def _store(self, ensemble: Sequence[str], replaced: Collection[str]) -> bool:
-        doubt = False  # whether an attempt may have been stored: then nothing counts until that is known
-        while self._error is None:
-            if not self._catalog.reachable and not doubt:
-                return False  # without the store, the bookies that are left have to do
-            wanted = self._metadata.new_fragment(self._confirmed + 1, tuple(ensemble))
-            outcome = await self._catalog.write(wanted, self._version)
-            match outcome:
-                case Done():
-                    self._metadata, self._version = wanted, outcome.version
-                    return True
-                case Changed() | Overtaken():
-                    return await self._other_fragment(replaced)
-                case Missing():
-                    raise NoSuchLedgerError("the ledger was deleted while it was open", ledger_id=self._ledger_id)
-                case NotDone():
-                    if not doubt:
-                        return False
-                case Unknown():
-                    doubt = True
-                case _:
-                    assert_never(outcome)
-            # Only a write that is refused, or a second one that is not, will tell.
-            await asyncio.sleep(self._settings.metadata_write_pause_s)
-        return False
-
-    async def _other_fragment(self, replaced: Collection[str]) -> bool:
-        """Somebody has changed the metadata: whether their ensemble is the one to go on with."""
-        fresh, version = await self._read_certainly()
-        conflict = on_conflict(fresh, replaced)
-        if conflict is Conflict.FENCED:
-            raise LedgerFencedError("somebody else is recovering the ledger", ledger_id=self._ledger_id)
-        if conflict is Conflict.CLOSED:
-            raise LedgerClosedError(
-                f"somebody else closed the ledger at entry {fresh.last_entry}",
-                ledger_id=self._ledger_id,
-                outcome_unknown=True,
-            )
-        present, found = self._metadata.fragments[-1], fresh.fragment_of(max(self._confirmed, 0))
-        if fresh.fragments[-1].first_entry > self._confirmed + 1 or (
-            # What was acknowledged must be where it was. Nothing was, of a fragment that begins behind it.
-            present.first_entry <= self._confirmed and (found.first_entry, found.bookies) != _place(present)
-        ):
-            raise MetadataConflictError(
-                "somebody else has changed the bookies of entries that this writer has written",
-                ledger_id=self._ledger_id,
-                outcome_unknown=True,
-            )
-        self._metadata, self._version = fresh, version
-        return True
-
-    async def _read_certainly(self) -> tuple[LedgerMetadata, int]:
-        """The metadata, which there must be; waits for a store that is away (`stalled` ends that)."""
-        while True:
-            try:
-                return await self._catalog.read(self._ledger_id, fresh=True)
-            except MetadataUnavailableError:
-                if self._error is not None:
-                    raise
-                await asyncio.sleep(self._settings.metadata_write_pause_s)
-
-    @property
-    def usable(self) -> bool:
-        """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
-        return self._error is None and not self._shut
+        if self._replication.error is not None:
+            raise self._replication.failure()
+        return await self._deferred_sync.force()
 
     # --- closing ----------------------------------------------------------------------------------------------------
 
@@ -253,14 +406,15 @@ class LedgerWriter(Appends, OfThisProcess):
             await asyncio.wait([others])
             if not others.cancelled():  # else whoever closed has gone, and this call takes its place
                 return others.result()
-        if isinstance(self._error, ClientClosedError):
-            raise self._failure()  # it was abandoned, with the ledger left open
-        self._shut = self._gate = True
-        self._closing = closing = self._loop.create_future()
+        if isinstance(self._replication.error, ClientClosedError):
+            raise self._replication.failure()  # it was abandoned, with the ledger left open
+        self._shut = self._slow_path = self._pending.closing = True
+        self._closing = closing = asyncio.get_running_loop().create_future()
         try:
             await self._drain()
-            await self._mended()
-            await self._close_at(*await self._end())
+            await self._replication.settled()
+            last_entry, length = await self._end()
+            self._replication.metadata = await self._fragments.close(self.metadata, last_entry, length)
         except BaseException as e:
             if isinstance(e, Exception):
                 closing.set_exception(e)
@@ -277,65 +431,41 @@ class LedgerWriter(Appends, OfThisProcess):
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""
-        self._drop_early(LedgerClosedError("the writer was closed before the entries below this one were appended"))
-        self._wake_crowd()
+        self._fail_early(LedgerClosedError("the writer was closed before the entries below this one were appended"))
+        if self._out_of_order is not None:
+            self._wake_room_waiters(self._out_of_order)
         while self._waiters or self._admitted:  # the latter are assigned their ids in this loop's next turn
             if self._waiters:
                 await asyncio.wait([admitted for _, _, admitted in self._waiters])
             await asyncio.sleep(0)
-        target = self._next_id - 1
-        if self._error is None and target > self._confirmed:
-            flushed: asyncio.Future[None] = self._loop.create_future()
-            self._flushing.append((target, flushed))
+        self._pending.complete = True
+        if self._replication.error is None:
             try:
-                await flushed
+                await self._pending.flush()
             except (BookieUnavailableError, QuorumTimeoutError):
                 return  # those appends have failed; the ledger ends before them
-        if isinstance(self._error, LedgerFencedError):
-            raise self._failure()
+        if isinstance(self._replication.error, LedgerFencedError):
+            raise self._replication.failure()
 
     async def _end(self) -> tuple[int, int]:
         """The last entry and the length to close the ledger with."""
-        if self._deferred and self._error is None and self._lac < self._confirmed:
-            await self.force()
+        pending, replication = self._pending, self._replication
+        if self._deferred_sync is not None and replication.error is None and pending.lac < replication.confirmed:
+            await self._deferred_sync.force()
         if lacking := self.under_replicated:
             log.warning(
                 "ledger %d: closed with acknowledged entries on fewer bookies than its write quorum: %s",
                 self._ledger_id,
                 ", ".join(f"bookie {bookie_id} may lack those from {first} on" for bookie_id, first in lacking.items()),
             )
-        return self._lac, self._forced_length if self._deferred else self._length
-
-    async def _close_at(self, last_entry: int, length: int) -> None:
-        closed = await close_ledger(
-            self._catalog,
-            self._metadata,
-            self._version,
-            last_entry,
-            length,
-            Closer.WRITER,
-            conflicts_max=self._settings.metadata_conflicts_max,
-        )
-        match closed:
-            case Closed():
-                self._metadata, self._version = closed.metadata, closed.version
-            case NotDone() | Unknown():
-                # A later call that can't write anything does not make certain what an earlier one has written.
-                closed = doubted(closed, self._end_in_doubt)
-                self._end_in_doubt = isinstance(closed, Unknown)
-                raise told(closed, ledger_id=self._ledger_id)
-            case _:
-                assert_never(closed)
+        return pending.lac, pending.lac_length
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for somebody else to recover."""
         if self._abandoned:
             return
         self._abandoned = True
-        self.failed(ClientClosedError("the writer is closed", outcome_unknown=True))
-        if self._mending is not None:
-            self._mending.cancel()
-        self._flights.forget(self)
+        self._replication.abandon(ClientClosedError("the writer is closed", outcome_unknown=True))
         self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
 
@@ -355,5 +485,8 @@ class LedgerWriter(Appends, OfThisProcess):
             self.abandon()
 
 
-def _place(fragment: Fragment) -> tuple[int, tuple[str, ...]]:
-    return fragment.first_entry, fragment.bookies
+def _as_bytes(data: Any) -> bytes:
+    """A copy, so that a buffer that changes later doesn't change the entry."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise ConfigError(f"an entry is bytes, not {type(data).__name__}")

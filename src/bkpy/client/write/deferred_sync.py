@@ -1,0 +1,71 @@
+"""`force`: makes durable what a ledger with deferred sync has acknowledged before it was on disk.
+
+Invariant: last add confirmed moves only after every bookie of the ensemble has synced what it was sent, over the same
+connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookieUnavailableError
+from bkpy.protocol import messages as m
+from bkpy.protocol.messages import Op, Status
+
+if TYPE_CHECKING:
+    from bkpy.client.write.interfaces import ReplicationParts
+    from bkpy.client.write.pending import PendingAppends
+
+
+class DeferredSync:
+    """Of one ledger; knows over which connections it was written since it was last forced."""
+
+    __slots__ = ("_epochs", "_pending", "_pool", "_timeout_s")
+
+    def __init__(self, pending: PendingAppends, parts: ReplicationParts) -> None:
+        self._pending = pending
+        self._pool = parts.pool
+        self._timeout_s = parts.settings.add_timeout_s
+        self._epochs = self._connections()
+
+    async def force(self) -> int:
+        """As `LedgerWriter.force`, for a writer that has not failed."""
+        pending = self._pending
+        replication = pending.replication
+        target, length = replication.confirmed, pending.length
+        await asyncio.gather(*(self._force(bookie_id) for bookie_id in replication.ensemble))
+        if replication.error is not None:
+            raise replication.failure()
+        if replication.acks.last_sent == pending.lac:
+            self._epochs = self._connections()  # nothing was sent that could have been lost with another one
+        for bookie_id, epoch in self._connections().items():
+            if epoch != self._epochs[bookie_id]:
+                replication.failed(
+                    BookieUnavailableError(
+                        "the connection was lost before everything was synced: "
+                        f"entries behind {pending.lac} may be lost",
+                        bookie=bookie_id,
+                        retriable=False,
+                        outcome_unknown=True,
+                    )
+                )
+                raise replication.failure(pending.lac + 1)
+        pending.forced(target, length)
+        return pending.lac
+
+    async def _force(self, bookie_id: str) -> None:
+        replication = self._pending.replication
+        ledger_id = replication.ledger_id
+        reply = await self._pool.peer(bookie_id).call_as_owner(
+            Op.FORCE, m.pack([ledger_id]), ledger_id=ledger_id, timeout_s=self._timeout_s
+        )
+        status = m.reply_status(reply.head)
+        if status in (Status.FENCED, Status.UNAUTHORIZED):
+            replication.failed(m.error_of(status, ledger_id=ledger_id, bookie=bookie_id))
+        elif status != Status.OK:
+            raise m.error_of(status, ledger_id=ledger_id, bookie=bookie_id)
+
+    def _connections(self) -> dict[str, int]:
+        """Which connection to each bookie this is: another one means that something may have been lost."""
+        return {bookie_id: self._pool.peer(bookie_id).epoch for bookie_id in self._pending.replication.ensemble}

@@ -1,0 +1,85 @@
+"""What a replication is given: the parts that all of one client share, and what it needs of its owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.client.bookies.ensembles import Ensembles
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.client.write.dispatcher import AddDispatcher
+    from bkpy.config.client import ClientSettings
+    from bkpy.errors import BookKeeperError
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import Runtime
+
+
+class ReplicationParts(NamedTuple):
+    """What all replications of one client share."""
+
+    ensembles: Ensembles
+    pool: BookiePool
+    dispatcher: AddDispatcher
+    settings: ClientSettings
+    runtime: Runtime
+
+
+class Source(Protocol):
+    """Whoever has entries to replicate."""
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is something to drain."""
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether something that it has is not confirmed, sent or not."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending and nothing will come: then failures are nobody's concern."""
+
+    def drain(self) -> None:
+        """Put all that is unsent into the queues of its write sets, unless the acknowledgements are frozen."""
+
+    def on_confirmed(self, confirmed: int, count: int) -> None:
+        """Everything up to `confirmed` is on its ack quorum, `count` entries more than before."""
+
+    def on_failed(self, error: BookKeeperError) -> None:
+        """Nothing more can be confirmed. Called once."""
+
+    def on_rest(self) -> None:
+        """Nothing was sent for a while, and nothing is pending."""
+
+
+class OpenFragment(Protocol):
+    """What the store of its fragments is to know of a replication."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def metadata(self) -> LedgerMetadata: ...
+
+    @property
+    def confirmed(self) -> int:
+        """The highest id that is on its ack quorum."""
+
+    @property
+    def error(self) -> BookKeeperError | None:
+        """What has ended it."""
+
+
+class FragmentStore(Protocol):
+    """Where a change of the ensemble is stored."""
+
+    async def store(
+        self, fragment: OpenFragment, ensemble: Sequence[str], replaced: Collection[str]
+    ) -> LedgerMetadata | None:
+        """Make `ensemble` that of the entries above last add confirmed; returns the metadata to go on with.
+
+        These may name another ensemble, which somebody else has stored. None if nothing was changed and nothing will
+        be. Called while the acknowledgements are frozen. Raises what ends the replication.
+        """

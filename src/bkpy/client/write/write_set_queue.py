@@ -1,0 +1,125 @@
+"""Collects what one turn of the event loop sends to one write set, of any number of ledgers, for one ADD frame.
+
+Invariant: a frame holds no more than every bookie of the write set takes, unless a single batch is larger.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from bkpy.client.write.add_request import AddRequest
+from bkpy.protocol import frame as wire
+from bkpy.protocol import messages as m
+from bkpy.protocol.acks import Batch, Flight
+from bkpy.protocol.messages import Op
+
+if TYPE_CHECKING:
+    from bkpy.buffers import Bytes
+    from bkpy.client.bookies.channel import Peer
+    from bkpy.config.client import ClientSettings
+
+
+class QueueOwner(Protocol):
+    """What a queue needs of the dispatcher that sends it."""
+
+    def loaded(self, queue: WriteSetQueue) -> None:
+        """The queue has batches to send at the end of the turn."""
+
+    def next_id(self) -> int:
+        """A correlation id that no other request of the client has."""
+
+    def resume_held(self) -> None:
+        """A bookie has answered: writers that waited for it may go on."""
+
+
+class WriteSetQueue:
+    """One write set with one ack quorum: collects the batches of a turn, of any number of ledgers, in columns."""
+
+    __slots__ = (
+        "__weakref__",
+        "_bytes_max",
+        "_counts",
+        "_flags",
+        "_owner",
+        "_part_bytes_min",
+        "_parts",
+        "_resume_held",
+        "_settings",
+        "_size",
+        "_sizes",
+        "_strides",
+        "ack_quorum",
+        "batches",
+        "peers",
+    )
+
+    def __init__(
+        self, owner: QueueOwner, peers: list[Peer], ack_quorum: int, flags: int, settings: ClientSettings
+    ) -> None:
+        self.peers = peers
+        self.ack_quorum = ack_quorum
+        self._flags = flags
+        self._owner = owner
+        self._resume_held = owner.resume_held
+        self._settings = settings
+        self._part_bytes_min = settings.part_bytes_min
+        self.limit()
+        self._clear()
+
+    def limit(self) -> None:
+        """Look again at what its bookies take: any of them may have come back with another limit."""
+        self._bytes_max = min(
+            [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in self.peers)]
+        )
+
+    def _clear(self) -> None:
+        self.batches: list[Batch] = []
+        self._counts: list[int] = []
+        self._strides: list[int] = []
+        self._sizes: list[int] = []
+        self._parts: list[Bytes] = []
+        self._size = 0
+
+    def blocked(self) -> bool:
+        return any(peer.congested for peer in self.peers)
+
+    def add(self, batch: Batch, count: int, stride: int, size: int) -> list[Bytes]:
+        """Take one batch of `size` bytes; the caller appends its parts to the result, now."""
+        if not self.batches:
+            self._owner.loaded(self)
+        elif self._size + size > self._bytes_max:
+            self.send()
+            self._owner.loaded(self)
+        self.batches.append(batch)
+        self._counts.append(count)
+        self._strides.append(stride)
+        self._sizes.append(size)
+        self._size += size
+        return self._parts
+
+    def send(self) -> None:
+        """Send what was collected as one frame."""
+        batches, size, strides = self.batches, self._size, self._strides
+        if not batches:
+            return
+        ledger_ids = [batch.ledger_id for batch in batches]
+        first_ids = [batch.first_id for batch in batches]
+        stride = strides[0] if strides.count(strides[0]) == len(strides) else strides
+        head = m.pack([self._flags, ledger_ids, first_ids, self._counts, stride, self._sizes])
+        parts = self._parts
+        body: list[Bytes] = parts if size >= self._part_bytes_min * len(parts) else [b"".join(parts)]
+        self._clear()
+        correlation_id = self._owner.next_id()
+        request = AddRequest(
+            Flight(batches, len(self.peers), self.ack_quorum),
+            self.peers,
+            correlation_id,
+            wire.encode(Op.ADD, correlation_id, head, body),
+            size,
+            set(ledger_ids),
+            self._resume_held,
+        )
+        for batch in batches:
+            batch.sent = request
+        for index, peer in enumerate(self.peers):
+            peer.add(request, index)
