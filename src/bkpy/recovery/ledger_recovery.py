@@ -99,13 +99,13 @@ class LedgerRecovery:
         self._ranges = RangePipeline(
             self._range,
             name=f"recovery of ledger {metadata.ledger_id}",
-            at_once=settings.recovery_ranges_at_once,
-            first_entries=settings.recovery_first_entries,
-            range_entries_max=settings.recovery_range_entries_max,
-            range_bytes=settings.read_bytes,
-            runtime=runtime,
+            at_once=self._settings.recovery_ranges_at_once,
+            first_entries=self._settings.recovery_first_entries,
+            range_entries_max=self._settings.recovery_range_entries_max,
+            range_bytes=self._settings.read_bytes,
+            runtime=self._runtime,
         )
-        self._rotation = runtime.rng.randrange(1 << 16)
+        self._rotation = self._runtime.rng.randrange(1 << 16)
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
     async def run(self) -> LedgerMetadata:
