@@ -145,6 +145,23 @@ class RecordCodec:
         self.encode(parts, (b"",), EXPLICIT_LAC_ENTRY, 1, lac, (length,))
         return b"".join(parts)
 
+    @property
+    def overhead_bytes(self) -> int:
+        """What a record has beside its payload."""
+        return HEADER_BYTES + self.mac_bytes
+
+    def record_end(self, payload_end: int) -> int:
+        """Where the record ends whose payload ends there."""
+        return payload_end + self.mac_bytes
+
+    def locate(self, records: Sequence[Bytes], starts: array[int], ends: array[int]) -> None:
+        """Append where the payloads of these records start and end when the records are put together."""
+        mac_bytes, offset = self.mac_bytes, 0
+        for record in records:
+            starts.append(offset + HEADER_BYTES)
+            offset += len(record)
+            ends.append(offset - mac_bytes)
+
     def check(self, view: memoryview, offset: int, end: int) -> None:
         """Raise `DigestMismatchError` unless the record at offset..end is whole and this ledger's."""
         stored, entry_id = _HEAD.unpack_from(view, offset)[1], _TAIL.unpack_from(view, offset + 8)[0]

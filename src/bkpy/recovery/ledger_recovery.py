@@ -88,13 +88,13 @@ class LedgerRecovery:
         self._ranges = RangePipeline(
             self._range,
             name=f"recovery of ledger {metadata.ledger_id}",
-            at_once=parts.settings.recovery_ranges_at_once,
-            first_entries=parts.settings.recovery_first_entries,
-            range_entries_max=parts.settings.recovery_range_entries_max,
-            range_bytes=parts.settings.read_bytes,
-            runtime=parts.runtime,
+            at_once=self._settings.recovery_ranges_at_once,
+            first_entries=self._settings.recovery_first_entries,
+            range_entries_max=self._settings.recovery_range_entries_max,
+            range_bytes=self._settings.read_bytes,
+            runtime=self._runtime,
         )
-        self._rotation = parts.runtime.rng.randrange(1 << 16)
+        self._rotation = self._runtime.rng.randrange(1 << 16)
         self._explicit: tuple[int, int] = (-1, 0)  # last add confirmed and its length, as the writer published it
 
     async def run(self) -> LedgerMetadata:

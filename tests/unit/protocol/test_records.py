@@ -48,6 +48,19 @@ def test_what_is_encoded_is_read_back(digest: str, key: bytes, payloads: list[by
     assert scan(codec, encode(codec, payloads, first), first, first + 100) == payloads
 
 
+@pytest.mark.parametrize(("digest", "key"), CODECS)
+def test_payloads_are_found_in_whole_records_put_together(digest: str, key: bytes) -> None:
+    codec = RecordCodec(7, digest, key)
+    payloads = [b"one", b"", b"three" * 100]
+    view = memoryview(encode(codec, payloads))
+    records = [view[header.offset : header.end] for header in walk(view)]
+    starts, ends = array("q"), array("q")
+    codec.locate(records, starts, ends)
+    assert [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)] == payloads
+    assert [codec.record_end(end) for end in ends] == [header.end for header in walk(view)]
+    assert {len(r) - len(p) for r, p in zip(records, payloads, strict=True)} == {codec.overhead_bytes}
+
+
 def test_headers_carry_ids_last_add_confirmed_and_cumulative_length() -> None:
     data = encode(RecordCodec(1), [b"ab", b"", b"cde"], first=10, stride=4, lac=9)
     assert [(h.entry_id, h.last_add_confirmed, h.length) for h in walk(data)] == [(10, 9, 2), (14, 9, 2), (18, 9, 5)]

@@ -25,7 +25,7 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, Fragment
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import covered, stripe_bookies, write_set
-from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
+from bkpy.protocol.records import RecordCodec, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -74,7 +74,7 @@ class RangeReader:
         snapshot, ranges = self._snapshot, self._ranges
         if not ranges.record_bytes and snapshot.closed and snapshot.confirmed >= 0:
             average = snapshot.length / (snapshot.confirmed + 1)
-            ranges.record_bytes = average + HEADER_BYTES + self._codec.mac_bytes
+            ranges.record_bytes = average + self._codec.overhead_bytes
         return ranges.run(first, last)
 
     async def _range(self, first: int, last: int) -> tuple[Block, int]:
@@ -189,7 +189,7 @@ class RangeReader:
         starts, ends = array("q"), array("q")
         following = self._codec.scan(view, first, last, starts, ends)
         if following > first:
-            return Block(self._snapshot.ledger_id, first, view[: ends[-1] + self._codec.mac_bytes], starts, ends)
+            return Block(self._snapshot.ledger_id, first, view[: self._codec.record_end(ends[-1])], starts, ends)
         if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
             return MissKind.UNKNOWN
         # Whose record a damaged one was can't be told: only a reply that is intact denies what isn't in it.
@@ -216,14 +216,9 @@ class RangeReader:
             entry_id += 1
         if not parts:  # none of those had it: ask the entry's own write set, one after the other
             return await self._fail_over(first, first)
-        view = memoryview(b"".join(parts))
         starts, ends = array("q"), array("q")
-        offset = 0
-        for part in parts:
-            starts.append(offset + HEADER_BYTES)
-            offset += len(part)
-            ends.append(offset - self._codec.mac_bytes)
-        return Block(self._snapshot.ledger_id, first, view, starts, ends)
+        self._codec.locate(parts, starts, ends)
+        return Block(self._snapshot.ledger_id, first, memoryview(b"".join(parts)), starts, ends)
 
     async def _stripes(self, bookies: tuple[str, ...], first: int, last: int) -> dict[int, memoryview]:
         """Verified records of first..last from a bookie of every write set; fewer if those fail, or take too long."""
