@@ -46,7 +46,7 @@ class ConnectionOwner(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made for each accepted socket. `keys` is empty as long as its client has not tried to write."""
+    """Made for each accepted socket. `keys` is empty until its client has presented one."""
 
     def __init__(self, service: BookieService, owner: ConnectionOwner) -> None:
         self.service = service
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
             self.pause("receiving")
 
     def eof_received(self) -> bool:
-        return False  # closes; replies to a client that has stopped listening would be for nobody
+        return False  # closes: nobody would read further replies
 
     def pause_writing(self) -> None:
         # The client isn't reading its replies: stop taking requests, or they would pile up in memory.
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             allowed_s = settings.reply_stall_timeout_s
         elif self._pauses:
             if self._socket is not None and has_ended(self._socket):
-                self.abort()  # while a disk stalls, clients come again and again, and would take all places
+                self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
         elif not self.greeted:
             partial = self._receive.partial
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s

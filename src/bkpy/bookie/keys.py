@@ -1,10 +1,10 @@
 """What one connection may use: the keys of ledgers that it has presented, and the ledgers that they were found to open.
 
-Keys count for what comes after them on the wire. ADD and PRESENT are decided one after the other, so a key is `taken`
-when its turn comes. Requests without an order overtake those that wait; their key is looked up when they arrive, and
-may be among those that have `arrived` and still wait.
+A key counts for what comes after it on the wire. ADD and PRESENT are decided one after the other, so a key is taken
+when its turn comes (`take`). Requests that keep no order overtake those that wait: the key of such a request is looked
+up when the request arrives, and may itself have arrived (`arrive`) and not been taken yet.
 
-Invariant: what an ADD or a request relies on is never forgotten while it is decided.
+Invariant: what an ADD or another request relies on is never forgotten while it is being decided.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Claim(NamedTuple):
 
 
 class Keys:
-    """`authorised`: ledgers whose key this connection has shown. The same set for ever, for who looks into it often."""
+    """`authorised`: ledgers whose key this connection has shown. It stays the same set, so that others can keep it."""
 
     def __init__(self, ledgers_max: int) -> None:
         self.authorised: set[int] = set()
         self._ledgers_max = ledgers_max
-        self._taken: dict[int, bytes] = {}  # not authorised so far: of ledgers never seen, or the wrong ones
+        self._taken: dict[int, bytes] = {}  # not authorised so far: of ledgers never seen, or wrong
         self._arrived: dict[int, bytes] = {}
 
     def __len__(self) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.engine import LedgerStorage
 
-_FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before everybody is told
+_FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change before the registration does
 
 # Reasons to take no new entries.
 _DISK_LOW: Final = "too little disk space"
@@ -232,7 +232,7 @@ class BookieNode:
             self._disk.close()
 
     def _session_changed(self, state: SessionState) -> None:
-        """Only told: the session and the registration see to themselves, and serving goes on."""
+        """Log it. The session and the registration look after themselves, and serving goes on."""
         if state is SessionState.CONNECTED:
             self._log.info("connected to the metadata store again")
         elif state is SessionState.SUSPENDED:
@@ -248,7 +248,7 @@ class BookieNode:
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
-        """The storage or the registration can't go on: no more clients, and the process is told to end."""
+        """The storage or the registration can't go on: serve no more clients, and let the process end."""
         if self._server is not None:
             self._server.stop()
         if not self.failed.done():

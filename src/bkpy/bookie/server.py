@@ -122,7 +122,7 @@ class BookieServer:
         self._answered.set()
 
     def memory_full(self) -> None:
-        """Read from nobody who writes, until there is space again."""
+        """Read from no client that writes until there is space again."""
         if not self._memory_full:
             self._memory_full = True
             for connection in list(self._connections):
@@ -139,7 +139,7 @@ class BookieServer:
     def _tick(self) -> None:
         """Count how long each client that owes something has made no progress.
 
-        Counted in ticks and not by the clock: when this process itself was stopped for a while, nobody is to blame.
+        Counted in ticks and not by the clock: when this process itself was stopped for a while, no client is to blame.
         """
         for connection in list(self._connections):
             allowed_s = connection.count_idle_tick()

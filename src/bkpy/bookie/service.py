@@ -68,7 +68,7 @@ class BookieService:
         self.waiters.end_all()
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str, abort: Callable[[], None]) -> None:
-        """Run a request. A defect in serving it costs its client the connection (`abort`), and nobody else anything."""
+        """Run a request. A defect in serving it costs its client the connection (`abort`), and harms no other."""
 
         def died(error: BaseException) -> None:
             self.log.error("%s failed", name, exc_info=error)

@@ -1,7 +1,7 @@
-"""Who waits for news of a ledger: the long polls of all connections, by ledger.
+"""The long polls of all connections, which wait for news of their ledgers.
 
-Invariants: a waiter is here from before it looks at the ledger until it is answered, so no news passes it by; whoever
-has news spends nothing while nobody waits, and nothing per entry.
+Invariants: a waiter is registered from before it looks at its ledger until it is answered, so it misses no news; news
+costs nothing while nobody waits, and nothing per entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Waiter:
         self.over = False
 
     def end(self) -> None:
-        """Its time is up, or its connection or the bookie is going."""
+        """Its time is up, its connection is gone, or the bookie is stopping."""
         self.over = True
         self.changed.set()
 
