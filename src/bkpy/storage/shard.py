@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
-from bkpy.storage.entry_log.entry_log import Block, LogReader, LogWriter, Place, decode_block, log_id_of, log_name
+from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, Place, StoredBlock, decode_block, log_id_of, log_name
 from bkpy.storage.index.index import (
     BlockRow,
     LedgerRow,
@@ -88,7 +88,7 @@ class Shard:
         self._flush_worker = runtime.files.worker(f"flush-{number}")
         self._read_worker = runtime.files.worker(f"read-{number}")
         # Blocks read last: scans go on inside them, tailing readers share them.
-        self._cache: OrderedDict[Place, Block] = OrderedDict()
+        self._cache: OrderedDict[Place, StoredBlock] = OrderedDict()
         self._cache_bytes = 0
         self._unlisted_logs = self._list_logs()
         self.active = self._generation()
@@ -288,7 +288,7 @@ class Shard:
 
     async def _look_up(
         self, ledger_id: int, first: int, last: int, bytes_max: int
-    ) -> tuple[_Found, list[Block | None]]:
+    ) -> tuple[_Found, list[StoredBlock | None]]:
         found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
         blocks = await self._blocks(ledger_id, found.blocks)
         if isinstance(blocks, FileNotFoundError):  # the log was compacted away since; the index knows where to
@@ -314,16 +314,16 @@ class Shard:
             row = get_ledger(txn, ledger_id)
             return row is not None and blocks_fit(txn, ledger_id, row)
 
-    async def _blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> list[Block | None] | FileNotFoundError:
+    async def _blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> list[StoredBlock | None] | FileNotFoundError:
         """The rows' blocks, None for one that can't be read, or the error if a log isn't there."""
-        loaded: dict[Place, Block | Exception] = {}
+        loaded: dict[Place, StoredBlock | Exception] = {}
         for row in rows:
             if (cached := self._cached(row.place)) is not None:
                 loaded[row.place] = cached
         missing = [row.place for row in rows if row.place not in loaded]
         if missing:
             loaded |= await self._read_worker.run(self._read_blocks, ledger_id, missing)
-        blocks: list[Block | None] = []
+        blocks: list[StoredBlock | None] = []
         for row in rows:
             block = loaded[row.place]
             if isinstance(block, FileNotFoundError):
@@ -339,8 +339,8 @@ class Shard:
                 blocks.append(block)
         return blocks
 
-    def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, Block | Exception]:
-        blocks: dict[Place, Block | Exception] = {}
+    def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
+        blocks: dict[Place, StoredBlock | Exception] = {}
         for place in places:
             try:
                 blocks[place] = decode_block(self._reader.read(place), ledger_id)
@@ -348,13 +348,13 @@ class Shard:
                 blocks[place] = e
         return blocks
 
-    def _cached(self, place: Place) -> Block | None:
+    def _cached(self, place: Place) -> StoredBlock | None:
         block = self._cache.get(place)
         if block is not None:
             self._cache.move_to_end(place)
         return block
 
-    def _remember(self, place: Place, block: Block) -> None:
+    def _remember(self, place: Place, block: StoredBlock) -> None:
         if place not in self._cache:
             self._cache[place] = block
             self._cache_bytes += place.length

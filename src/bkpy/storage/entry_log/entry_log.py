@@ -52,7 +52,7 @@ class Place(NamedTuple):
     length: int
 
 
-class Block(NamedTuple):
+class StoredBlock(NamedTuple):
     """A decoded block: its ids, its data, and where in them a walk may begin."""
 
     ids: Ids
@@ -93,7 +93,7 @@ def encode_block(
     return [before, *parts], len(before) + stored, checksum
 
 
-def decode_block(raw: Bytes, ledger_id: int) -> Block:
+def decode_block(raw: Bytes, ledger_id: int) -> StoredBlock:
     """The block that `raw` is, all of it; `CorruptDataError` if it isn't a sound block of that ledger."""
     if len(raw) < BLOCK_HEADER_BYTES:
         raise CorruptDataError("an entry log ends inside a block", ledger_id=ledger_id)
@@ -115,7 +115,7 @@ def decode_block(raw: Bytes, ledger_id: int) -> Block:
     runs = list(zip(numbers[::2], numbers[1::2], strict=True))
     if ids.count != count or not runs or runs[0] != (0, 0):
         raise CorruptDataError("a block's ids don't fit its count", ledger_id=ledger_id)
-    return Block(ids, runs, view[data_start:])
+    return StoredBlock(ids, runs, view[data_start:])
 
 
 class FooterBlock(NamedTuple):

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError, DigestMismatchError
 from bkpy.protocol.records import HEADER_BYTES, EntryHeader, RecordCodec, entry_id_at, walk
-from bkpy.storage.entry_log.entry_log import Block
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from bkpy.storage.entry_log.entry_log import StoredBlock
     from bkpy.storage.memtable.overlaps import Batch
 
 _WHOLE: Final = [(0, 0)]
-NOTHING: Final = Block(Ids(0, 1), _WHOLE, memoryview(b""))
+_NOTHING: Final = memoryview(b"")
 
 
 class StoredRange(NamedTuple):
@@ -49,10 +49,10 @@ def of_batch(batch: Batch, age: int) -> StoredRange:
     return StoredRange(ids, ids, _WHOLE, memoryview(body)[start:end], age)
 
 
-def of_block(live: Ids, block: Block | None) -> StoredRange:
+def of_block(live: Ids, block: StoredBlock | None) -> StoredRange:
     """Without the block (it could not be read) every id in it turns out to be unknown."""
     if block is None:
-        return StoredRange(live, live, _WHOLE, NOTHING.data, -1)
+        return StoredRange(live, live, _WHOLE, _NOTHING, -1)
     return StoredRange(block.ids, live, block.runs, block.data, -1)
 
 
