@@ -57,7 +57,6 @@ class PendingAppends:
         "_sent_length",
         "_settings",
         "_unsent",
-        "closing",
         "complete",
         "lac",
         "lac_sent",
@@ -110,8 +109,7 @@ class PendingAppends:
         self.length = 0  # payload bytes of the entries that were acknowledged
         self.lac = -1  # what readers may read: what is confirmed, unless syncs are deferred
         self.lac_sent = -1
-        self.closing = False  # the writer takes no more appends
-        self.complete = False  # and none that it has taken is still to be added
+        self.complete = False  # nothing will be added any more
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
@@ -328,13 +326,13 @@ class PendingAppends:
 
     def publish_lac(self) -> None:
         """Tell the bookies how far the ledger may be read, if there is something to tell."""
-        if self.replication.error is None and not self.closing and self.lac > self.lac_sent:
+        if self.replication.state.takes_entries and self.lac > self.lac_sent:
             self.lac_sent = self.lac
             self._publisher.publish(self, self.replication.ensemble)
 
     async def publish_to(self, bookie_id: str) -> None:
         """Tell one bookie what is confirmed; one that can't be told will hear of it from the next entry."""
-        if self.replication.error is not None or self.closing:
+        if not self.replication.state.takes_entries:
             return
         record = self._codec.explicit_lac(self.lac, self.lac_length)
         try:

@@ -23,6 +23,7 @@ from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
 from bkpy.protocol.quorum import write_set
 from bkpy.protocol.shortfall import Shortfall
+from bkpy.protocol.writer_state import TRANSITIONS, Event, WriterState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,7 @@ class Replication:
         "metadata",
         "queues",
         "source",
+        "state",
         "striped",
     )
 
@@ -90,6 +92,7 @@ class Replication:
         self.striped = metadata.ensemble_size > metadata.write_quorum
         self.acks = LedgerAcks(confirmed)
         self.confirmed = confirmed  # the highest id that is on its ack quorum
+        self.state = WriterState.OPEN
         self.error: BookKeeperError | None = None
         self._store = store
         self._ensembles, self._pool, self._dispatcher = parts.ensembles, parts.pool, parts.dispatcher
@@ -141,10 +144,14 @@ class Replication:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
+    def move(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state, event]
+
     def failed(self, error: BookKeeperError) -> None:
         """Nothing more is confirmed from now on."""
         if self.error is None:
             self.error = error
+            self.move(Event.FAIL)
             self._reassigned.clear()
             self.source.on_failed(error)
 
@@ -165,6 +172,7 @@ class Replication:
 
     def abandon(self, error: BookKeeperError) -> None:
         """End with this error, unless it has ended, and leave nothing that runs."""
+        self.move(Event.ABANDON)
         self.failed(error)
         if self._change is not None:
             self._change.cancel()
@@ -323,6 +331,7 @@ class Replication:
         if ensemble is None or self.error is not None:
             return False
         self._count_change()
+        self.move(Event.CHANGE)
         self.acks.freeze()
         self._dispatcher.watch(self)
         changed = False
@@ -375,6 +384,7 @@ class Replication:
     def _thaw(self) -> None:
         if self.error is not None:
             return
+        self.move(Event.CHANGED)
         confirmed = self.acks.thaw()
         count, self.confirmed = confirmed - self.confirmed, confirmed
         if count > 0:

@@ -33,6 +33,7 @@ from bkpy.errors import (
 )
 from bkpy.protocol.acks import AT_REST
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX
+from bkpy.protocol.writer_state import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,6 @@ class LedgerWriter(OfThisProcess):
 
     __slots__ = (
         "__weakref__",
-        "_abandoned",
         "_admitted",
         "_closing",
         "_deferred_sync",
@@ -61,7 +61,6 @@ class LedgerWriter(OfThisProcess):
         "_pending",
         "_pool",
         "_replication",
-        "_shut",
         "_slow_path",
         "_waiters",
         "_window_bytes",
@@ -104,9 +103,7 @@ class LedgerWriter(OfThisProcess):
         self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = AT_REST
         self._admitted = 0  # appends that were given room and have not gone on yet
         self._slow_path = metadata.caller_ids  # whether appends must not go the short way
-        self._shut = False  # no more appends: `close` was called
-        self._abandoned = False
-        self._closing: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[None] | None = None  # the call of `close` that goes on, or has ended it
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -140,7 +137,7 @@ class LedgerWriter(OfThisProcess):
     @property
     def usable(self) -> bool:
         """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
-        return self._replication.error is None and not self._shut
+        return self._replication.state.takes_entries
 
     @property
     def under_replicated(self) -> Mapping[str, int]:
@@ -240,7 +237,7 @@ class LedgerWriter(OfThisProcess):
 
     def _check(self, size: int) -> None:
         """Raise whatever an append of `size` bytes could never get past."""
-        if self._shut:
+        if self._replication.state.close_was_called:
             raise LedgerClosedError("the writer is closed", ledger_id=self._ledger_id)
         if self._replication.error is not None:
             raise self._replication.failure()
@@ -258,7 +255,7 @@ class LedgerWriter(OfThisProcess):
         ) or self._window_entries == 0
 
     def _set_slow_path(self) -> None:
-        self._slow_path = not self.usable or bool(self._waiters) or self._out_of_order is not None
+        self._slow_path = self._out_of_order is not None or bool(self._waiters) or not self.usable
 
     async def _admit(self, largest: int, size: int, count: int) -> None:
         """Wait, in order of arrival, until the window has room."""
@@ -408,7 +405,8 @@ class LedgerWriter(OfThisProcess):
                 return others.result()
         if isinstance(self._replication.error, ClientClosedError):
             raise self._replication.failure()  # it was abandoned, with the ledger left open
-        self._shut = self._slow_path = self._pending.closing = True
+        self._replication.move(Event.CLOSE)
+        self._slow_path = True
         self._closing = closing = asyncio.get_running_loop().create_future()
         try:
             await self._drain()
@@ -427,7 +425,10 @@ class LedgerWriter(OfThisProcess):
                 self._closing = None  # may be tried again; appends stay refused, for the write may have happened
             raise
         closing.set_result(None)
-        self.abandon()
+        abandoned = self._replication.state.over  # meanwhile
+        self._replication.move(Event.STORED)
+        if not abandoned:
+            self._let_go()
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""
@@ -462,15 +463,16 @@ class LedgerWriter(OfThisProcess):
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for somebody else to recover."""
-        if self._abandoned:
-            return
-        self._abandoned = True
+        if not self._replication.state.over:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._replication.abandon(ClientClosedError("the writer is closed", outcome_unknown=True))
         self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
 
     def __del__(self) -> None:
-        if not getattr(self, "_abandoned", True) and self.usable:  # the former: it was made
+        if hasattr(self, "_closing") and self.usable:  # the former: it was made
             warn_unclosed(f"{self!r} was not closed", self)
 
     async def __aenter__(self) -> LedgerWriter:
