@@ -13,7 +13,7 @@ import pytest
 import bkpy
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
-CLASSES = [bkpy.Client, bkpy.LedgerReader, bkpy.Block, bkpy.Entry, bkpy.LedgerMetadata]
+CLASSES = [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.Block, bkpy.Entry, bkpy.LedgerMetadata]
 
 
 def documented(text: str) -> dict[str, list[str]]:
