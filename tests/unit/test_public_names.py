@@ -50,6 +50,11 @@ def test_the_public_names_of_a_class_are_those_in_the_documentation(cls: type) -
     assert public(cls) == set(names), "make it private, or list it in docs/api.md"
 
 
+@pytest.mark.parametrize("cls", [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader], ids=lambda cls: cls.__name__)
+def test_every_public_name_is_explained(cls: type) -> None:
+    assert [name for name in sorted(public(cls)) if not inspect.getdoc(getattr(cls, name, None))] == []
+
+
 def test_every_exported_class_but_errors_has_a_table() -> None:
     exported = [getattr(bkpy, name) for name in bkpy.__all__]
     classes = {cls.__name__ for cls in exported if inspect.isclass(cls) and not issubclass(cls, BaseException)}
