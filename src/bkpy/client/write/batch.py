@@ -2,7 +2,7 @@
 
 Both classes are a `Batch`, as `protocol/acks.py` counts it.
 
-Invariant: the futures of a turn are resolved in id order, each with its own id.
+Invariant: the futures of a batch are resolved in id order, each with its own id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _UNSENT: Final = 1 << 62
-SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
+SENT: Final[list[bytes]] = []  # what is left of the payloads of a batch that was sent
 
 
 class PendingEntry:
@@ -98,7 +98,7 @@ class PendingBatch:
         return whole
 
     def length_at(self, confirmed: int) -> int:
-        """The ledger's length after the entry `confirmed`, which is this turn's or behind it."""
+        """The ledger's length after the entry `confirmed`, which is this batch's or behind it."""
         return self.end_length if self.last_id <= confirmed else self.lengths[confirmed - self.first_id]
 
 
