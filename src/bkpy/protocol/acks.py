@@ -6,8 +6,8 @@ Events in and outcomes out, no I/O:
 * `Flight`: what one turn sends to one write set, batches of any number of ledgers in one frame. While all bookies
   answer alike it is counted as a whole; only a reply whose statuses differ makes it count batch by batch.
 * `LedgerAcks`: the batches of one ledger in order of their first ids, and last add confirmed.
-* `Reopened`: a batch whose bookies changed after it was sent, from then on counted by the bookies' names and no longer
-  by its flight.
+* `ReassignedBatch`: a batch whose bookies changed after it was sent, from then on counted by the bookies' names and no
+  longer by its flight.
 
 Invariants: a batch is done while Qa of its present write set have accepted it; last add confirmed only grows, stands
 still while frozen, and every id up to it belongs to a batch that was done; each bookie is counted at most once.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from bkpy.protocol.messages import Status
 
@@ -32,12 +32,23 @@ _NONE: tuple[Any, ...] = ()
 _first_id = attrgetter("first_id")
 
 
-class Batch:
+class Batch(Protocol):
     """Appends of one ledger with one write set.
 
     `owner` and `sent` are opaque here: whoever made the batch and whoever sent it find themselves by them. `sent` is
     set when the batch leaves.
     """
+
+    ledger_id: int
+    first_id: int
+    last_id: int
+    owner: Any
+    done: bool
+    sent: Any
+
+
+class BareBatch:
+    """A batch that nobody waits for as such: a part of a larger one, or of what a recovery writes back."""
 
     __slots__ = ("done", "first_id", "last_id", "ledger_id", "owner", "sent")
 
@@ -130,7 +141,7 @@ class Flight:
         return AckOutcome(completed, failed, refused)
 
 
-class Reopened:
+class ReassignedBatch:
     """A batch whose write set has changed since it left. `members` are the names of the present one.
 
     What a bookie accepted stays true whether it is a member or not, so it counts again if the bookie is one again.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 
-def endangered(failed: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+def ack_quorum_at_risk(failed: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
     """Whether some write set has fewer than Qa bookies left when those at the positions `failed` are gone."""
     return any(
         sum(i not in failed for i in write_set(first, ensemble_size, write_quorum)) < ack_quorum
@@ -38,14 +38,14 @@ class Case(NamedTuple):
 
     allowed: bool
     delay: bool
-    endangered: bool
+    ack_quorum_at_risk: bool
     read_only: bool
 
 
 def _reaction(case: Case) -> Reaction:
     if not case.allowed:
         return Reaction.RETRY
-    if case.delay and not case.endangered and not case.read_only:
+    if case.delay and not case.ack_quorum_at_risk and not case.read_only:
         return Reaction.NOTHING
     return Reaction.CHANGE
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.client.write.replication import Replication
 from bkpy.errors import BookKeeperError, ClientClosedError, LedgerRecoveryError
-from bkpy.protocol.acks import Batch
+from bkpy.protocol.acks import BareBatch
 from bkpy.protocol.messages import Flags
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class WriteBack:
             stride = len(queues)
             for k in range(min(stride, len(run))):
                 part = run[k::stride]
-                batch = Batch(replication.ledger_id, part[0].entry_id, part[-1].entry_id, replication)
+                batch = BareBatch(replication.ledger_id, part[0].entry_id, part[-1].entry_id, replication)
                 replication.acks.sent(batch)
                 size = sum(len(one.record) for one in part)
                 parts = queues[(first + k) % stride].add(batch, len(part), stride, size)

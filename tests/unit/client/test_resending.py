@@ -11,8 +11,8 @@ from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
 import bkpy
+from bkpy.client.write.batch import PendingEntry
 from bkpy.client.write.replication import Replication
-from bkpy.protocol.acks import Batch
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
@@ -143,9 +143,9 @@ async def test_mending_takes_work_in_proportion_to_what_is_pending(
     looks = 0
 
     def counted(name: str) -> property:
-        slot = vars(Batch)[name]
+        slot = vars(PendingEntry)[name]
 
-        def look(batch: Batch) -> int:
+        def look(batch: PendingEntry) -> int:
             nonlocal looks
             looks += 1
             value: int = slot.__get__(batch)
@@ -154,7 +154,7 @@ async def test_mending_takes_work_in_proportion_to_what_is_pending(
         return property(look, slot.__set__)
 
     for name in ("first_id", "last_id"):
-        monkeypatch.setattr(Batch, name, counted(name))
+        monkeypatch.setattr(PendingEntry, name, counted(name))
     five.kill(writer.ensemble[2])
     async with asyncio.timeout(2 * DEADLINE_S):
         assert await asyncio.gather(*futures) == list(range(1, count + 1))

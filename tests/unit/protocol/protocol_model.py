@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
 
-from bkpy.protocol.acks import Batch, Flight, LedgerAcks, Reopened
+from bkpy.protocol.acks import BareBatch, Batch, Flight, LedgerAcks, ReassignedBatch
 from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, fresh_state, rebased
-from bkpy.protocol.ensemble_change import REACTIONS, Case, Conflict, Reaction, endangered, members_of, on_conflict
+from bkpy.protocol.ensemble_change import (
+    REACTIONS,
+    Case,
+    Conflict,
+    Reaction,
+    ack_quorum_at_risk,
+    members_of,
+    on_conflict,
+)
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, Word
@@ -47,7 +55,7 @@ class Replicator:
         self.recovering = recovering
         self.acks = LedgerAcks(confirmed)
         self.failed: set[str] = set()
-        self.reopened: dict[Batch, Reopened] = {}
+        self.reopened: dict[Batch, ReassignedBatch] = {}
         self.unsent: list[dict[int, Record]] = []
         self.changing = False
         self.ended = False
@@ -71,7 +79,7 @@ class Replicator:
             ids = list(run)
             for k in range(min(stride, len(ids))):
                 part = ids[k::stride]
-                batch = Batch(1, part[0], part[-1], self)
+                batch = BareBatch(1, part[0], part[-1], self)
                 self.acks.sent(batch)
                 names = self.members(batch, self.ensemble)
                 flight = Flight([batch], len(names), self.value.ack_quorum)
@@ -149,7 +157,9 @@ class Replicator:
             Case(
                 allowed=self.world.may_change,
                 delay=self.world.delay_change,
-                endangered=endangered(self._positions(), value.ensemble_size, value.write_quorum, value.ack_quorum),
+                ack_quorum_at_risk=ack_quorum_at_risk(
+                    self._positions(), value.ensemble_size, value.write_quorum, value.ack_quorum
+                ),
                 read_only=False,
             )
         ]
@@ -208,13 +218,13 @@ class Replicator:
         self.send()
         self.moved()
 
-    def _reopen(self, batch: Batch, members: Sequence[str]) -> Reopened:
+    def _reopen(self, batch: Batch, members: Sequence[str]) -> ReassignedBatch:
         if batch not in self.reopened:
             sent: Sent = batch.sent
             sent.released = True
             bits = sent.flight.accepted(batch)
             accepted = {name for i, name in enumerate(sent.names) if bits >> i & 1}
-            self.reopened[batch] = Reopened(batch, members, accepted, self.value.ack_quorum)
+            self.reopened[batch] = ReassignedBatch(batch, members, accepted, self.value.ack_quorum)
         return self.reopened[batch]
 
     def _send_again(self) -> None:

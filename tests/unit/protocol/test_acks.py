@@ -5,12 +5,12 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bkpy.protocol.acks import Batch, Flight, LedgerAcks
+from bkpy.protocol.acks import BareBatch, Batch, Flight, LedgerAcks
 from bkpy.protocol.messages import Status
 
 
 def flight(size: int, quorum: int, batches: int = 2) -> tuple[Flight, list[Batch]]:
-    made = [Batch(i, 0, 0, None) for i in range(batches)]
+    made = [BareBatch(i, 0, 0, None) for i in range(batches)]
     return Flight(made, size, quorum), made
 
 
@@ -128,7 +128,7 @@ def test_last_add_confirmed_is_the_longest_acknowledged_prefix(seed: int, stripe
     for count in turns:
         for k in range(min(stripes, count)):
             ids = set(range(first + k, first + count, stripes))
-            batch = Batch(1, min(ids), max(ids), None)
+            batch = BareBatch(1, min(ids), max(ids), None)
             acks.sent(batch)
             batches.append((batch, ids))
             outstanding.append((batch, ids))

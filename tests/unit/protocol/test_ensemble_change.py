@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol_model import Writer
 from protocol_world import Safeguards, World
 
-from bkpy.protocol.acks import Batch, Flight, LedgerAcks, Reopened
+from bkpy.protocol.acks import BareBatch, Batch, Flight, LedgerAcks, ReassignedBatch
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Conflict, Reaction, members_of, on_conflict
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
@@ -82,7 +82,7 @@ def test_members_are_named_in_the_order_of_the_ensemble_from_the_entry_on() -> N
 
 
 def sent(acks: LedgerAcks, *ranges: tuple[int, int]) -> list[Batch]:
-    batches = [Batch(1, first, last, None) for first, last in ranges]
+    batches = [BareBatch(1, first, last, None) for first, last in ranges]
     for batch in batches:
         acks.sent(batch)
     return batches
@@ -220,7 +220,7 @@ def test_last_add_confirmed_across_changes(seed: int, stripes: int, turns: list[
     for count in turns:
         for k in range(min(stripes, count)):
             ids = set(range(following + k, following + count, stripes))
-            batch = Batch(1, min(ids), max(ids), None)
+            batch = BareBatch(1, min(ids), max(ids), None)
             ids_of[batch] = ids
             acks.sent(batch)
         following += count
@@ -248,7 +248,7 @@ def test_last_add_confirmed_across_changes(seed: int, stripes: int, turns: list[
 
 
 def test_a_replaced_bookie_counts_no_more() -> None:
-    reopened = Reopened(Batch(1, 0, 0, None), ENSEMBLE, {"b1", "b3"}, 2)
+    reopened = ReassignedBatch(BareBatch(1, 0, 0, None), ENSEMBLE, {"b1", "b3"}, 2)
     assert reopened.complete
     reopened.members = frozenset(("b1", "b2", "b4"))
     assert not reopened.complete
@@ -259,19 +259,19 @@ def test_a_replaced_bookie_counts_no_more() -> None:
 
 
 def test_a_bookie_that_returns_to_the_ensemble_counts_again() -> None:
-    reopened = Reopened(Batch(1, 0, 0, None), ENSEMBLE, {"b1", "b3"}, 2)
+    reopened = ReassignedBatch(BareBatch(1, 0, 0, None), ENSEMBLE, {"b1", "b3"}, 2)
     reopened.members = frozenset(("b1", "b2", "b4"))
     reopened.members = frozenset(("b1", "b3", "b4"))
     assert reopened.complete
 
 
 def test_what_came_after_the_ack_quorum_is_known_when_a_bookie_is_replaced() -> None:
-    batch = Batch(1, 0, 0, None)
+    batch = BareBatch(1, 0, 0, None)
     flight = Flight([batch], 3, 2)
     for index in range(3):
         flight.reply(index, Status.OK)
     accepted = {name for i, name in enumerate(ENSEMBLE) if flight.accepted(batch) >> i & 1}
-    assert Reopened(batch, ("b1", "b2", "b4"), accepted, 2).complete  # nothing has to be waited for
+    assert ReassignedBatch(batch, ("b1", "b2", "b4"), accepted, 2).complete  # nothing has to be waited for
 
 
 # --- a writer ---------------------------------------------------------------------------------------------------

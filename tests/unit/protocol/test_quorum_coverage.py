@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.protocol.ensemble_change import endangered
+from bkpy.protocol.ensemble_change import ack_quorum_at_risk
 from bkpy.protocol.quorum import covered, write_set
 from bkpy.protocol.recovery import Fate, Fencing, fate
 
@@ -50,7 +50,7 @@ def test_covered_means_that_every_ack_quorum_holds_one(sizes: tuple[int, int, in
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_endangered_means_that_a_write_set_has_no_whole_ack_quorum_left(sizes: tuple[int, int, int]) -> None:
+def test_an_ack_quorum_is_at_risk_when_a_write_set_has_no_whole_one_left(sizes: tuple[int, int, int]) -> None:
     size, write_quorum, ack_quorum = sizes
     for failed in subsets(size):
         stuck = [
@@ -58,7 +58,7 @@ def test_endangered_means_that_a_write_set_has_no_whole_ack_quorum_left(sizes: t
             for members in write_sets(size, write_quorum)
             if not any(failed.isdisjoint(chosen) for chosen in itertools.combinations(members, ack_quorum))
         ]
-        assert endangered(failed, *sizes) == bool(stuck), set(failed)
+        assert ack_quorum_at_risk(failed, *sizes) == bool(stuck), set(failed)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -128,7 +128,7 @@ def test_the_documented_tolerances_are_right() -> None:
     assert len(table) == 9
     for (write_quorum, ack_quorum), (down, denials, silent, lost) in table:
         sizes = (write_quorum, write_quorum, ack_quorum)
-        assert down == max(len(s) for s in subsets(write_quorum) if not endangered(s, *sizes))
+        assert down == max(len(s) for s in subsets(write_quorum) if not ack_quorum_at_risk(s, *sizes))
         counts = range(write_quorum + 1)
         assert denials == min(n for n in counts if fate(0, n, 0, write_quorum, ack_quorum) is Fate.MISSING)
         assert silent == write_quorum - denials

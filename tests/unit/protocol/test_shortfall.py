@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkpy.protocol.acks import Batch
+from bkpy.protocol.acks import BareBatch, Batch
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.shortfall import Shortfall
 
@@ -24,7 +24,7 @@ ABC = metadata((0, "abc"))
 
 
 def batch(entry_id: int) -> Batch:
-    return Batch(1, entry_id, entry_id, None)
+    return BareBatch(1, entry_id, entry_id, None)
 
 
 def test_a_bookie_lacks_what_it_failed_to_take_once_that_is_acknowledged() -> None:

@@ -1,6 +1,8 @@
 """What one turn of the event loop appends to a ledger, from the call of `append` until it is confirmed.
 
-Invariant: the futures of a turn are resolved in id order, each with its own id.
+Both classes are a `Batch`, as `protocol/acks.py` counts it.
+
+Invariant: the futures of a batch are resolved in id order, each with its own id.
 """
 
 from __future__ import annotations
@@ -9,23 +11,22 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bkpy.protocol.acks import Batch
-
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
 _UNSENT: Final = 1 << 62
-SENT: Final[list[bytes]] = []  # what is left of the payloads of a turn that has left
+SENT: Final[list[bytes]] = []  # what is left of the payloads of a batch that was sent
 
 
-class PendingEntry(Batch):
+class PendingEntry:
     """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
 
-    __slots__ = ("end_length", "future", "payload")
+    __slots__ = ("done", "end_length", "first_id", "future", "last_id", "ledger_id", "owner", "payload", "sent")
+
+    sent: Any
 
     def __init__(self, ledger_id: int, owner: Any, first_id: int, payload: bytes, future: asyncio.Future[int]) -> None:
-        # All here, without a call of the base class: one of these is made for every such append.
         self.ledger_id = ledger_id
         self.first_id = self.last_id = first_id
         self.owner = owner
@@ -35,13 +36,28 @@ class PendingEntry(Batch):
         self.end_length = 0  # the ledger's length after it
 
 
-class PendingBatch(Batch):
+class PendingBatch:
     """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
 
     If it leaves as a single batch, which is the rule, it is that batch.
     """
 
-    __slots__ = ("end_length", "futures", "lengths", "payloads", "resolved", "whole")
+    __slots__ = (
+        "done",
+        "end_length",
+        "first_id",
+        "futures",
+        "last_id",
+        "ledger_id",
+        "lengths",
+        "owner",
+        "payloads",
+        "resolved",
+        "sent",
+        "whole",
+    )
+
+    sent: Any
 
     def __init__(
         self,
@@ -51,7 +67,11 @@ class PendingBatch(Batch):
         payloads: list[bytes],
         futures: list[asyncio.Future[int]],
     ) -> None:
-        super().__init__(ledger_id, first_id, _UNSENT, owner)
+        self.ledger_id = ledger_id
+        self.first_id = first_id
+        self.last_id = _UNSENT
+        self.owner = owner
+        self.done = False
         self.payloads = payloads
         self.futures = futures
         self.whole: asyncio.Future[range] | None = None
@@ -78,7 +98,7 @@ class PendingBatch(Batch):
         return whole
 
     def length_at(self, confirmed: int) -> int:
-        """The ledger's length after the entry `confirmed`, which is this turn's or behind it."""
+        """The ledger's length after the entry `confirmed`, which is this batch's or behind it."""
         return self.end_length if self.last_id <= confirmed else self.lengths[confirmed - self.first_id]
 
 

@@ -18,7 +18,7 @@ from bkpy.client.write.batch import SENT, Chunk, PendingBatch, PendingEntry, chu
 from bkpy.client.write.replication import Replication, log
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import messages as m
-from bkpy.protocol.acks import AT_REST, Batch
+from bkpy.protocol.acks import AT_REST, BareBatch
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec
 
@@ -248,7 +248,7 @@ class PendingAppends:
         for chunk in cut:
             count = len(chunk.payloads)
             last_id = chunk.first_id + (count - 1) * chunk.stride
-            batch = Batch(self._ledger_id, chunk.first_id, last_id, replication)
+            batch = BareBatch(self._ledger_id, chunk.first_id, last_id, replication)
             replication.acks.sent(batch)
             parts = replication.queues[chunk.queue].add(batch, count, chunk.stride, chunk.size)
             self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, QuorumTimeoutError, ReadOnlyBookieError
 from bkpy.protocol import messages as m
-from bkpy.protocol.acks import Batch, LedgerAcks, Reopened
-from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, endangered, members_of
+from bkpy.protocol.acks import Batch, LedgerAcks, ReassignedBatch
+from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, ack_quorum_at_risk, members_of
 from bkpy.protocol.quorum import write_set
 from bkpy.protocol.shortfall import Shortfall
 from bkpy.protocol.writer_state import TRANSITIONS, Event, WriterState
@@ -102,7 +102,7 @@ class Replication:
         self._share_queues = share_queues
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
         self._logged_failures: tuple[str, ...] = ()  # bookies of the present ensemble
-        self._reassigned: dict[Batch, Reopened] = {}
+        self._reassigned: dict[Batch, ReassignedBatch] = {}
         self._reassigned_to = -1  # the highest id of those
         self._pause = (settings.mend_pause_min_s, confirmed)  # before the next attempt, and last add confirmed then
         self._change: asyncio.Task[None] | None = None
@@ -256,16 +256,16 @@ class Replication:
         return [i for i, bookie_id in enumerate(self.ensemble) if bookie_id in self._failed]
 
     @property
-    def _endangered(self) -> bool:
+    def _ack_quorum_at_risk(self) -> bool:
         metadata = self.metadata
-        return endangered(self._positions(), metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        return ack_quorum_at_risk(self._positions(), metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
     def _reaction(self) -> Reaction:
         return REACTIONS[
             Case(
                 allowed=self._may_change,
                 delay=self._settings.delay_ensemble_change,
-                endangered=self._endangered,
+                ack_quorum_at_risk=self._ack_quorum_at_risk,
                 read_only=any(isinstance(error, ReadOnlyBookieError) for error in self._failed.values()),
             )
         ]
@@ -306,7 +306,7 @@ class Replication:
     def _give_up(self) -> bool:
         """Fail if too few bookies have been left for too long, and no others were found."""
         now = self._runtime.clock.monotonic()
-        if not self._endangered:
+        if not self._ack_quorum_at_risk:
             return False
         if self._hopeless_since is None or self._hopeless_since[1] != self.confirmed:
             self._hopeless_since = (now, self.confirmed)
@@ -424,11 +424,11 @@ class Replication:
             self._dispatcher.resend(self, bookie_id, batches, self._flags)
         log.info("ledger %d: entries from %d on go to %s", self.ledger_id, self.confirmed + 1, ", ".join(ensemble))
 
-    def _reassign(self, batch: Batch, members: Sequence[str]) -> Reopened:
+    def _reassign(self, batch: Batch, members: Sequence[str]) -> ReassignedBatch:
         reassigned = self._reassigned.get(batch)
         if reassigned is None:
             accepted = batch.sent.release(batch)
-            reassigned = self._reassigned[batch] = Reopened(batch, members, accepted, self.metadata.ack_quorum)
+            reassigned = self._reassigned[batch] = ReassignedBatch(batch, members, accepted, self.metadata.ack_quorum)
             self._reassigned_to = max(self._reassigned_to, batch.last_id)
         return reassigned
 

@@ -109,6 +109,7 @@ class LedgerWriter(OfThisProcess):
 
     @property
     def ledger_id(self) -> int:
+        """The id by which others open the ledger."""
         return self._ledger_id
 
     @property
