@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
-    from bkpy.client.bookies.channel import Peer
+    from bkpy.client.bookies.channel import BookieChannel
     from bkpy.errors import BookKeeperError
     from bkpy.metadata.store import MetadataStore
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -195,7 +195,7 @@ async def lag_behind(store: MetadataStore, path: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(store, "sync", catch_up)
 
 
-async def add(peer: Peer, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:
+async def add(channel: BookieChannel, columns: list[Any], body: bytes, pool: Any) -> int | list[int]:
     """Send one ADD frame to one bookie."""
     answered: asyncio.Future[int | list[int]] = asyncio.get_running_loop().create_future()
 
@@ -211,6 +211,6 @@ async def add(peer: Peer, columns: list[Any], body: bytes, pool: Any) -> int | l
         def failed(self, index: int, error: BookKeeperError) -> None:
             answered.set_exception(error)
 
-    peer.add(OneAdd(), 0)  # type: ignore[arg-type]
+    channel.add(OneAdd(), 0)  # type: ignore[arg-type]
     async with asyncio.timeout(DEADLINE_S):
         return await answered

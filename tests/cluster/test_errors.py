@@ -136,7 +136,7 @@ async def test_a_closed_client(cluster: LocalCluster) -> None:
 
 async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, tmp_path: Path) -> None:
     """An address that now belongs to somebody else is noticed in the handshake."""
-    from bkpy.client.bookies.channel import Peer
+    from bkpy.client.bookies.channel import BookieChannel
     from bkpy.config.client import client_settings
     from bkpy.runtime.system import real_runtime
 
@@ -144,7 +144,7 @@ async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, 
         return cluster.bookies[0].address
 
     for instance, bookie_id in [("another-cluster", cluster.bookies[0].id), ("", "another-bookie")]:
-        peer = Peer(
+        channel = BookieChannel(
             bookie_id,
             address,
             client_settings(),
@@ -156,5 +156,5 @@ async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, 
         )
         with pytest.raises(bkpy.BookieUnavailableError, match="another"):
             async with asyncio.timeout(BOUND_S):
-                await peer.connect()
-        await peer.close()
+                await channel.connect()
+        await channel.close()

@@ -137,7 +137,7 @@ async def test_killed_again_and_again(cluster: LocalCluster) -> None:
                 await bookie.start()
                 # The writer has to reach it again before the next one goes.
                 async with asyncio.timeout(DEADLINE_S):
-                    while not client._pool.peer(bookie.id).up:
+                    while not client._pool.channel(bookie.id).up:
                         await asyncio.sleep(0.01)
             stop.set()
             await writing

@@ -300,7 +300,7 @@ async def _held(
     held: set[int] = set()
     while first <= last:
         head = m.pack([0, ledger_id, first, last, 1 << 20])
-        reply = await client._pool.peer(bookie_id).call(Op.READ, head, timeout_s=_READ_TIMEOUT_S)
+        reply = await client._pool.channel(bookie_id).call(Op.READ, head, timeout_s=_READ_TIMEOUT_S)
         status = m.reply_status(reply.head)
         if status == Status.NO_SUCH_LEDGER:
             return held

@@ -181,7 +181,7 @@ async def reached(client: bkpy.Client, bookie: LocalBookie) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
-                await client._pool.peer(bookie.id).connect()
+                await client._pool.channel(bookie.id).connect()
                 return
             except bkpy.BookieUnavailableError:
                 await asyncio.sleep(0.01)

@@ -126,7 +126,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a batch is cut by the client's own limit alone",
         "appends fail, and all writers lose their bookies, where bookies take small frames",
-        "*(m.batches_bytes_max(peer.frame_bytes_max) for peer in peers)]",
+        "*(m.batches_bytes_max(channel.frame_bytes_max) for channel in channels)]",
         "]",
         (_FRAMES + "test_a_large_batch_is_cut",),
     ),

@@ -350,8 +350,8 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
     first, last = 0, max(promised, default=-1)
     while first <= last:
         head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
-        peer = reader._pool.peer(bookie.settings.bookie_id)
-        frame = await peer.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
+        channel = reader._pool.channel(bookie.settings.bookie_id)
+        frame = await channel.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
         if (status := reply_status(frame.head)) != Status.OK:
             raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
         reply, view = decode_read_reply(frame.head), frame.body

@@ -26,7 +26,7 @@ async def last_entries(
 
 async def _last_entry(ledger_id: int, bookie_id: str, pool: BookiePool, timeout_s: float) -> int | BookKeeperError:
     try:
-        reply = await pool.peer(bookie_id).call(Op.READ_LAC, m.pack([0, ledger_id]), timeout_s=timeout_s)
+        reply = await pool.channel(bookie_id).call(Op.READ_LAC, m.pack([0, ledger_id]), timeout_s=timeout_s)
         return unverified_last_entry(reply, ledger_id, bookie_id)
     except BookKeeperError as e:
         return e

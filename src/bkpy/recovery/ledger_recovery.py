@@ -202,7 +202,7 @@ class LedgerRecovery:
 
     async def _fence_one(self, bookie_id: str) -> int:
         """Fence one bookie; the last add confirmed that it knows of, -1 if it can't tell."""
-        reply = await self._pool.peer(bookie_id).call_as_owner(
+        reply = await self._pool.channel(bookie_id).call_as_owner(
             Op.READ_LAC,
             m.pack([int(Flags.RECOVERY), self._ledger_id]),
             ledger_id=self._ledger_id,
@@ -304,7 +304,7 @@ class LedgerRecovery:
     async def _ask(self, bookie_id: str, first: int, last: int, flags: int) -> _BookieAnswer:
         """What one bookie says of first..last, and the verified records it returned."""
         head = m.pack([flags, self._ledger_id, first, last, self._settings.read_bytes])
-        reply = await self._pool.peer(bookie_id).call_as_owner(
+        reply = await self._pool.channel(bookie_id).call_as_owner(
             Op.READ, head, ledger_id=self._ledger_id, timeout_s=self._settings.read_timeout_s
         )
         status = m.reply_status(reply.head)

@@ -51,7 +51,7 @@ async def test_the_error_of_a_client_names_the_reason(cluster: InProcess) -> Non
     two = [await Raw.connect(cluster) for _ in range(2)]
     client = await cluster.client()
     with pytest.raises(bkpy.BookieUnavailableError, match="refused the connection: 2 clients are connected"):
-        await client._pool.peer("a").connect()
+        await client._pool.channel("a").connect()
     for raw in two:
         raw.close()
 

@@ -63,11 +63,11 @@ async def send(client: Client, writer: LedgerWriter, entry_id: int, flags: int =
     writer._pending._codec.encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
     body = b"".join(parts)
     columns = [flags, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
-    return await add(client._pool.peer("a"), columns, body, client._pool)
+    return await add(client._pool.channel("a"), columns, body, client._pool)
 
 
 async def force(client: Client, ledger_id: int, *, present: bool = True) -> Status:
-    reply = await client._pool.peer("a").call(
+    reply = await client._pool.channel("a").call(
         Op.FORCE, m.pack([ledger_id]), present=ledger_id if present else None, timeout_s=DEADLINE_S
     )
     assert m.decode_error(reply.head).status == m.reply_status(reply.head)
@@ -137,7 +137,7 @@ async def test_nothing_is_answered_after_the_journal_failed(
     writer = await ledger(client)
     cluster.storage("a").fail(OSError("the disk is gone"))
     sending = asyncio.create_task(send(client, writer, 1))
-    reply = await client._pool.peer("a").call(
+    reply = await client._pool.channel("a").call(
         Op.FORCE, m.pack([writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
     )
     assert m.reply_status(reply.head) == Status.UNKNOWN
@@ -159,7 +159,7 @@ async def test_forcing_needs_the_key_and_a_ledger_that_is_not_fenced(cluster: In
     assert await force(client, writer.ledger_id) == Status.OK
     other = await cluster.client()
     other._pool.add_key(writer.ledger_id, ledger_key(b"pw"))
-    await other._pool.peer("a").call(
+    await other._pool.channel("a").call(
         Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
     )
     assert await force(client, writer.ledger_id) == Status.FENCED
@@ -182,7 +182,7 @@ async def test_a_key_is_known_at_once_though_appends_before_it_still_wait(
     rival = await cluster.client()
     for writer in (first, second):
         rival._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
-    await rival._pool.peer("a").connect()
+    await rival._pool.channel("a").connect()
     storage = cluster.storage("a")
     states, held = storage.states, asyncio.Event()
 

@@ -46,14 +46,14 @@ async def ledger_of_another(cluster: InProcess, client: Client) -> int:
 async def connected(cluster: InProcess, client: Client) -> Connection:
     """Bookie a's side of the client's connection."""
     await eventually(lambda: not cluster.connections("a"))
-    await client._pool.peer("a").connect()
+    await client._pool.channel("a").connect()
     await eventually(lambda: [connection.greeted for connection in cluster.connections("a")] == [True])
     return cluster.connections("a")[0]
 
 
 async def ask(client: Client, op: Op, ledger_id: int) -> Status:
     """What bookie a answers without being presented the key once more."""
-    reply = await client._pool.peer("a").call(op, REQUESTS[op](ledger_id), timeout_s=DEADLINE_S)
+    reply = await client._pool.channel("a").call(op, REQUESTS[op](ledger_id), timeout_s=DEADLINE_S)
     return m.reply_status(reply.head)
 
 
@@ -70,7 +70,7 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
     for other in (901, 902, 903):
         client._pool.add_key(other, key)
     connection = await connected(cluster, client)
-    peer, storage = client._pool.peer("a"), cluster.storage("a")
+    channel, storage = client._pool.channel("a"), cluster.storage("a")
     looking, go_on = asyncio.Event(), asyncio.Event()
     states = storage.states
 
@@ -81,16 +81,16 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
 
     with monkeypatch.context() as patched:
         patched.setattr(storage, "states", held)
-        peer._present({ledger_id})
+        channel._present({ledger_id})
         async with asyncio.timeout(DEADLINE_S):
             await looking.wait()
-        peer._present({901, 902, 903})  # more than one connection may have: all before are forgotten
+        channel._present({901, 902, 903})  # more than one connection may have: all before are forgotten
         await eventually(lambda: len(connection.adds.backlog) == 1)
         go_on.set()
         await eventually(lambda: not connection.adds.backlogged)
     assert await ask(client, op, ledger_id) == Status.KEY_REQUIRED
     assert ledger_id not in storage.fenced
-    reply = await peer.call_as_owner(op, REQUESTS[op](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S)
+    reply = await channel.call_as_owner(op, REQUESTS[op](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S)
     assert m.reply_status(reply.head) == Status.OK
     assert ledger_id in storage.fenced
 
@@ -101,7 +101,7 @@ async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster:
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
     connection = await connected(cluster, client)
-    client._pool.peer("a")._present({ledger_id})
+    client._pool.channel("a")._present({ledger_id})
     await eventually(lambda: ledger_id in connection.keys.authorised)
     assert await ask(client, op, ledger_id) == Status.OK
     assert ledger_id in cluster.storage("a").fenced
@@ -114,11 +114,11 @@ async def test_a_key_that_is_asked_for_is_presented_right_before_the_request(clu
     client = await cluster.client(calls_in_flight_max=1)
     ledger_ids = [await ledger_of_another(cluster, client) for _ in range(3)]
     await connected(cluster, client)
-    peer = client._pool.peer("a")
+    channel = client._pool.channel("a")
     async with asyncio.timeout(DEADLINE_S):
         replies = await asyncio.gather(
             *(
-                peer.call_as_owner(
+                channel.call_as_owner(
                     Op.READ_LAC, REQUESTS[Op.READ_LAC](ledger_id), ledger_id=ledger_id, timeout_s=DEADLINE_S
                 )
                 for ledger_id in ledger_ids * 4

@@ -157,14 +157,14 @@ async def add(client: Client, *writers: LedgerWriter, entry_id: int, flags: Flag
         def failed(self, index: int, error: BookKeeperError) -> None:
             answered.set_exception(error)
 
-    pool.peer("one").add(OneAdd(), 0)  # type: ignore[arg-type]
+    pool.channel("one").add(OneAdd(), 0)  # type: ignore[arg-type]
     async with asyncio.timeout(DEADLINE_S):
         return await answered
 
 
 async def read_lac(client: Client, writer: LedgerWriter, flags: Flags = Flags.NONE) -> m.ReadLacReply:
     head = m.pack([int(flags), writer.ledger_id])
-    reply = await client._pool.peer("one").call(Op.READ_LAC, head, present=writer.ledger_id, timeout_s=DEADLINE_S)
+    reply = await client._pool.channel("one").call(Op.READ_LAC, head, present=writer.ledger_id, timeout_s=DEADLINE_S)
     return m.decode_read_lac_reply(reply.head)
 
 
@@ -184,7 +184,9 @@ async def test_new_entries_are_refused_with_one_status_a_frame_and_all_else_goes
     # What recoveries write, of ledgers that it has and of those that it has never seen.
     assert await add(client, first, second, entry_id=1, flags=Flags.RECOVERY) == Status.OK
     explicit = m.pack([first.ledger_id]), (first._pending._codec.explicit_lac(1, 2),)
-    reply = await client._pool.peer("one").call(Op.WRITE_LAC, *explicit, present=first.ledger_id, timeout_s=DEADLINE_S)
+    reply = await client._pool.channel("one").call(
+        Op.WRITE_LAC, *explicit, present=first.ledger_id, timeout_s=DEADLINE_S
+    )
     assert m.reply_status(reply.head) == Status.OK
     reader = await late.open_ledger(first.ledger_id)
     assert [entry.data async for entry in reader.read()] == [b"0", b"1"]

@@ -40,7 +40,7 @@ async def put(client: Client, writer: LedgerWriter, bookie_id: str, entry_ids: l
         codec.encode(parts, [payload(entry_id)], entry_id, 1, lac, [length])
         body = b"".join(parts)
         columns = [0, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
-        assert await add(client._pool.peer(bookie_id), columns, body, client._pool) == Status.OK
+        assert await add(client._pool.channel(bookie_id), columns, body, client._pool) == Status.OK
 
 
 async def check_closed(client: Client, ledger_id: int, count: int) -> None:

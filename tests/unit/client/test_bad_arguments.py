@@ -9,7 +9,7 @@ import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
-from bkpy.client.bookies.channel import Peer
+from bkpy.client.bookies.channel import BookieChannel
 
 NO_NUMBERS = [1.0, True, "1", b"1", float("nan"), [1]]
 TOO_LARGE = 1 << 63
@@ -40,13 +40,13 @@ PASSWORDS: dict[str, Any] = {
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is sent to bookies besides appends."""
     sent: list[Any] = []
-    send = Peer._send
+    send = BookieChannel._send
 
-    def recorded(self: Peer, op: Any, head: bytes, body: Any) -> Any:
+    def recorded(self: BookieChannel, op: Any, head: bytes, body: Any) -> Any:
         sent.append(op)
         return send(self, op, head, body)
 
-    monkeypatch.setattr(Peer, "_send", recorded)
+    monkeypatch.setattr(BookieChannel, "_send", recorded)
     return sent
 
 
@@ -119,4 +119,4 @@ async def test_the_highest_ids_there_can_be_harm_nobody(cluster: InProcess) -> N
         await writer.close()
     assert [entry async for entry in reader.read(0, -1)] == []
     assert await contents(client, writer.ledger_id) == [b"0", b"1"]
-    assert {peer.epoch for peer in client._pool._peers.values()} == {1}
+    assert {channel.generation for channel in client._pool._channels.values()} == {1}

@@ -170,7 +170,7 @@ async def connected_again(client: Client, name: str) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
-                await client._pool.peer(name).connect(again=True)
+                await client._pool.channel(name).connect(again=True)
                 return
             except bkpy.BookieUnavailableError:
                 await asyncio.sleep(0.01)

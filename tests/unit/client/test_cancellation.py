@@ -64,9 +64,9 @@ def running(client: Client) -> list[str]:
 async def settled(client: Client) -> None:
     """Return when nothing is left of what was done with the client."""
     await eventually(lambda: all(name.startswith(LASTING) for name in running(client)))
-    for peer in client._pool._peers.values():
-        await eventually(lambda peer=peer: not peer._calls and not peer._adds)  # type: ignore[misc]
-        assert peer.slots._value == client._settings.calls_in_flight_max
+    for channel in client._pool._channels.values():
+        await eventually(lambda channel=channel: not channel._calls and not channel._adds)  # type: ignore[misc]
+        assert channel.slots._value == client._settings.calls_in_flight_max
 
 
 async def written(client: Client, **ledger: Any) -> LedgerWriter:
@@ -379,7 +379,7 @@ def test_a_client_that_is_closed_keeps_no_connection_to_a_bookie_that_reads_noth
     async def test(cluster: InProcess) -> None:
         client = await cluster.client()
         writer = await written(client)
-        hung = client._pool.peer(writer.ensemble[0])
+        hung = client._pool.channel(writer.ensemble[0])
         cluster.hang(hung.bookie_id)
         transport = hung._transport()
         while transport.get_write_buffer_size() < 1 << 20:  # what the kernel doesn't take

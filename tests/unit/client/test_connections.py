@@ -26,8 +26,8 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    await eventually(lambda: not client._pool.peer("a")._adds)
-    client._pool.peer("a")._transport().abort()
+    await eventually(lambda: not client._pool.channel("a")._adds)
+    client._pool.channel("a")._transport().abort()
     with caplog.at_level(logging.WARNING, logger="asyncio"):
         futures = []
         for i in range(1, 50):
@@ -41,36 +41,36 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
 
 async def test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_before(cluster: InProcess) -> None:
     client = await cluster.client()
-    peer = client._pool.peer("a")
-    address = peer._address
+    channel = client._pool.channel("a")
+    address = channel._address
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def unreachable(bookie_id: str) -> str:
         begun.set()
         await go_on.wait()
-        peer._address = address
+        channel._address = address
         raise BookieUnavailableError("not yet", bookie=bookie_id)
 
-    peer._address = unreachable
-    first = asyncio.create_task(peer.connect())
+    channel._address = unreachable
+    first = asyncio.create_task(channel.connect())
     await begun.wait()
-    more = asyncio.create_task(peer.connect(again=True))
+    more = asyncio.create_task(channel.connect(again=True))
     await asyncio.sleep(0)
     go_on.set()
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(BookieUnavailableError, match="not yet"):
             await first
         await more
-    assert peer.up
+    assert channel.up
 
 
 async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProcess) -> None:
     client = await cluster.client(connect_timeout_s=0.2)
     cluster.hang("a")
-    peer = client._pool.peer("a")
-    first = asyncio.create_task(peer.connect())
-    await eventually(lambda: peer._greeting is not None)
-    more = asyncio.create_task(peer.connect(again=True))
+    channel = client._pool.channel("a")
+    first = asyncio.create_task(channel.connect())
+    await eventually(lambda: channel._greeting is not None)
+    more = asyncio.create_task(channel.connect(again=True))
     await asyncio.wait([first])
     done, _ = await asyncio.wait([more], timeout=0)
     assert done
@@ -81,12 +81,12 @@ async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProces
 
 async def test_why_a_bookie_hung_up_is_told(cluster: InProcess) -> None:
     client = await cluster.client()
-    peer = client._pool.peer("a")
-    await peer.connect()
+    channel = client._pool.channel("a")
+    await channel.connect()
     for connection in cluster.connections("a"):
         connection.refuse(bkpy.ProtocolError("it makes no sense"))
     with pytest.raises(BookieUnavailableError, match="it makes no sense"):
-        await peer.call(bkpy.protocol.messages.Op.READ_LAC, b"", timeout_s=DEADLINE_S)
+        await channel.call(bkpy.protocol.messages.Op.READ_LAC, b"", timeout_s=DEADLINE_S)
 
 
 @contextlib.contextmanager
@@ -110,8 +110,8 @@ def no_file_descriptors() -> Iterator[int]:
 async def test_the_end_of_file_descriptors_is_named(cluster: InProcess) -> None:
     client = await cluster.client()
     with no_file_descriptors() as limit, pytest.raises(BookieUnavailableError) as failure:
-        await client._pool.peer("a").connect()
+        await client._pool.channel("a").connect()
     assert f"this process is out of file descriptors (limit {limit})" in str(failure.value)
     assert failure.value.bookie == "a"
     async with asyncio.timeout(DEADLINE_S):
-        await client._pool.peer("a").connect(again=True)
+        await client._pool.channel("a").connect(again=True)

@@ -71,7 +71,7 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
     client = await five.client(**PATIENT)
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
-    await eventually(lambda: not any(peer._adds for peer in client._pool._peers.values()))
+    await eventually(lambda: not any(channel._adds for channel in client._pool._channels.values()))
     first, second, _ = writer.ensemble
     spares = set("abcde") - set(writer.ensemble)
     store = client._cluster.store
@@ -119,14 +119,14 @@ async def test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum(
     client = await four.client(**PATIENT)
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
-    await eventually(lambda: not any(peer._adds for peer in client._pool._peers.values()))
+    await eventually(lambda: not any(channel._adds for channel in client._pool._channels.values()))
     replaced, _, late = writer.ensemble
     (spare,) = set("abcd") - set(writer.ensemble)
     replied = AddRequest.replied
     withheld: dict[tuple[str, int], Callable[[bytes], None]] = {}
 
     def withhold(self: AddRequest, index: int, head: memoryview) -> None:
-        name, first = self.peers[index].bookie_id, self.flight.batches[0].first_id
+        name, first = self.channels[index].bookie_id, self.flight.batches[0].first_id
         if name in (replaced, late):
             withheld[name, first] = lambda head: replied(self, index, memoryview(head))
         else:

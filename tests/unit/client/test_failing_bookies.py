@@ -362,12 +362,12 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
     slow, replaced, hung = writer.ensemble
-    peers = [client._pool.peer(name) for name in writer.ensemble]
-    await eventually(lambda: not any(peer._adds for peer in peers))
+    channels = [client._pool.channel(name) for name in writer.ensemble]
+    await eventually(lambda: not any(channel._adds for channel in channels))
     five.hang(slow)
     five.hang(hung)
     pending = writer.append_nowait(b"1")
-    await eventually(lambda: bool(peers[0]._adds) and not peers[1]._adds)  # one bookie has it
+    await eventually(lambda: bool(channels[0]._adds) and not channels[1]._adds)  # one bookie has it
 
     async def end(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         await other_writes(other, writer.ledger_id, lambda metadata: metadata.in_recovery())

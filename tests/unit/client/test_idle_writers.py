@@ -75,7 +75,7 @@ async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
     monkeypatch.setattr(Progress, "look", counted_look)
     for name in "abc":
         await cluster.restart(name)
-        await client._pool.peer(name).connect(again=True)
+        await client._pool.channel(name).connect(again=True)
     await eventually(lambda: looks >= 3)
     assert calls == []
     assert len(tasks) <= 3  # of the bookies, not of the writers

@@ -9,7 +9,7 @@ from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
 from bkpy.bookie import add_handler
-from bkpy.client.bookies import channel as client_peer
+from bkpy.client.bookies import channel as client_channel
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
@@ -41,7 +41,7 @@ async def test_a_fenced_ledger_takes_no_append_and_its_writer_fails_for_good(clu
     rival = await cluster.client()
     rival._pool.add_key(writer.ledger_id, ledger_key(b"pw"))
     for bookie_id in ("a", "b"):
-        reply = await rival._pool.peer(bookie_id).call(
+        reply = await rival._pool.channel(bookie_id).call(
             Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
         )
         assert m.decode_read_lac_reply(reply.head).fenced
@@ -64,7 +64,7 @@ async def test_fencing_with_a_wrong_key_is_refused_and_changes_nothing(cluster: 
     await writer.append(b"x")
     rival = await cluster.client()
     rival._pool.add_key(writer.ledger_id, ledger_key(b"wrong"))
-    reply = await rival._pool.peer("a").call(
+    reply = await rival._pool.channel("a").call(
         Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
     )
     assert m.reply_status(reply.head) == Status.UNAUTHORIZED
@@ -78,13 +78,13 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
     writer = await client.create_ledger()
     await writer.append(b"x")
     pool, ledger_id = client._pool, writer.ledger_id
-    peer = pool.peer("a")
-    await peer.call(Op.READ_LAC, m.pack([int(Flags.RECOVERY), ledger_id]), present=ledger_id, timeout_s=DEADLINE_S)
+    channel = pool.channel("a")
+    await channel.call(Op.READ_LAC, m.pack([int(Flags.RECOVERY), ledger_id]), present=ledger_id, timeout_s=DEADLINE_S)
     parts: list[Any] = []
     writer._pending._codec.encode(parts, [b"back"], 1, 1, 0, [5])
     body = b"".join(parts)
     for flags, expected in [(0, [int(Status.FENCED)]), (int(Flags.RECOVERY), int(Status.OK))]:
-        statuses = await add(peer, [flags, [ledger_id], [1], [1], 1, [len(body)]], body, pool)
+        statuses = await add(channel, [flags, [ledger_id], [1], [1], 1, [len(body)]], body, pool)
         assert statuses == expected
 
 
@@ -95,15 +95,15 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
     client = await cluster.client(owed_bytes_max=100_000, owed_stall_timeout_s=0.5, add_timeout_s=2 * DEADLINE_S)
     writer = await client.create_ledger()
     await writer.append(b"x")
-    slow = client._pool.peer("b")
+    slow = client._pool.channel("b")
     assert cluster.nodes[1]._server is not None
     for connection in cluster.nodes[1]._server._connections:
         connection.pause("test")
     owed = 0
     appended = 0
-    epoch = slow.epoch
+    generation = slow.generation
     async with asyncio.timeout(DEADLINE_S):
-        while slow.up and slow.epoch == epoch:  # it is soon back, by another connection
+        while slow.up and slow.generation == generation:  # it is soon back, by another connection
             await writer.append(bytes(10_000))
             appended += 1
             owed = max(owed, slow._in_flight_bytes)
@@ -340,20 +340,20 @@ async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailab
 ) -> None:
     """Whoever waited for the connection is woken a turn of the loop after it came up."""
     client = await cluster.client()
-    peer = client._pool.peer("a")
-    came_up = client_peer.Peer._came_up
+    channel = client._pool.channel("a")
+    came_up = client_channel.BookieChannel._came_up
 
-    def come_and_go(self: client_peer.Peer, connection: Any) -> None:
+    def come_and_go(self: client_channel.BookieChannel, connection: Any) -> None:
         came_up(self, connection)
         connection.transport.abort()
         self.connection_lost(connection, None)
 
     with monkeypatch.context() as patched:
-        patched.setattr(client_peer.Peer, "_came_up", come_and_go)
+        patched.setattr(client_channel.BookieChannel, "_came_up", come_and_go)
         with pytest.raises(bkpy.BookieUnavailableError, match="lost") as failure:
-            await peer.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S)
+            await channel.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S)
         assert failure.value.bookie == "a"
-    reply = await peer.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S, again=True)
+    reply = await channel.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S, again=True)
     assert m.reply_status(reply.head) == Status.NO_SUCH_LEDGER
 
 
@@ -436,7 +436,7 @@ async def test_an_explicit_lac_that_is_none_is_refused(cluster: InProcess) -> No
     good = writer._pending._codec.explicit_lac(0, 1)
     bad = [b"", bytes(32), good[:-1], good + bytes(1), good[:31] + b"\1", b"x" * 100_000]
     for record, expected in [*((record, Status.BAD_REQUEST) for record in bad), (good, Status.OK)]:
-        reply = await client._pool.peer("a").call(
+        reply = await client._pool.channel("a").call(
             Op.WRITE_LAC, m.pack([writer.ledger_id]), (record,), present=writer.ledger_id, timeout_s=DEADLINE_S
         )
         assert m.reply_status(reply.head) == expected

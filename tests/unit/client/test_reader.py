@@ -125,20 +125,20 @@ async def test_a_bookie_that_hangs_does_not_hold_up_reads(
     reads[hung].hang()
     latency = client._pool.latency
     async with asyncio.timeout(DEADLINE_S):
-        while not client._pool.peer(hung).slow_until:  # each reader begins anywhere
+        while not client._pool.channel(hung).slow_until:  # each reader begins anywhere
             assert await contents(client, writer.ledger_id) == payloads()
         before, asked = reads[hung].count, latency.speculative
         # From now on nobody is late, however slow this machine is: if it were asked, it would be waited for.
         latency._late_min_s = latency.late_s = NEVER_S
         for name in reads:
-            client._pool.peer(name).slow_until = math.inf if name == hung else 0.0
+            client._pool.channel(name).slow_until = math.inf if name == hung else 0.0
         for _ in range(20):
             assert await contents(client, writer.ledger_id) == payloads()
     assert asked >= 3
     assert reads[hung].count == before  # it is asked no more while others answer
     await asyncio.sleep(0)
-    assert not client._pool.peer(hung)._calls  # the losers were given up
-    assert client._pool.peer(hung).slots._value == 128
+    assert not client._pool.channel(hung)._calls  # the losers were given up
+    assert client._pool.channel(hung).slots._value == 128
 
 
 @pytest.mark.scenario(38)
@@ -218,7 +218,7 @@ async def test_a_read_that_is_cancelled_leaves_nothing_behind(
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        while any(client._pool.peer(i)._calls for i in reads):
+        while any(client._pool.channel(i)._calls for i in reads):
             await asyncio.sleep(0.01)
     assert not [t for t in client._runtime.spawn.tasks if "read of ledger" in t.get_name()]  # type: ignore[attr-defined]
 
@@ -366,12 +366,12 @@ async def move(client: Client, writer: LedgerWriter) -> tuple[str, str]:
     """Re-replicate a ledger of one copy; returns where the copy was and where it is."""
     old = writer.metadata.fragments[0].bookies[0]
     new = next(i for i in "abcde" if i != old)
-    frame = await client._pool.peer(old).call(
+    frame = await client._pool.channel(old).call(
         Op.READ, m.pack([0, writer.ledger_id, 0, 99, 1 << 20]), timeout_s=DEADLINE_S
     )
     client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
     columns = [int(Flags.RECOVERY), [writer.ledger_id], [0], [100], 1, [len(frame.body)]]
-    assert await add(client._pool.peer(new), columns, bytes(frame.body), client._pool) == 0
+    assert await add(client._pool.channel(new), columns, bytes(frame.body), client._pool) == 0
     await rewrite(client, writer.ledger_id, fragments=(Fragment(0, (new,)),))
     return old, new
 
@@ -504,5 +504,5 @@ async def test_an_entry_that_is_in_metadata_of_a_newer_fragment_is_found(cluster
     for part in parts:
         record += part
     columns = [0, [writer.ledger_id], [10], [1], 1, [len(record)]]
-    assert await add(client._pool.peer(new), columns, bytes(record), client._pool) == 0
+    assert await add(client._pool.channel(new), columns, bytes(record), client._pool) == 0
     assert [e.data async for e in reader.read_unconfirmed(5, 10)] == [*payloads(10)[5:], b"new"]

@@ -10,7 +10,7 @@ from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
 import bkpy
-from bkpy.client.bookies.channel import Peer
+from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.client import Client
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.metadata.outcome import PutOutcome
@@ -242,10 +242,10 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
     for i in range(3):
         await writer.append(payload(i))
     writer._pending.publish_lac()
-    peers = [other._pool.peer(name) for name in writer.ensemble]
+    channels = [other._pool.channel(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
-        for peer in peers:  # each has heard of entry 2, with its length
-            while await last_published(peer, writer) != 2:
+        for channel in channels:  # each has heard of entry 2, with its length
+            while await last_published(channel, writer) != 2:
                 await asyncio.sleep(0.005)
     for i in range(3, 6):
         await writer.append(payload(i))
@@ -257,9 +257,9 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
     await check_closed(other, writer.ledger_id, 6)
 
 
-async def last_published(peer: Peer, writer: LedgerWriter) -> int:
+async def last_published(channel: BookieChannel, writer: LedgerWriter) -> int:
     """The last add confirmed that the bookie got from the writer without an entry, -1 if none."""
-    reply = await peer.call(Op.READ_LAC, m.pack([0, writer.ledger_id]), timeout_s=DEADLINE_S)
+    reply = await channel.call(Op.READ_LAC, m.pack([0, writer.ledger_id]), timeout_s=DEADLINE_S)
     found = [header.last_add_confirmed for header in walk(reply.body) if header.entry_id == EXPLICIT_LAC_ENTRY]
     return max(found, default=-1)
 
@@ -431,7 +431,7 @@ async def test_a_fence_survives_a_restart_also_where_the_ledger_was_never_seen(f
         for name in ledger.ensemble:
             await five.node(name).stop()
             await five.start_node(name)
-            await client._pool.peer(name).connect(again=True)
+            await client._pool.channel(name).connect(again=True)
             with pytest.raises(AssertionError):
                 await put(client, ledger, name, [3])
 

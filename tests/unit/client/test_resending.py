@@ -44,7 +44,7 @@ async def pending_on_two(cluster: InProcess, client: Client, turns: list[list[by
     for turn in turns:
         futures += [writer.append_nowait(data) for data in turn]
         await asyncio.sleep(0)  # each leaves by itself
-    await eventually(lambda: not any(client._pool.peer(name)._adds for name in writer.ensemble[:2]))
+    await eventually(lambda: not any(client._pool.channel(name)._adds for name in writer.ensemble[:2]))
     return writer, futures
 
 

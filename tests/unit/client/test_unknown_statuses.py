@@ -46,8 +46,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, ops: dict[Op, bytes], names: str)
     return lambda: monkeypatch.setattr(Connection, "reply", reply)
 
 
-def epochs(client: Client) -> dict[str, int]:
-    return {name: peer.epoch for name, peer in client._pool._peers.items()}
+def generations(client: Client) -> dict[str, int]:
+    return {name: channel.generation for name, channel in client._pool._channels.items()}
 
 
 async def patient(cluster: InProcess, **settings: Any) -> Client:
@@ -63,13 +63,13 @@ async def test_a_bookie_that_answers_an_append_so_is_replaced_at_once(
     other = await client.create_ledger(ack_quorum=3)  # of the same flights, perhaps
     await asyncio.gather(writer.append(b"0"), other.append(b"0"))
     newer = writer.ensemble[0]
-    before = epochs(client)
+    before = generations(client)
     answering(monkeypatch, {Op.ADD: head}, newer)
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append(b"1") == 1
         assert await other.append(b"1") == 1
     assert newer not in writer.ensemble
-    assert {name: epoch for name, epoch in epochs(client).items() if name in before} == before
+    assert {name: generation for name, generation in generations(client).items() if name in before} == before
     await writer.close()
     assert await contents(client, writer.ledger_id) == [b"0", b"1"]
 
@@ -83,14 +83,14 @@ async def test_a_batch_that_is_sent_once_more_and_answered_so_finds_another_book
     unused = set("abcde") - set(writer.ensemble)
     first = min(unused)
     for name in unused:
-        await client._pool.peer(name).connect()
+        await client._pool.channel(name).connect()
     client._ensembles.failed(max(unused))  # so that the other one is chosen first
     answering(monkeypatch, {Op.ADD: TO_ADDS["one for each batch"]}, first)
     five.kill(writer.ensemble[0])
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append(b"1") == 1
     assert first not in writer.ensemble
-    assert client._pool.peer(first).epoch == 1
+    assert client._pool.channel(first).generation == 1
     await writer.close()
 
 
@@ -105,7 +105,7 @@ async def test_without_another_bookie_the_append_fails_and_says_why(
         async with asyncio.timeout(DEADLINE_S):
             await writer.append(b"1")
     assert failure.value.outcome_unknown
-    assert set(epochs(client).values()) == {1}
+    assert set(generations(client).values()) == {1}
     await writer.close()
 
 
@@ -121,7 +121,7 @@ async def test_a_read_that_is_answered_so_goes_to_another_bookie(
         async with asyncio.timeout(DEADLINE_S):
             assert await contents(client, writer.ledger_id) == [payload(i) for i in range(20)]
         end()
-    assert set(epochs(client).values()) == {1}
+    assert set(generations(client).values()) == {1}
 
 
 @pytest.mark.parametrize("head", [TO_OTHERS, m.pack([int(Status.BAD_REQUEST), "not a request"])])
@@ -132,20 +132,20 @@ async def test_a_read_that_all_bookies_refuse_is_asked_of_each_once(
     writer = await write(client, 3)
     await client.recover_ledger(writer.ledger_id)
     asked: list[str] = []
-    request = client._pool.peer("a").__class__.request
+    request = client._pool.channel("a").__class__.request
 
     def counted(self: Any, op: Op, head: bytes) -> Any:
         asked.append(self.bookie_id)
         return request(self, op, head)
 
-    monkeypatch.setattr(client._pool.peer("a").__class__, "request", counted)
+    monkeypatch.setattr(client._pool.channel("a").__class__, "request", counted)
     answering(monkeypatch, {Op.READ: head}, "abc")
     with pytest.raises(bkpy.ProtocolError, match=r"a: .*; b: .*; c: ") as failure:
         async with asyncio.timeout(DEADLINE_S):
             await contents(client, writer.ledger_id)
     assert failure.value.entry_id == 0
     assert sorted(asked) == ["a", "b", "c"]
-    assert set(epochs(client).values()) == {1}
+    assert set(generations(client).values()) == {1}
 
 
 async def test_last_add_confirmed_and_tails_go_on_with_the_others(
@@ -190,4 +190,4 @@ async def test_a_bookie_that_greets_so_is_not_used(five: InProcess, monkeypatch:
         writer = await client.create_ledger()
         await writer.append(b"x")
         assert "a" not in writer.ensemble
-    await eventually(lambda: not client._pool.peer("a").up)
+    await eventually(lambda: not client._pool.channel("a").up)

@@ -58,7 +58,7 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Peer:
+class BookieChannel:
     """A bookie by id. `address` tells where it is now, or raises; it is asked again before each connect."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Peer:
         software: str,
         key_of: Callable[[int], bytes | None],
         next_id: Callable[[], int],
-        on_congestion: Callable[[Peer, bool], None] = lambda peer, congested: None,
+        on_congestion: Callable[[BookieChannel, bool], None] = lambda channel, congested: None,
         chunks: ChunkPool | None = None,
     ) -> None:
         self.bookie_id = bookie_id
@@ -82,7 +82,7 @@ class Peer:
         self.slow_until = 0.0  # a read has timed out: others are to be asked first
         self.slots = asyncio.Semaphore(settings.calls_in_flight_max)  # of `request`; long polls take none
         self._answered_at = 0.0  # when it last answered an append
-        self.epoch = 0  # how many connections there have been
+        self.generation = 0  # how many connections there have been
         self.congested = False  # so much is in flight that writers should wait
         self._in_flight_bytes = 0  # of ADD frames that it has yet to answer
         self._in_flight_bytes_max = settings.owed_bytes_max
@@ -155,7 +155,7 @@ class Peer:
             return
         self._adds[add.correlation_id] = (add, index, self._runtime.clock.monotonic())
         self._present(add.ledger_ids)
-        if not transport.is_closing():  # else it fails with the connection, of whose end this peer is about to hear
+        if not transport.is_closing():  # else it fails with the connection, of whose end this channel is about to hear
             transport.writelines(add.buffers)
         if self._watch is None:
             self._watch_oldest()
@@ -386,7 +386,7 @@ class Peer:
         if connection.lost.done():
             return
         self._state = _State.UP
-        self.epoch += 1
+        self.generation += 1
         self._error = None
         self._presented.clear()
         for connected, _ in self._connected:

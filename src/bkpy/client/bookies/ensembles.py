@@ -86,7 +86,7 @@ class Ensembles:
 
     async def _unreachable(self, bookie_ids: Sequence[str]) -> set[str]:
         reached = await asyncio.gather(
-            *(self._pool.peer(bookie_id).connect(again=True) for bookie_id in bookie_ids), return_exceptions=True
+            *(self._pool.channel(bookie_id).connect(again=True) for bookie_id in bookie_ids), return_exceptions=True
         )
         failed = set()
         for bookie_id, result in zip(bookie_ids, reached, strict=True):

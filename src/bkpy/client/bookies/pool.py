@@ -1,4 +1,4 @@
-"""The bookies a client talks to: one `Peer` each, made at first use, and where to find them."""
+"""The bookies a client talks to: one `BookieChannel` each, made at first use, and where to find them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from bkpy.client.bookies.channel import Peer
+from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.bookies.latency import ReadLatency
 from bkpy.errors import ClientClosedError
 from bkpy.protocol.receive_buffer import ChunkPool
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BookiePool:
-    """Peers by bookie id, and the keys of the ledgers that this client writes."""
+    """Channels by bookie id, and the keys of the ledgers that this client writes."""
 
     def __init__(
         self,
@@ -34,22 +34,22 @@ class BookiePool:
         self._runtime = runtime
         self._instance_id = instance_id
         self._software = software
-        self._peers: dict[str, Peer] = {}
+        self._channels: dict[str, BookieChannel] = {}
         self._keys: dict[int, bytes] = {}
         self._more_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
         self._closed = False
         self._chunks = ChunkPool(settings.receive_chunks_max)
-        self.congested: set[Peer] = set()
+        self.congested: set[BookieChannel] = set()
         self.latency = ReadLatency(settings)
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
 
-    def peer(self, bookie_id: str) -> Peer:
+    def channel(self, bookie_id: str) -> BookieChannel:
         if self._closed:
             raise ClientClosedError("the client is closed", bookie=bookie_id)
-        peer = self._peers.get(bookie_id)
-        if peer is None:
-            peer = self._peers[bookie_id] = Peer(
+        channel = self._channels.get(bookie_id)
+        if channel is None:
+            channel = self._channels[bookie_id] = BookieChannel(
                 bookie_id,
                 self._directory.address_of,
                 self._settings,
@@ -61,13 +61,13 @@ class BookiePool:
                 on_congestion=self._congestion,
                 chunks=self._chunks,
             )
-        return peer
+        return channel
 
-    def _congestion(self, peer: Peer, congested: bool) -> None:
+    def _congestion(self, channel: BookieChannel, congested: bool) -> None:
         if congested:
-            self.congested.add(peer)
+            self.congested.add(channel)
         else:
-            self.congested.discard(peer)
+            self.congested.discard(channel)
 
     def add_key(self, ledger_id: int, key: bytes) -> None:
         """From now on the ledger's key can be presented to bookies."""
@@ -83,10 +83,10 @@ class BookiePool:
                 del self._more_users[ledger_id]
             return
         del self._keys[ledger_id]
-        for peer in self._peers.values():
-            peer.forget(ledger_id)
+        for channel in self._channels.values():
+            channel.forget(ledger_id)
 
     async def close(self) -> None:
         self._closed = True
-        for peer in self._peers.values():
-            await peer.close()
+        for channel in self._channels.values():
+            await channel.close()

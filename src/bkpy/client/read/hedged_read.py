@@ -25,7 +25,7 @@ from bkpy.protocol.messages import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bkpy.client.bookies.channel import Peer
+    from bkpy.client.bookies.channel import BookieChannel
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.protocol import frame as wire
     from bkpy.runtime.interfaces import Runtime
@@ -41,7 +41,7 @@ class Outcome(NamedTuple, Generic[T]):
 
 
 class _Asked(NamedTuple):
-    peer: Peer
+    channel: BookieChannel
     at: float
 
 
@@ -88,16 +88,16 @@ class HedgedRead(Generic[T]):
 
     async def _ask_next(self) -> None:
         latency = self._pool.latency
-        peer = self._pool.peer(self._queue[0])
+        channel = self._pool.channel(self._queue[0])
         if self._asked:
-            if peer.slots.locked():  # this client is the one that has too much to do: more reads would not help
+            if channel.slots.locked():  # this client is the one that has too much to do: more reads would not help
                 self._ask_at = self._now() + latency.late_s
                 return
             latency.speculative += 1
-        await peer.slots.acquire()
+        await channel.slots.acquire()
         self._queue.popleft()
         now = self._now()
-        self._asked[peer.request(Op.READ, self._head)] = _Asked(peer, now)
+        self._asked[channel.request(Op.READ, self._head)] = _Asked(channel, now)
         self._ask_at = now + latency.late_s
 
     async def _wait(self) -> list[asyncio.Future[wire.Frame]]:
@@ -111,20 +111,20 @@ class HedgedRead(Generic[T]):
         return [f for f, asked in self._asked.items() if f.done() or asked.at + self._timeout_s <= now]
 
     def _take(self, future: asyncio.Future[wire.Frame]) -> T | None:
-        peer, at = self._asked.pop(future)
+        channel, at = self._asked.pop(future)
         self._ask_at = 0.0  # unless it is a good answer
         if not future.done():
             future.cancel()
-            peer.mark_slow()
-            self._answers[peer.bookie_id] = Miss(MissKind.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
+            channel.mark_slow()
+            self._answers[channel.bookie_id] = Miss(MissKind.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
             return None
-        answer = self._answer(future, peer.bookie_id)
+        answer = self._answer(future, channel.bookie_id)
         if isinstance(answer, Miss):
-            self._answers[peer.bookie_id] = answer
+            self._answers[channel.bookie_id] = answer
             return None
         latency = self._pool.latency
-        latency.answered(peer.bookie_id, self._now() - at)
-        overtaken = [asked.peer for asked in self._asked.values() if asked.at < at]
+        latency.answered(channel.bookie_id, self._now() - at)
+        overtaken = [asked.channel for asked in self._asked.values() if asked.at < at]
         latency.won += bool(overtaken)
         for other in overtaken:
             if latency.overtaken(other.bookie_id):

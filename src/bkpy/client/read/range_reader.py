@@ -171,7 +171,7 @@ class RangeReader:
         return order
 
     def _slow(self, bookie_id: str) -> bool:
-        return self._pool.peer(bookie_id).slow_until > self._runtime.clock.monotonic()
+        return self._pool.channel(bookie_id).slow_until > self._runtime.clock.monotonic()
 
     async def _read_hedged(self, order: list[str], first: int, last: int) -> Outcome[Block]:
         last = min(last, self._fragment(first)[1])
@@ -248,7 +248,7 @@ class RangeReader:
                         records |= found
             for index in waiting.values():
                 if latency.overtaken(bookies[index]):
-                    self._pool.peer(bookies[index]).mark_slow()
+                    self._pool.channel(bookies[index]).mark_slow()
             return records
         finally:
             for stripe in waiting:
@@ -270,12 +270,12 @@ class RangeReader:
 
     async def _read_stripe(self, bookie_id: str, first: int, last: int) -> dict[int, memoryview] | None:
         """What one bookie returns of first..last, verified, as far as it is intact; None if it fails."""
-        peer = self._pool.peer(bookie_id)
+        channel = self._pool.channel(bookie_id)
         timeout_s = self._settings.read_timeout_s / self._snapshot.metadata.write_quorum
         found: dict[int, memoryview] = {}
         began = self._runtime.clock.monotonic()
         try:
-            frame = await peer.call(Op.READ, self._head(first, last), timeout_s=timeout_s)
+            frame = await channel.call(Op.READ, self._head(first, last), timeout_s=timeout_s)
             self._reply(frame, bookie_id)
             self._pool.latency.answered(bookie_id, self._runtime.clock.monotonic() - began)
             for header in walk(frame.body):

@@ -147,7 +147,7 @@ class LedgerReader(OfThisProcess):
 
     async def _ask_one(self, index: int, bookie_id: str) -> tuple[int, LastAddConfirmed | BookKeeperError]:
         try:
-            reply = await self._pool.peer(bookie_id).call(
+            reply = await self._pool.channel(bookie_id).call(
                 Op.READ_LAC, m.pack([0, self.ledger_id]), timeout_s=self._settings.read_timeout_s
             )
             return index, proven_to_reader(self._codec, reply, self.ledger_id, bookie_id)

@@ -148,7 +148,7 @@ class Tail:
         else:
             op, timeout_s = Op.READ_LAC, settings.read_timeout_s
             head = m.pack([0, snapshot.ledger_id])
-        reply = await self._pool.peer(bookie_id).call(op, head, timeout_s=timeout_s, long_poll=wait)
+        reply = await self._pool.channel(bookie_id).call(op, head, timeout_s=timeout_s, long_poll=wait)
         told = proven_to_reader(self._codec, reply, snapshot.ledger_id, bookie_id)
         snapshot.advance(told)
         if told.fenced and bookie_id not in self._fenced:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.buffers import Bytes
-    from bkpy.client.bookies.channel import Peer
+    from bkpy.client.bookies.channel import BookieChannel
     from bkpy.protocol.acks import AckOutcome, Batch, Flight
 
 
@@ -47,17 +47,17 @@ class AddRequest:
         "_retried",
         "body_bytes",
         "buffers",
+        "channels",
         "correlation_id",
         "flight",
         "ledger_ids",
         "on_reply",
-        "peers",
     )
 
     def __init__(
         self,
         flight: Flight,
-        peers: list[Peer],
+        channels: list[BookieChannel],
         correlation_id: int,
         buffers: list[Bytes],
         body_bytes: int,
@@ -65,7 +65,7 @@ class AddRequest:
         on_reply: Callable[[], None],
     ) -> None:
         self.flight = flight
-        self.peers = peers
+        self.channels = channels
         self.correlation_id = correlation_id
         self.buffers = buffers
         self.body_bytes = body_bytes
@@ -79,7 +79,7 @@ class AddRequest:
         statuses = m.decode_add_reply(head, len(self.flight.batches))
         if statuses != Status.OK and _key_required(statuses) and not self._retried >> index & 1:
             self._retried |= 1 << index
-            self.peers[index].add_again(self, index)
+            self.channels[index].add_again(self, index)
             return
         self._decide(self.flight.reply(index, statuses), index, statuses)
 
@@ -99,7 +99,7 @@ class AddRequest:
         self.on_reply()
 
     def _decide_released(self, verdict: AckOutcome, index: int, released: set[Batch]) -> None:
-        name = self.peers[index].bookie_id
+        name = self.channels[index].bookie_id
         for batch in verdict.completed:
             if batch not in released:
                 batch.owner.completed(batch)
@@ -108,7 +108,7 @@ class AddRequest:
                 batch.owner.accepted(batch, name)
 
     def _decide_failed(self, verdict: AckOutcome, index: int, answer: int | list[int] | BookKeeperError) -> None:
-        name = self.peers[index].bookie_id
+        name = self.channels[index].bookie_id
         for batch, status in verdict.refused:
             batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))
         if isinstance(answer, BookKeeperError):
@@ -131,7 +131,7 @@ class AddRequest:
             self._released = set()
         self._released.add(batch)
         bits = self.flight.accepted(batch)
-        return {peer.bookie_id for i, peer in enumerate(self.peers) if bits >> i & 1}
+        return {channel.bookie_id for i, channel in enumerate(self.channels) if bits >> i & 1}
 
     def sent_batch(self, batch: Batch) -> SentBatch:
         """The batch as it was sent."""
@@ -178,9 +178,9 @@ class ResendRequest:
 
     __slots__ = (
         "_batches",
+        "_channel",
         "_on_reply",
         "_owner",
-        "_peer",
         "_retried",
         "_to_come",
         "body_bytes",
@@ -192,7 +192,7 @@ class ResendRequest:
     def __init__(
         self,
         owner: BatchOwner,
-        peer: Peer,
+        channel: BookieChannel,
         flags: int,
         parts: list[tuple[Batch, SentBatch]],
         to_come: dict[Batch, int],
@@ -216,7 +216,7 @@ class ResendRequest:
         )
         self._on_reply = on_reply
         self._owner = owner
-        self._peer = peer
+        self._channel = channel
         self._batches = batches
         self._to_come = to_come
         self._retried = False
@@ -229,13 +229,13 @@ class ResendRequest:
         statuses = m.decode_add_reply(head, len(self._batches))
         if statuses != Status.OK and _key_required(statuses) and not self._retried:
             self._retried = True
-            self._peer.add_again(self, index)
+            self._channel.add_again(self, index)
             return
         self._take(statuses)
         self._on_reply()
 
     def _take(self, statuses: int | list[int]) -> None:
-        name = self._peer.bookie_id
+        name = self._channel.bookie_id
         each = statuses if isinstance(statuses, list) else [statuses] * len(self._batches)
         for batch, code in zip(self._batches, each, strict=True):
             if code == Status.OK:
@@ -252,7 +252,7 @@ class ResendRequest:
                 self._owner.bookie_failed(name, error, batch.first_id)
 
     def failed(self, index: int, error: BookKeeperError) -> None:
-        self._owner.bookie_failed(self._peer.bookie_id, error, self._batches[0].first_id)
+        self._owner.bookie_failed(self._channel.bookie_id, error, self._batches[0].first_id)
         self._on_reply()
 
 

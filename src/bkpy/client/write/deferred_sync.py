@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class DeferredSync:
     """Of one ledger; knows over which connections it was written since it was last forced."""
 
-    __slots__ = ("_epochs", "_pending", "_pool", "_timeout_s")
+    __slots__ = ("_generations", "_pending", "_pool", "_timeout_s")
 
     def __init__(self, pending: PendingAppends, parts: ReplicationParts) -> None:
         self._pending = pending
         self._pool = parts.pool
         self._timeout_s = parts.settings.add_timeout_s
-        self._epochs = self._connections()
+        self._generations = self._connections()
 
     async def force(self) -> int:
         """As `LedgerWriter.force`, for a writer that has not failed."""
@@ -38,9 +38,9 @@ class DeferredSync:
         if replication.error is not None:
             raise replication.failure()
         if replication.acks.last_sent == pending.lac:
-            self._epochs = self._connections()  # nothing was sent that could have been lost with another one
-        for bookie_id, epoch in self._connections().items():
-            if epoch != self._epochs[bookie_id]:
+            self._generations = self._connections()  # nothing was sent that could have been lost with another one
+        for bookie_id, generation in self._connections().items():
+            if generation != self._generations[bookie_id]:
                 replication.failed(
                     BookieUnavailableError(
                         "the connection was lost before everything was synced: "
@@ -57,7 +57,7 @@ class DeferredSync:
     async def _force(self, bookie_id: str) -> None:
         replication = self._pending.replication
         ledger_id = replication.ledger_id
-        reply = await self._pool.peer(bookie_id).call_as_owner(
+        reply = await self._pool.channel(bookie_id).call_as_owner(
             Op.FORCE, m.pack([ledger_id]), ledger_id=ledger_id, timeout_s=self._timeout_s
         )
         status = m.reply_status(reply.head)
@@ -68,4 +68,4 @@ class DeferredSync:
 
     def _connections(self) -> dict[str, int]:
         """Which connection to each bookie this is: another one means that something may have been lost."""
-        return {bookie_id: self._pool.peer(bookie_id).epoch for bookie_id in self._pending.replication.ensemble}
+        return {bookie_id: self._pool.channel(bookie_id).generation for bookie_id in self._pending.replication.ensemble}

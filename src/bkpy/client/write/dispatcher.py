@@ -3,7 +3,7 @@
     append() ...   ->  replications scheduled  ->  one turn: batches -> queues of write sets -> requests -> bookies
     replies        ->  counted per request     ->  batches complete -> writers resolve their futures
 
-Invariant: nobody is drained while a bookie of theirs owes too much (`Peer.congested`), so that a slow bookie costs time
+Invariant: nobody is drained while a bookie of theirs owes too much (`congested`), so that a slow bookie costs time
 and not memory.
 """
 
@@ -75,25 +75,25 @@ class AddDispatcher:
         key = (tuple(sorted(bookie_ids)), ack_quorum, flags)
         queue = self._queues.get(key) if shared else None
         if queue is None:
-            peers = [self._pool.peer(bookie_id) for bookie_id in key[0]]
-            queue = WriteSetQueue(self, peers, ack_quorum, flags, self._settings)
+            channels = [self._pool.channel(bookie_id) for bookie_id in key[0]]
+            queue = WriteSetQueue(self, channels, ack_quorum, flags, self._settings)
             if shared:
                 self._queues[key] = queue
         return queue
 
     def resend(self, owner: BatchOwner, bookie_id: str, batches: Iterable[Batch], flags: int) -> None:
         """Send batches of one ledger to one more bookie, in frames of about `batch_bytes_max` that it takes."""
-        peer = self._pool.peer(bookie_id)
-        bytes_max = min(self._settings.batch_bytes_max, m.batches_bytes_max(peer.frame_bytes_max))
+        channel = self._pool.channel(bookie_id)
+        bytes_max = min(self._settings.batch_bytes_max, m.batches_bytes_max(channel.frame_bytes_max))
         to_come: dict[Batch, int] = {}
         some: list[tuple[Batch, SentBatch]] = []
         size = 0
 
         def send() -> None:
             request = ResendRequest(
-                owner, peer, flags, some, to_come, correlation_id=self.next_id(), on_reply=self.resume_held
+                owner, channel, flags, some, to_come, correlation_id=self.next_id(), on_reply=self.resume_held
             )
-            peer.add(request, 0)
+            channel.add(request, 0)
 
         for batch in batches:
             pieces = batch.sent.sent_batch(batch).cut(bytes_max)

@@ -336,7 +336,7 @@ class PendingAppends:
             return
         record = self._codec.explicit_lac(self.lac, self.lac_length)
         try:
-            reply = await self._pool.peer(bookie_id).call_as_owner(
+            reply = await self._pool.channel(bookie_id).call_as_owner(
                 Op.WRITE_LAC,
                 m.pack([self._ledger_id]),
                 (record,),

@@ -136,10 +136,10 @@ class Replication:
 
     def _limit(self) -> None:
         """What a bookie wouldn't take is refused at the call, or cut, before it costs others their connection."""
-        peers = [self._pool.peer(bookie_id) for bookie_id in self.ensemble]
-        self.entry_bytes_max = min([self._settings.entry_bytes_max, *(peer.entry_bytes_max for peer in peers)])
+        channels = [self._pool.channel(bookie_id) for bookie_id in self.ensemble]
+        self.entry_bytes_max = min([self._settings.entry_bytes_max, *(channel.entry_bytes_max for channel in channels)])
         self.batch_bytes_max = min(
-            [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in peers)]
+            [self._settings.batch_bytes_max, *(m.batches_bytes_max(channel.frame_bytes_max) for channel in channels)]
         )
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class Replication:
         self._limit()  # they may have come back with other ones
         for queue in self.queues:
             queue.limit()
-        for bookie_id in [b for b in self._failed if self._pool.peer(b).up]:
+        for bookie_id in [b for b in self._failed if self._pool.channel(b).up]:
             del self._failed[bookie_id]
             batches = []
             for batch in self.acks.above():

@@ -15,7 +15,7 @@ from bkpy.protocol.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.buffers import Bytes
-    from bkpy.client.bookies.channel import Peer
+    from bkpy.client.bookies.channel import BookieChannel
     from bkpy.config.client import ClientSettings
 
 
@@ -50,13 +50,13 @@ class WriteSetQueue:
         "_strides",
         "ack_quorum",
         "batches",
-        "peers",
+        "channels",
     )
 
     def __init__(
-        self, owner: QueueOwner, peers: list[Peer], ack_quorum: int, flags: int, settings: ClientSettings
+        self, owner: QueueOwner, channels: list[BookieChannel], ack_quorum: int, flags: int, settings: ClientSettings
     ) -> None:
-        self.peers = peers
+        self.channels = channels
         self.ack_quorum = ack_quorum
         self._flags = flags
         self._owner = owner
@@ -69,7 +69,10 @@ class WriteSetQueue:
     def limit(self) -> None:
         """Look again at what its bookies take: any of them may have come back with another limit."""
         self._bytes_max = min(
-            [self._settings.batch_bytes_max, *(m.batches_bytes_max(peer.frame_bytes_max) for peer in self.peers)]
+            [
+                self._settings.batch_bytes_max,
+                *(m.batches_bytes_max(channel.frame_bytes_max) for channel in self.channels),
+            ]
         )
 
     def _clear(self) -> None:
@@ -81,7 +84,7 @@ class WriteSetQueue:
         self._size = 0
 
     def blocked(self) -> bool:
-        return any(peer.congested for peer in self.peers)
+        return any(channel.congested for channel in self.channels)
 
     def add(self, batch: Batch, count: int, stride: int, size: int) -> list[Bytes]:
         """Take one batch of `size` bytes; the caller appends its parts to the result, now."""
@@ -111,8 +114,8 @@ class WriteSetQueue:
         self._clear()
         correlation_id = self._owner.next_id()
         request = AddRequest(
-            Flight(batches, len(self.peers), self.ack_quorum),
-            self.peers,
+            Flight(batches, len(self.channels), self.ack_quorum),
+            self.channels,
             correlation_id,
             wire.encode(Op.ADD, correlation_id, head, body),
             size,
@@ -121,5 +124,5 @@ class WriteSetQueue:
         )
         for batch in batches:
             batch.sent = request
-        for index, peer in enumerate(self.peers):
-            peer.add(request, index)
+        for index, channel in enumerate(self.channels):
+            channel.add(request, index)
