@@ -40,7 +40,6 @@ class Replication:
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
     __slots__ = (
-        "__weakref__",
         "_change",
         "_changes",
         "_dispatcher",
