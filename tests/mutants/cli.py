@@ -8,7 +8,7 @@ LOCAL = "tests/cluster/test_local_cluster.py::"
 COMMANDS = "tests/cluster/test_cli.py::"
 PROCESS = "tests/cluster/test_cli_process.py::"
 WRITE = "tests/cluster/test_cli_write.py::"
-SUPERVISOR = "tests/unit/test_local_supervisor.py::"
+SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -44,14 +44,14 @@ MUTANTS: list[Mutant] = [
         "a ledger that was to be protected can be read by everybody",
         "if not password.strip():",
         "if False:",
-        ("tests/unit/test_password_file.py::test_a_file_without_a_password_is_refused",),
+        ("tests/unit/config/test_password_file.py::test_a_file_without_a_password_is_refused",),
     ),
     Mutant(
         "a password loses all white space at its end",
         "ledgers that were written with such a password can't be opened any more",
         'password = content.removesuffix(b"\\n").removesuffix(b"\\r")',
         "password = content.rstrip()",
-        ("tests/unit/test_password_file.py::test_one_line_break_at_the_end_does_not_count",),
+        ("tests/unit/config/test_password_file.py::test_one_line_break_at_the_end_does_not_count",),
     ),
     Mutant(
         "ledgers are deleted though nobody was there to ask",
@@ -135,6 +135,6 @@ MUTANTS: list[Mutant] = [
         "the bookie is registered, and no client reaches it",
         "if is_wildcard(host) or advertised == 0:",
         "if advertised == 0:",
-        ("tests/unit/test_config.py::test_refusals_are_one_line_and_name_their_place",),
+        ("tests/unit/config/test_config.py::test_refusals_are_one_line_and_name_their_place",),
     ),
 ]

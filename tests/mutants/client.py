@@ -6,16 +6,16 @@ from typing import Final
 
 from tests.mutants import Mutant
 
-_UNIT: Final = "tests/unit/client/"
-_COUNTED: Final = _UNIT + "test_counted_acknowledgements.py::"
-_FRAMES: Final = _UNIT + "test_frame_limits.py::"
-_LAC: Final = _UNIT + "test_last_add_confirmed.py::"
-_STATUSES: Final = _UNIT + "test_unknown_statuses.py::"
-_CONNECTIONS: Final = _UNIT + "test_connections.py::"
-_IDLE: Final = _UNIT + "test_idle_writers.py::"
-_LIFETIME: Final = _UNIT + "test_lifetime.py::"
-_ARGUMENTS: Final = _UNIT + "test_bad_arguments.py::"
-_OUTCOMES: Final = _UNIT + "test_appends_in_doubt.py::"
+_UNIT: Final = "tests/unit/"
+_COUNTED: Final = _UNIT + "client/write/test_counted_acknowledgements.py::"
+_FRAMES: Final = _UNIT + "client/write/test_frame_limits.py::"
+_LAC: Final = _UNIT + "client/read/test_last_add_confirmed.py::"
+_STATUSES: Final = _UNIT + "client/test_unknown_statuses.py::"
+_CONNECTIONS: Final = _UNIT + "client/bookies/test_connections.py::"
+_IDLE: Final = _UNIT + "client/write/test_idle_writers.py::"
+_LIFETIME: Final = _UNIT + "client/test_lifetime.py::"
+_ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
+_OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
 _LAC_REPLY: Final = "tests/unit/protocol/test_lac_reply.py::"
 _SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
 
@@ -74,7 +74,7 @@ MUTANTS: list[Mutant] = [
                 self._release(size, count)
 """,
         "                self._admitted -= 1\n",
-        (_UNIT + "test_cancellation.py::test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on",),
+        (_UNIT + "client/test_cancellation.py::test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on",),
     ),
     Mutant(
         "a frozen writer is not watched",
@@ -119,7 +119,8 @@ MUTANTS: list[Mutant] = [
         "for b, first in self._first.items() if b in metadata.fragments[-1].bookies}",
         (
             _SHORTFALL + "test_a_bookie_that_was_replaced_lacks_what_is_still_its_own",
-            _UNIT + "test_under_replication.py::test_a_bookie_that_was_replaced_lacks_what_was_acknowledged_before",
+            _UNIT
+            + "client/write/test_under_replication.py::test_a_bookie_that_was_replaced_lacks_what_was_acknowledged_before",
         ),
     ),
     # --- what is sent -------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ MUTANTS: list[Mutant] = [
         "a scan or a recovery goes on behind entries that it has left out",
         "if answered_to < range_last:  # larger",
         "if False:  # larger",
-        (_UNIT + "test_range_pipeline.py::test_a_range_that_is_cut_short_is_continued_first",),
+        (_UNIT + "client/read/test_range_pipeline.py::test_a_range_that_is_cut_short_is_continued_first",),
     ),
     Mutant(
         "the bookies that are asked of a striped ledger leave out some of its entries",

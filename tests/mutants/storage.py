@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _TESTS = "tests/unit/storage"
-_EVICTED = f"{_TESTS}/test_evicted_states.py"
-_CHECKPOINTS = f"{_TESTS}/test_checkpoints.py"
+_EVICTED = f"{_TESTS}/ledgers/test_evicted_states.py"
+_CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
-_SPACE = f"{_TESTS}/test_no_space.py"
-_MEMTABLE = f"{_TESTS}/test_memtable.py"
+_SPACE = f"{_TESTS}/space/test_no_space.py"
+_MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
-_DURABLE = ("tests/unit/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
+_DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -174,7 +174,7 @@ MUTANTS: list[Mutant] = [
         "journal files are gone that were to be kept",
         "old = below[: max(0, len(below) - self._backups)]",
         "old = below[: len(below) - self._backups] if self._backups else below",
-        (f"{_TESTS}/test_journal.py::test_the_newest_files_are_kept_as_backups_however_many_there_are",),
+        (f"{_TESTS}/journal/test_journal.py::test_the_newest_files_are_kept_as_backups_however_many_there_are",),
     ),
     Mutant(
         "all batches of a run looked at",

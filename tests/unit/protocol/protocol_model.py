@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
+from tests.unit.protocol.protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
 
 from bkpy.protocol.acks import BareBatch, Batch, Flight, LedgerAcks, ReassignedBatch
 from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, fresh_state, rebased

@@ -9,8 +9,8 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_model import Writer
-from protocol_world import Safeguards, World
+from tests.unit.protocol.protocol_model import Writer
+from tests.unit.protocol.protocol_world import Safeguards, World
 
 from bkpy.protocol.acks import BareBatch, Batch, Flight, LedgerAcks, ReassignedBatch
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Conflict, Reaction, members_of, on_conflict

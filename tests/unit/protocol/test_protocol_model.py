@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_model import Recovery, Writer
-from protocol_world import BrokenPromiseError, Safeguards, World
+from tests.unit.protocol.protocol_model import Recovery, Writer
+from tests.unit.protocol.protocol_world import BrokenPromiseError, Safeguards, World
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.ledger_metadata import LedgerState

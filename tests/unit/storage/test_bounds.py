@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.config.base import MIB
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.journal.format import PAGE_BYTES
 from bkpy.storage.open import open_storage
-
-from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.support import Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import Told, copy_of, dropped, kept, new_host, restart
 
 from bkpy.errors import StorageFailedError
-
-from .support import Batch, Host, add, read_all
-from .support import settings as bookie_settings
-from .told import Told, copy_of, dropped, kept, new_host, restart
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

@@ -7,13 +7,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.protocol.records import RecordCodec
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.open import open_storage
-
-from .support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

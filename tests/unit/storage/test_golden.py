@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.golden.regenerate import HERE, KEY, LEDGER, STRIPED, UUID, exact
 from tests.sim.disk import SimDisk
+from tests.unit.storage.support import found_ids
 
 from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, log_name
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
 from bkpy.storage.journal.format import Mark, RecordKind, decode_ledger, decode_records, file_name
 from bkpy.storage.journal.reader import JournalReader
-
-from .support import found_ids
 
 
 @pytest.mark.parametrize("name", exact())

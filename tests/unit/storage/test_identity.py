@@ -6,13 +6,12 @@ import errno
 
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all, sim_runtime
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
 from bkpy.storage.open import open_storage
-
-from .support import INSTANCE, Batch, Host, add, read_all, sim_runtime
-from .support import settings as bookie_settings
 
 COOKIE = Cookie("b", INSTANCE, ("/j0", "/j1"), (LedgerDirectory("/l0", "00" * 16),))
 

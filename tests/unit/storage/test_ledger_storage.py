@@ -6,15 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import IdentityError
 from bkpy.protocol.records import RecordCodec
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.open import open_storage
-
-from .support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

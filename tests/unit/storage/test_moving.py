@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.unit.storage.support import KEY, Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import IdentityError, StorageFailedError
-
-from .support import KEY, Batch, Host, add, read_all
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings

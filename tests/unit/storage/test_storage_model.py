@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from .support import SMALLEST, Batch, Host, add, read_all
-from .support import settings as bookie_settings
+from tests.unit.storage.support import SMALLEST, Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 LEDGERS = 3
 

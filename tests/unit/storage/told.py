@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.sim.platter import Dirty, Fate
+from tests.unit.storage.support import KEY, Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
-
-from .support import KEY, Batch, Host, add, read_all
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

@@ -7,13 +7,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.storage.support import KEY, SMALLEST, Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.messages import AddColumns, pack
 from bkpy.protocol.records import RecordCodec, walk
-
-from .support import KEY, SMALLEST, Batch, Host, add, read_all
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage

@@ -9,6 +9,8 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.storage.support import KEY, Batch, Host, add, found_ids, payloads, read_all, records
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Sizes, _contiguous, _joined, drafts
@@ -16,9 +18,6 @@ from bkpy.storage.entry_log.entry_log import decode_block, encode_block, log_nam
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.memtable.generation import Batch as Stored
 from bkpy.storage.memtable.generation import Generation
-
-from .support import KEY, Batch, Host, add, found_ids, payloads, read_all, records
-from .support import settings as bookie_settings
 
 
 def stored(ledger_id: int, ids: range, body: bytes | None = None) -> Stored:

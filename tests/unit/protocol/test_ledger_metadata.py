@@ -22,7 +22,7 @@ from bkpy.protocol.ledger_metadata import (
     UnsupportedVersionError,
 )
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "metadata"
+GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
 
 
 def metadata(**changes: Any) -> LedgerMetadata:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.storage.support import Batch as Entries
+from tests.unit.storage.support import Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.protocol.messages import AddColumns
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.memtable.overlaps import Batch, last_of
-
-from .support import Batch as Entries
-from .support import Host, add, read_all
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

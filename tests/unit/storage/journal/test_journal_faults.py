@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.unit.storage.support import KEY, Batch, Host, add, turns
+from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import Told, copy_of, dropped, kept, new_host, restart, script, whole_life
 
 from bkpy.errors import StorageFailedError
-
-from .support import KEY, Batch, Host, add, turns
-from .support import settings as bookie_settings
-from .told import Told, copy_of, dropped, kept, new_host, restart, script, whole_life
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

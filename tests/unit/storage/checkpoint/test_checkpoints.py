@@ -11,13 +11,12 @@ from crc32c import crc32c
 from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import Dirty, Fate
 from tests.sim.store import SimStores
+from tests.unit.storage.support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all, turns
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec
 from bkpy.storage.index.index import block_key, ledger_key
-
-from .support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all, turns
-from .support import settings as bookie_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.platter import Dirty, Fate
+from tests.unit.storage.support import SteppingClock, sim_runtime
 
 from bkpy.errors import IdentityError
 from bkpy.storage.journal.format import (
@@ -21,8 +22,6 @@ from bkpy.storage.journal.format import (
 )
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.journal.reader import Damage, JournalReader, cut_torn_frame, refuse
-
-from .support import SteppingClock, sim_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

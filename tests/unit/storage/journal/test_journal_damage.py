@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all, turns
+from tests.unit.storage.told import IDS, Told, copy_of, durable, new_host, script
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.journal.format import PAGE_BYTES, decode_file_header, decode_frame_header
-
-from .support import KEY, Batch, Host, Stall, add, read_all, turns
-from .told import IDS, Told, copy_of, durable, new_host, script
 
 
 def worn() -> tuple[Host, Told, list[tuple[str, int, int]]]:

@@ -8,15 +8,14 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.storage.journal.test_journal import Journal
+from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.journal.format import Kind
 from bkpy.storage.open import open_storage
-
-from .support import INSTANCE, Batch, Host, add, read_all
-from .support import settings as bookie_settings
-from .test_journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,10 @@ import errno
 
 import pytest
 from tests.sim.disk import SimDisk
+from tests.unit.storage.support import records
 
 from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, decode_block
 from bkpy.storage.index.ids import Ids
-
-from .support import records
 
 
 def block(log: LogWriter, entry_id: int, payload: bytes = b"x") -> tuple[int, int]:

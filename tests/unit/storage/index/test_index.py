@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.disk import SimDisk
 from tests.sim.store import SimStores
+from tests.unit.storage.support import KEY
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import Place
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
 from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, ShardRow
-
-from .support import KEY
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore
