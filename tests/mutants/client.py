@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants import Mutant
 
 _UNIT: Final = "tests/unit/"
+_LACKING: Final = _UNIT + "client/write/test_under_replication.py::"
 _COUNTED: Final = _UNIT + "client/write/test_counted_acknowledgements.py::"
 _FRAMES: Final = _UNIT + "client/write/test_frame_limits.py::"
 _LAC: Final = _UNIT + "client/read/test_last_add_confirmed.py::"
@@ -119,8 +120,7 @@ MUTANTS: list[Mutant] = [
         "for b, first in self._first.items() if b in metadata.fragments[-1].bookies}",
         (
             _SHORTFALL + "test_a_bookie_that_was_replaced_lacks_what_is_still_its_own",
-            _UNIT
-            + "client/write/test_under_replication.py::test_a_bookie_that_was_replaced_lacks_what_was_acknowledged_before",
+            _LACKING + "test_a_bookie_that_was_replaced_lacks_what_was_acknowledged_before",
         ),
     ),
     # --- what is sent -------------------------------------------------------------------------------------------------
