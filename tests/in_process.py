@@ -18,6 +18,7 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 from bkpy.runtime.system import real_runtime
+from tests.hooks import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +165,7 @@ async def contents(client: Client, ledger_id: int, password: bytes = b"") -> lis
 
 async def rewrite(client: Client, ledger_id: int, **changes: Any) -> LedgerMetadata:
     """Change a ledger's metadata as somebody else would: re-replication, a recovering client."""
-    catalog = client._cluster.catalog
+    catalog = cluster_of(client).catalog
     metadata, version = await catalog.read(ledger_id)
     metadata = dataclasses.replace(metadata, **changes)
     stored(await catalog.write(metadata, version))

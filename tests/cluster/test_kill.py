@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import run_elsewhere
+from tests.hooks import pool_of
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -137,7 +138,7 @@ async def test_killed_again_and_again(cluster: LocalCluster) -> None:
                 await bookie.start()
                 # The writer has to reach it again before the next one goes.
                 async with asyncio.timeout(DEADLINE_S):
-                    while not client._pool.channel(bookie.id).up:
+                    while not pool_of(client).channel(bookie.id).up:
                         await asyncio.sleep(0.01)
             stop.set()
             await writing

@@ -21,6 +21,7 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.quorum import write_set
 from bkpy.protocol.records import RecordCodec, digest_key, walk
+from tests.hooks import pool_of
 
 if TYPE_CHECKING:
     import random
@@ -300,7 +301,7 @@ async def _held(
     held: set[int] = set()
     while first <= last:
         head = m.pack([0, ledger_id, first, last, 1 << 20])
-        reply = await client._pool.channel(bookie_id).call(Op.READ, head, timeout_s=_READ_TIMEOUT_S)
+        reply = await pool_of(client).channel(bookie_id).call(Op.READ, head, timeout_s=_READ_TIMEOUT_S)
         status = m.reply_status(reply.head)
         if status == Status.NO_SUCH_LEDGER:
             return held

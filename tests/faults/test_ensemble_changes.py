@@ -11,6 +11,7 @@ import pytest_asyncio
 
 import bkpy
 from bkpy.local import LocalBookie
+from tests.hooks import pool_of
 
 from .clusters import ProxiedCluster
 from .load import Load
@@ -181,7 +182,7 @@ async def reached(client: bkpy.Client, bookie: LocalBookie) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
-                await client._pool.channel(bookie.id).connect()
+                await pool_of(client).channel(bookie.id).connect()
                 return
             except bkpy.BookieUnavailableError:
                 await asyncio.sleep(0.01)

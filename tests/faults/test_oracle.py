@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bkpy
+from tests.hooks import cluster_of
 from tests.in_process import stored
 
 from .clusters import ProxiedNodes
@@ -275,7 +276,7 @@ async def test_a_ledger_that_was_closed_too_early_is_noticed(tmp_path: Path) -> 
         writer = await client.create_ledger()
         async with Load(writer) as load:
             await load.more(100)
-        catalog = client._cluster.catalog
+        catalog = cluster_of(client).catalog
         metadata, version = await catalog.read(writer.ledger_id)
         stored(await catalog.write(metadata.closed(50, writer.length), version))
         with pytest.raises(BrokenPromiseError, match=r"past the last entry, which is 50: 51, 52(.|\n)*length is"):
@@ -291,7 +292,7 @@ async def test_an_entry_that_is_on_too_few_bookies_is_noticed(tmp_path: Path) ->
             await load.more(100)
         await writer.close()
         await check_replicas(client, writer.ledger_id)
-        catalog = client._cluster.catalog
+        catalog = cluster_of(client).catalog
         metadata, version = await catalog.read(writer.ledger_id)
         (empty,) = set("abcd").difference(metadata.fragments[0].bookies)
         stored(await catalog.write(metadata.replace_bookie(0, 1, empty), version))

@@ -15,6 +15,7 @@ from bkpy.metadata.store import Operation, Put
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import write_set
 from tests.faults.oracle import Promises, check, check_replicas
+from tests.hooks import cluster_of
 
 from .cluster import Bookie, check_bookie
 from .marks import CHANGED_IN_RECOVERY
@@ -117,7 +118,7 @@ class Stories:
     def begin(self, client: Client, writer: LedgerWriter) -> Story:
         story = Story(writer.ledger_id, writer.metadata, self.bookies)
         self.by_id[writer.ledger_id] = story
-        self._by_path[client._cluster.catalog.path_of(writer.ledger_id)] = story
+        self._by_path[cluster_of(client).catalog.path_of(writer.ledger_id)] = story
         self._note(story)
         return story
 

@@ -64,3 +64,10 @@ def test_the_tests_that_hold_the_rules_of_storage_are_there() -> None:
     for written, test in named:
         file = written or file  # `::test` alone is in the file named before it
         assert (file, test) in there
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:[\w.]+/)+\w+\.py)`", page.read_text(encoding="utf-8"))
+    roots = [ROOT, ROOT / "tests", ROOT / "src" / "bkpy", ROOT / "src" / "bkpy" / page.stem]  # docs/storage.md: storage/
+    assert not [name for name in named if not any((root / name).exists() for root in roots)]

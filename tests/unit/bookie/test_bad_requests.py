@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.bookie.raw import Raw, add, frame, hello
 
@@ -113,7 +114,7 @@ async def test_a_client_whose_append_is_called_bad_fails_over_and_the_others_go_
     client = await cluster.client()
     writer, other = await client.create_ledger(), await client.create_ledger()
     await asyncio.gather(writer.append(b"0"), other.append(b"0"))
-    generations = {name: client._pool.channel(name).generation for name in "abcd"}
+    generations = {name: pool_of(client).channel(name).generation for name in "abcd"}
     victim = writer.metadata.fragments[-1].bookies[0]
     storage = cluster.storage(victim)
     for connection in cluster.connections(victim):
@@ -129,7 +130,7 @@ async def test_a_client_whose_append_is_called_bad_fails_over_and_the_others_go_
         assert await writer.append(b"1") == 1
         assert await other.append(b"1") == 1
     assert victim not in writer.metadata.fragments[-1].bookies
-    assert {name: client._pool.channel(name).generation for name in generations if generations[name]} == {
+    assert {name: pool_of(client).channel(name).generation for name in generations if generations[name]} == {
         name: generation for name, generation in generations.items() if generation
     }
     assert (await storage.states((writer.ledger_id,)))[writer.ledger_id] is not None

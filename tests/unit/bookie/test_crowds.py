@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
+from tests.hooks import pool_of
 from tests.in_process import InProcess, eventually
 from tests.unit.bookie.raw import Raw, frame, hello
 
@@ -51,7 +52,7 @@ async def test_the_error_of_a_client_names_the_reason(cluster: InProcess) -> Non
     two = [await Raw.connect(cluster) for _ in range(2)]
     client = await cluster.client()
     with pytest.raises(bkpy.BookieUnavailableError, match="refused the connection: 2 clients are connected"):
-        await client._pool.channel("a").connect()
+        await pool_of(client).channel("a").connect()
     for raw in two:
         raw.close()
 

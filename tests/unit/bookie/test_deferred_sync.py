@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, add, eventually
 
 from bkpy.errors import BookieUnavailableError
@@ -63,12 +64,14 @@ async def send(client: Client, writer: LedgerWriter, entry_id: int, flags: int =
     writer._pending._codec.encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
     body = b"".join(parts)
     columns = [flags, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
-    return await add(client._pool.channel("a"), columns, body, client._pool)
+    return await add(pool_of(client).channel("a"), columns, body, pool_of(client))
 
 
 async def force(client: Client, ledger_id: int, *, present: bool = True) -> Status:
-    reply = await client._pool.channel("a").call(
-        Op.FORCE, m.pack([ledger_id]), present=ledger_id if present else None, timeout_s=DEADLINE_S
+    reply = (
+        await pool_of(client)
+        .channel("a")
+        .call(Op.FORCE, m.pack([ledger_id]), present=ledger_id if present else None, timeout_s=DEADLINE_S)
     )
     assert m.decode_error(reply.head).status == m.reply_status(reply.head)
     return m.reply_status(reply.head)
@@ -137,8 +140,10 @@ async def test_nothing_is_answered_after_the_journal_failed(
     writer = await ledger(client)
     cluster.storage("a").fail(OSError("the disk is gone"))
     sending = asyncio.create_task(send(client, writer, 1))
-    reply = await client._pool.channel("a").call(
-        Op.FORCE, m.pack([writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    reply = (
+        await pool_of(client)
+        .channel("a")
+        .call(Op.FORCE, m.pack([writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S)
     )
     assert m.reply_status(reply.head) == Status.UNKNOWN
     assert not sending.done()
@@ -154,13 +159,17 @@ async def test_forcing_needs_the_key_and_a_ledger_that_is_not_fenced(cluster: In
     await writer.append(b"x")
     rival = await cluster.client()
     assert await force(rival, writer.ledger_id) == Status.KEY_REQUIRED
-    rival._pool.add_key(writer.ledger_id, ledger_key(b"wrong"))
+    pool_of(rival).add_key(writer.ledger_id, ledger_key(b"wrong"))
     assert await force(rival, writer.ledger_id) == Status.UNAUTHORIZED
     assert await force(client, writer.ledger_id) == Status.OK
     other = await cluster.client()
-    other._pool.add_key(writer.ledger_id, ledger_key(b"pw"))
-    await other._pool.channel("a").call(
-        Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    pool_of(other).add_key(writer.ledger_id, ledger_key(b"pw"))
+    await (
+        pool_of(other)
+        .channel("a")
+        .call(
+            Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+        )
     )
     assert await force(client, writer.ledger_id) == Status.FENCED
     assert await send(client, writer, 1) == [Status.FENCED]
@@ -168,7 +177,7 @@ async def test_forcing_needs_the_key_and_a_ledger_that_is_not_fenced(cluster: In
 
 async def test_forcing_a_ledger_of_which_nothing_is_here_has_nothing_to_do(cluster: InProcess) -> None:
     client = await cluster.client()
-    client._pool.add_key(12345, ledger_key(b""))
+    pool_of(client).add_key(12345, ledger_key(b""))
     assert await force(client, 12345) == Status.OK
     assert (await cluster.storage("a").states((12345,)))[12345] is None
 
@@ -181,8 +190,8 @@ async def test_a_key_is_known_at_once_though_appends_before_it_still_wait(
     first, second = await ledger(client), await ledger(client)
     rival = await cluster.client()
     for writer in (first, second):
-        rival._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
-    await rival._pool.channel("a").connect()
+        pool_of(rival).add_key(writer.ledger_id, writer.metadata.ledger_key)
+    await pool_of(rival).channel("a").connect()
     storage = cluster.storage("a")
     states, held = storage.states, asyncio.Event()
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
 from bkpy.protocol import messages as m
@@ -39,21 +40,21 @@ async def ledger_of_another(cluster: InProcess, client: Client) -> int:
     writer = await gone.create_ledger(ack_quorum=3)
     await writer.append(b"x")
     await gone.close()
-    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)
     return writer.ledger_id
 
 
 async def connected(cluster: InProcess, client: Client) -> Connection:
     """Bookie a's side of the client's connection."""
     await eventually(lambda: not cluster.connections("a"))
-    await client._pool.channel("a").connect()
+    await pool_of(client).channel("a").connect()
     await eventually(lambda: [connection.greeted for connection in cluster.connections("a")] == [True])
     return cluster.connections("a")[0]
 
 
 async def ask(client: Client, op: Op, ledger_id: int) -> Status:
     """What bookie a answers without being presented the key once more."""
-    reply = await client._pool.channel("a").call(op, REQUESTS[op](ledger_id), timeout_s=DEADLINE_S)
+    reply = await pool_of(client).channel("a").call(op, REQUESTS[op](ledger_id), timeout_s=DEADLINE_S)
     return m.reply_status(reply.head)
 
 
@@ -66,11 +67,11 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
     await cluster.restart("a")
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
-    key = client._pool._keys[ledger_id]
+    key = pool_of(client)._keys[ledger_id]
     for other in (901, 902, 903):
-        client._pool.add_key(other, key)
+        pool_of(client).add_key(other, key)
     connection = await connected(cluster, client)
-    channel, storage = client._pool.channel("a"), cluster.storage("a")
+    channel, storage = pool_of(client).channel("a"), cluster.storage("a")
     looking, go_on = asyncio.Event(), asyncio.Event()
     states = storage.states
 
@@ -101,7 +102,7 @@ async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster:
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
     connection = await connected(cluster, client)
-    client._pool.channel("a")._present({ledger_id})
+    pool_of(client).channel("a")._present({ledger_id})
     await eventually(lambda: ledger_id in connection.keys.authorised)
     assert await ask(client, op, ledger_id) == Status.OK
     assert ledger_id in cluster.storage("a").fenced
@@ -114,7 +115,7 @@ async def test_a_key_that_is_asked_for_is_presented_right_before_the_request(clu
     client = await cluster.client(calls_in_flight_max=1)
     ledger_ids = [await ledger_of_another(cluster, client) for _ in range(3)]
     await connected(cluster, client)
-    channel = client._pool.channel("a")
+    channel = pool_of(client).channel("a")
     async with asyncio.timeout(DEADLINE_S):
         replies = await asyncio.gather(
             *(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cluster.metadata_harness import eventually
+from tests.hooks import pool_of
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client
@@ -135,7 +136,7 @@ async def small_ledger(client: Client) -> LedgerWriter:
 
 async def add(client: Client, *writers: LedgerWriter, entry_id: int, flags: Flags = Flags.NONE) -> int | list[int]:
     """Send entry `entry_id` of each ledger to the bookie, in one frame; its statuses."""
-    pool = client._pool
+    pool = pool_of(client)
     bodies = []
     for writer in writers:
         parts: list[Any] = []
@@ -164,7 +165,7 @@ async def add(client: Client, *writers: LedgerWriter, entry_id: int, flags: Flag
 
 async def read_lac(client: Client, writer: LedgerWriter, flags: Flags = Flags.NONE) -> m.ReadLacReply:
     head = m.pack([int(flags), writer.ledger_id])
-    reply = await client._pool.channel("one").call(Op.READ_LAC, head, present=writer.ledger_id, timeout_s=DEADLINE_S)
+    reply = await pool_of(client).channel("one").call(Op.READ_LAC, head, present=writer.ledger_id, timeout_s=DEADLINE_S)
     return m.decode_read_lac_reply(reply.head)
 
 
@@ -179,13 +180,15 @@ async def test_new_entries_are_refused_with_one_status_a_frame_and_all_else_goes
     assert await add(client, first, second, entry_id=1) == Status.READ_ONLY  # on a connection that has presented
     late = await one.client()
     for writer in (first, second):
-        late._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+        pool_of(late).add_key(writer.ledger_id, writer.metadata.ledger_key)
     assert await add(late, first, second, entry_id=1) == Status.READ_ONLY
     # What recoveries write, of ledgers that it has and of those that it has never seen.
     assert await add(client, first, second, entry_id=1, flags=Flags.RECOVERY) == Status.OK
     explicit = m.pack([first.ledger_id]), (first._pending._codec.explicit_lac(1, 2),)
-    reply = await client._pool.channel("one").call(
-        Op.WRITE_LAC, *explicit, present=first.ledger_id, timeout_s=DEADLINE_S
+    reply = (
+        await pool_of(client)
+        .channel("one")
+        .call(Op.WRITE_LAC, *explicit, present=first.ledger_id, timeout_s=DEADLINE_S)
     )
     assert m.reply_status(reply.head) == Status.OK
     reader = await late.open_ledger(first.ledger_id)
@@ -295,7 +298,7 @@ async def test_a_bookie_that_has_lost_data_is_read_only_from_the_start_and_stays
     await one.node.set_read_only(False, "another reason")
     assert one.registered() == "read-only"
     late = await one.client()
-    late._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    pool_of(late).add_key(writer.ledger_id, writer.metadata.ledger_key)
     assert await add(late, writer, entry_id=1) == Status.READ_ONLY
     assert await add(late, writer, entry_id=1, flags=Flags.RECOVERY) == Status.OK
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.hooks import pool_of
 from tests.in_process import InProcess, add, contents
 
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -33,14 +34,14 @@ async def write(client: Client, count: int, **ledger: Any) -> LedgerWriter:
 async def put(client: Client, writer: LedgerWriter, bookie_id: str, entry_ids: list[int], lac: int = -1) -> None:
     """Entries on one bookie alone: what an append that got no further leaves behind."""
     codec = RecordCodec(writer.ledger_id)
-    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)
     for entry_id in entry_ids:
         parts: list[Any] = []
         length = sum(len(payload(i)) for i in range(entry_id + 1))
         codec.encode(parts, [payload(entry_id)], entry_id, 1, lac, [length])
         body = b"".join(parts)
         columns = [0, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
-        assert await add(client._pool.channel(bookie_id), columns, body, client._pool) == Status.OK
+        assert await add(pool_of(client).channel(bookie_id), columns, body, pool_of(client)) == Status.OK
 
 
 async def check_closed(client: Client, ledger_id: int, count: int) -> None:

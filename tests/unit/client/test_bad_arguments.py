@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
@@ -119,4 +120,4 @@ async def test_the_highest_ids_there_can_be_harm_nobody(cluster: InProcess) -> N
         await writer.close()
     assert [entry async for entry in reader.read(0, -1)] == []
     assert await contents(client, writer.ledger_id) == [b"0", b"1"]
-    assert {channel.generation for channel in client._pool._channels.values()} == {1}
+    assert {channel.generation for channel in pool_of(client)._channels.values()} == {1}

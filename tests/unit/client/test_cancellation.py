@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
+from tests.hooks import cluster_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 from tests.stepping import naming, run_to
 
@@ -64,7 +65,7 @@ def running(client: Client) -> list[str]:
 async def settled(client: Client) -> None:
     """Return when nothing is left of what was done with the client."""
     await eventually(lambda: all(name.startswith(LASTING) for name in running(client)))
-    for channel in client._pool._channels.values():
+    for channel in pool_of(client)._channels.values():
         await eventually(lambda channel=channel: not channel._calls and not channel._adds)  # type: ignore[misc]
         assert channel.slots._value == client._settings.calls_in_flight_max
 
@@ -199,7 +200,7 @@ def a_bookie_hung(cluster: InProcess, client: Client, bookie_id: str) -> Iterato
 
 @contextmanager
 def metadata_away(cluster: InProcess, client: Client, bookie_id: str) -> Iterator[None]:
-    session = client._cluster.store
+    session = cluster_of(client).store
     assert isinstance(session, MemorySession)
     session.suspend()
     yield
@@ -297,7 +298,7 @@ async def test_closing_a_client_ends_its_session_though_it_is_cancelled(cluster:
         await written(client)
         reached = await run_to(client.close(), at, late, None)
         with pytest.raises(bkpy.ClientClosedError):
-            await client._cluster.store.exists("/")
+            await cluster_of(client).store.exists("/")
         await eventually(lambda client=client: not running(client))  # type: ignore[misc]
         if not reached:
             break
@@ -379,7 +380,7 @@ def test_a_client_that_is_closed_keeps_no_connection_to_a_bookie_that_reads_noth
     async def test(cluster: InProcess) -> None:
         client = await cluster.client()
         writer = await written(client)
-        hung = client._pool.channel(writer.ensemble[0])
+        hung = pool_of(client).channel(writer.ensemble[0])
         cluster.hang(hung.bookie_id)
         transport = hung._transport()
         while transport.get_write_buffer_size() < 1 << 20:  # what the kernel doesn't take

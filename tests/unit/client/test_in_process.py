@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hooks import dispatcher_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
@@ -39,10 +40,17 @@ async def test_a_fenced_ledger_takes_no_append_and_its_writer_fails_for_good(clu
     other = await client.create_ledger()
     await writer.append(b"before")
     rival = await cluster.client()
-    rival._pool.add_key(writer.ledger_id, ledger_key(b"pw"))
+    pool_of(rival).add_key(writer.ledger_id, ledger_key(b"pw"))
     for bookie_id in ("a", "b"):
-        reply = await rival._pool.channel(bookie_id).call(
-            Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+        reply = (
+            await pool_of(rival)
+            .channel(bookie_id)
+            .call(
+                Op.READ_LAC,
+                m.pack([int(Flags.RECOVERY), writer.ledger_id]),
+                present=writer.ledger_id,
+                timeout_s=DEADLINE_S,
+            )
         )
         assert m.decode_read_lac_reply(reply.head).fenced
     both = await asyncio.gather(writer.append(b"after"), other.append(b"unharmed"), return_exceptions=True)
@@ -63,9 +71,13 @@ async def test_fencing_with_a_wrong_key_is_refused_and_changes_nothing(cluster: 
     writer = await client.create_ledger(password=b"pw", ack_quorum=3)  # so that "a" knows it
     await writer.append(b"x")
     rival = await cluster.client()
-    rival._pool.add_key(writer.ledger_id, ledger_key(b"wrong"))
-    reply = await rival._pool.channel("a").call(
-        Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    pool_of(rival).add_key(writer.ledger_id, ledger_key(b"wrong"))
+    reply = (
+        await pool_of(rival)
+        .channel("a")
+        .call(
+            Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+        )
     )
     assert m.reply_status(reply.head) == Status.UNAUTHORIZED
     assert await writer.append(b"y") == 1
@@ -77,7 +89,7 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    pool, ledger_id = client._pool, writer.ledger_id
+    pool, ledger_id = pool_of(client), writer.ledger_id
     channel = pool.channel("a")
     await channel.call(Op.READ_LAC, m.pack([int(Flags.RECOVERY), ledger_id]), present=ledger_id, timeout_s=DEADLINE_S)
     parts: list[Any] = []
@@ -95,7 +107,7 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
     client = await cluster.client(owed_bytes_max=100_000, owed_stall_timeout_s=0.5, add_timeout_s=2 * DEADLINE_S)
     writer = await client.create_ledger()
     await writer.append(b"x")
-    slow = client._pool.channel("b")
+    slow = pool_of(client).channel("b")
     assert cluster.nodes[1]._server is not None
     for connection in cluster.nodes[1]._server._connections:
         connection.pause("test")
@@ -311,12 +323,12 @@ async def test_abandoning_a_writer_twice_leaves_a_recovery_its_key(cluster: InPr
     client = await cluster.client()
     writer = await client.create_ledger(password=b"p")
     await writer.append(b"x")
-    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)  # as a recovery does
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)  # as a recovery does
     writer.abandon()
     writer.abandon()
-    assert client._pool._keys == {writer.ledger_id: writer.metadata.ledger_key}
-    client._pool.forget_key(writer.ledger_id)
-    assert not client._pool._keys
+    assert pool_of(client)._keys == {writer.ledger_id: writer.metadata.ledger_key}
+    pool_of(client).forget_key(writer.ledger_id)
+    assert not pool_of(client)._keys
 
 
 @pytest.mark.scenario(40)
@@ -327,7 +339,7 @@ async def test_an_idle_writer_publishes_last_add_confirmed_though_it_was_asked_f
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    client._dispatcher.schedule(writer._replication)
+    dispatcher_of(client).schedule(writer._replication)
     reader = await other.open_ledger(writer.ledger_id)
     async with asyncio.timeout(DEADLINE_S):
         while await reader.read_last_add_confirmed() < 0:
@@ -340,7 +352,7 @@ async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailab
 ) -> None:
     """Whoever waited for the connection is woken a turn of the loop after it came up."""
     client = await cluster.client()
-    channel = client._pool.channel("a")
+    channel = pool_of(client).channel("a")
     came_up = client_channel.BookieChannel._came_up
 
     def come_and_go(self: client_channel.BookieChannel, connection: Any) -> None:
@@ -436,8 +448,10 @@ async def test_an_explicit_lac_that_is_none_is_refused(cluster: InProcess) -> No
     good = writer._pending._codec.explicit_lac(0, 1)
     bad = [b"", bytes(32), good[:-1], good + bytes(1), good[:31] + b"\1", b"x" * 100_000]
     for record, expected in [*((record, Status.BAD_REQUEST) for record in bad), (good, Status.OK)]:
-        reply = await client._pool.channel("a").call(
-            Op.WRITE_LAC, m.pack([writer.ledger_id]), (record,), present=writer.ledger_id, timeout_s=DEADLINE_S
+        reply = (
+            await pool_of(client)
+            .channel("a")
+            .call(Op.WRITE_LAC, m.pack([writer.ledger_id]), (record,), present=writer.ledger_id, timeout_s=DEADLINE_S)
         )
         assert m.reply_status(reply.head) == expected
     await writer.close()

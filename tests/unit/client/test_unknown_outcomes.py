@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import cluster_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
 
 import bkpy
@@ -28,7 +29,7 @@ class Vanishing:
     """
 
     def __init__(self, client: Client) -> None:
-        self._store = client._cluster.store
+        self._store = cluster_of(client).store
         self._put, self._get, self._sync = self._store.put, self._store.get, self._store.sync
         self._armed = self._at_once = self._refuses = False
         self.lost = self.away = False
@@ -166,7 +167,7 @@ async def test_a_writer_that_was_in_doubt_learns_that_it_was_fenced(cluster: InP
     client, other = await cluster.client(metadata_write_attempts_max=1), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    store = client._cluster.store
+    store = cluster_of(client).store
     put = store.put
 
     async def lose_request(path: str, data: bytes, version: int) -> int:
@@ -191,7 +192,7 @@ async def test_a_recovery_in_doubt_says_so_and_can_be_done_again(cluster: InProc
     if write == 1:
         store.lose_reply(at_once=at_once)
     else:
-        catalog = other._cluster.catalog
+        catalog = cluster_of(other).catalog
         original = catalog.write
 
         async def second(metadata: Any, version: int) -> Any:
@@ -216,7 +217,7 @@ class LosingMulti:
     """Lets the creation of a ledger go through once, and holds its answer back until `answer`, or loses it."""
 
     def __init__(self, client: Client, *, lose: bool = False) -> None:
-        self._store = client._cluster.store
+        self._store = cluster_of(client).store
         self._multi = self._store.multi
         self._lose = lose
         self.applied = asyncio.Event()
@@ -284,7 +285,7 @@ async def test_a_client_that_is_closed_while_it_creates_a_ledger_names_it(cluste
 async def test_a_deletion_says_whether_it_is_in_doubt(cluster: InProcess, lost: bool) -> None:
     client = await cluster.client()
     await (await client.create_ledger()).close()
-    store = client._cluster.store
+    store = cluster_of(client).store
     delete = store.delete
 
     async def fail(path: str, expected_version: int | None = None) -> None:
@@ -295,10 +296,10 @@ async def test_a_deletion_says_whether_it_is_in_doubt(cluster: InProcess, lost: 
         await client.delete_ledger(0)
     assert (failure.value.outcome_unknown, failure.value.ledger_id) == (lost, 0)
     store.delete = delete  # type: ignore[method-assign]
-    await store.create(f"{client._cluster.catalog.path_of(0)}/below", b"")
+    await store.create(f"{cluster_of(client).catalog.path_of(0)}/below", b"")
     with pytest.raises(bkpy.MetadataConflictError, match="nodes below"):
         await client.delete_ledger(0)
-    await store.delete(f"{client._cluster.catalog.path_of(0)}/below")
+    await store.delete(f"{cluster_of(client).catalog.path_of(0)}/below")
     await client.delete_ledger(0)
     with pytest.raises(bkpy.NoSuchLedgerError):
         await client.delete_ledger(0)

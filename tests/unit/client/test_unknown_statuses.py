@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed, payload, write
 
@@ -47,7 +48,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, ops: dict[Op, bytes], names: str)
 
 
 def generations(client: Client) -> dict[str, int]:
-    return {name: channel.generation for name, channel in client._pool._channels.items()}
+    return {name: channel.generation for name, channel in pool_of(client)._channels.items()}
 
 
 async def patient(cluster: InProcess, **settings: Any) -> Client:
@@ -83,14 +84,14 @@ async def test_a_batch_that_is_sent_once_more_and_answered_so_finds_another_book
     unused = set("abcde") - set(writer.ensemble)
     first = min(unused)
     for name in unused:
-        await client._pool.channel(name).connect()
+        await pool_of(client).channel(name).connect()
     client._ensembles.failed(max(unused))  # so that the other one is chosen first
     answering(monkeypatch, {Op.ADD: TO_ADDS["one for each batch"]}, first)
     five.kill(writer.ensemble[0])
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append(b"1") == 1
     assert first not in writer.ensemble
-    assert client._pool.channel(first).generation == 1
+    assert pool_of(client).channel(first).generation == 1
     await writer.close()
 
 
@@ -132,13 +133,13 @@ async def test_a_read_that_all_bookies_refuse_is_asked_of_each_once(
     writer = await write(client, 3)
     await client.recover_ledger(writer.ledger_id)
     asked: list[str] = []
-    request = client._pool.channel("a").__class__.request
+    request = pool_of(client).channel("a").__class__.request
 
     def counted(self: Any, op: Op, head: bytes) -> Any:
         asked.append(self.bookie_id)
         return request(self, op, head)
 
-    monkeypatch.setattr(client._pool.channel("a").__class__, "request", counted)
+    monkeypatch.setattr(pool_of(client).channel("a").__class__, "request", counted)
     answering(monkeypatch, {Op.READ: head}, "abc")
     with pytest.raises(bkpy.ProtocolError, match=r"a: .*; b: .*; c: ") as failure:
         async with asyncio.timeout(DEADLINE_S):
@@ -190,4 +191,4 @@ async def test_a_bookie_that_greets_so_is_not_used(five: InProcess, monkeypatch:
         writer = await client.create_ledger()
         await writer.append(b"x")
         assert "a" not in writer.ensemble
-    await eventually(lambda: not client._pool.channel("a").up)
+    await eventually(lambda: not pool_of(client).channel("a").up)

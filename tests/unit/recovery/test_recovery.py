@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hooks import cluster_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
@@ -166,7 +167,7 @@ async def test_entries_that_can_be_read_but_not_written_back_are_not_cut_off(clu
 async def test_a_ledger_that_somebody_closes_during_the_recovery_stays_as_they_closed_it(cluster: InProcess) -> None:
     client, other = await cluster.client(), await cluster.client()
     writer = await write(client, 5)
-    catalog = client._cluster.catalog
+    catalog = cluster_of(client).catalog
     original = catalog.write
 
     async def intervene(metadata: Any, version: int) -> PutOutcome:
@@ -186,7 +187,7 @@ async def test_a_fragment_that_the_writer_adds_before_the_mark_is_recovered(five
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(5):
         await writer.append(payload(i))
-    catalog = other._cluster.catalog
+    catalog = cluster_of(other).catalog
     original = catalog.write
     changed = False
 
@@ -228,9 +229,9 @@ async def test_the_first_writer_can_not_commit_after_somebody_has_recovered_its_
 async def test_a_fresh_last_fragment_that_knows_of_no_entry_does_not_hide_the_ones_before(five: InProcess) -> None:
     client = await five.client()
     writer = await write(client, 5, ensemble_size=2, write_quorum=2, ack_quorum=2)
-    metadata, version = await client._cluster.catalog.read(writer.ledger_id)
+    metadata, version = await cluster_of(client).catalog.read(writer.ledger_id)
     spare = sorted(set("abcde") - set(writer.ensemble))[:2]
-    stored(await client._cluster.catalog.write(metadata.new_fragment(5, tuple(spare)), version))
+    stored(await cluster_of(client).catalog.write(metadata.new_fragment(5, tuple(spare)), version))
     await client.recover_ledger(writer.ledger_id)
     await check_closed(client, writer.ledger_id, 5)
 
@@ -242,7 +243,7 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
     for i in range(3):
         await writer.append(payload(i))
     writer._pending.publish_lac()
-    channels = [other._pool.channel(name) for name in writer.ensemble]
+    channels = [pool_of(other).channel(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
         for channel in channels:  # each has heard of entry 2, with its length
             while await last_published(channel, writer) != 2:
@@ -251,8 +252,8 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
         await writer.append(payload(i))
     writer.abandon()
     spare = sorted(set("abcde") - set(writer.ensemble))[0]
-    metadata, version = await client._cluster.catalog.read(writer.ledger_id)
-    stored(await client._cluster.catalog.write(metadata.new_fragment(6, (spare, *writer.ensemble[1:])), version))
+    metadata, version = await cluster_of(client).catalog.read(writer.ledger_id)
+    stored(await cluster_of(client).catalog.write(metadata.new_fragment(6, (spare, *writer.ensemble[1:])), version))
     await other.recover_ledger(writer.ledger_id)
     await check_closed(other, writer.ledger_id, 6)
 
@@ -431,7 +432,7 @@ async def test_a_fence_survives_a_restart_also_where_the_ledger_was_never_seen(f
         for name in ledger.ensemble:
             await five.node(name).stop()
             await five.start_node(name)
-            await client._pool.channel(name).connect(again=True)
+            await pool_of(client).channel(name).connect(again=True)
             with pytest.raises(AssertionError):
                 await put(client, ledger, name, [3])
 
@@ -475,7 +476,7 @@ async def test_a_swap_in_an_earlier_fragment_is_kept_by_the_closing_write(five: 
     await writer.append(payload(1))
     writer.abandon()
     spare = sorted(set("abcde") - {name for f in writer.metadata.fragments for name in f.bookies})[0]
-    catalog = client._cluster.catalog
+    catalog = cluster_of(client).catalog
     original = catalog.write
     swapped = False
 
@@ -558,7 +559,7 @@ async def test_a_ledger_is_recovered_by_the_client_that_writes_it(cluster: InPro
 async def record_writes(client: Client) -> list[LedgerState]:
     """The states of all ledger metadata that the client writes from now on."""
     states: list[LedgerState] = []
-    catalog = client._cluster.catalog
+    catalog = cluster_of(client).catalog
     original = catalog.write
 
     async def recorded(metadata: Any, version: int) -> PutOutcome:
@@ -571,7 +572,7 @@ async def record_writes(client: Client) -> list[LedgerState]:
 
 def hold_at(client: Client, stop: int, gate: asyncio.Event) -> None:
     """Hold the client up before (0, 2) or after (1, 3) its first or second metadata write until the gate is open."""
-    catalog = client._cluster.catalog
+    catalog = cluster_of(client).catalog
     original = catalog.write
     count = itertools.count()
 
@@ -592,4 +593,4 @@ async def test_the_key_in_the_metadata_is_what_fences(cluster: InProcess) -> Non
     writer = await write(client, 1, password=b"p")
     assert writer.metadata.ledger_key == ledger_key(b"p")
     await client.recover_ledger(writer.ledger_id, password=b"p")
-    await eventually(lambda: writer.ledger_id not in client._pool._keys)
+    await eventually(lambda: writer.ledger_id not in pool_of(client)._keys)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed, fail_adds, put, write
 
@@ -83,7 +84,7 @@ async def test_one_damaged_copy_denies_no_entry_of_a_ledger_that_is_recovered(
     """A single denial would do to end the ledger, because all three bookies had to acknowledge; none is there."""
     client = await cluster.client(explicit_lac_interval_s=0)
     writer = await unconfirmed_ledger(client)
-    damaged = client._pool.channel("a")
+    damaged = pool_of(client).channel("a")
     answered = asyncio.Event()
 
     def flip_and_tell(result: ReadResult) -> ReadResult:
@@ -150,5 +151,5 @@ async def test_no_ledger_stays_presented_after_its_recovery(five: InProcess) -> 
     await other.recover_ledger(writer.ledger_id)
     await check_closed(other, writer.ledger_id, 7)
     assert len((await other.ledger_metadata(writer.ledger_id)).fragments) == 2
-    assert not any(channel._presented for channel in other._pool._channels.values())
-    assert not other._pool._keys
+    assert not any(channel._presented for channel in pool_of(other)._channels.values())
+    assert not pool_of(other)._keys

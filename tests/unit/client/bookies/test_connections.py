@@ -10,6 +10,7 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import dispatcher_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
 import bkpy
@@ -26,13 +27,13 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    await eventually(lambda: not client._pool.channel("a")._adds)
-    client._pool.channel("a")._transport().abort()
+    await eventually(lambda: not pool_of(client).channel("a")._adds)
+    pool_of(client).channel("a")._transport().abort()
     with caplog.at_level(logging.WARNING, logger="asyncio"):
         futures = []
         for i in range(1, 50):
             futures.append(writer.append_nowait(b"%d" % i))
-            client._dispatcher.send()
+            dispatcher_of(client).send()
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.gather(*futures) == list(range(1, 50))
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
@@ -41,7 +42,7 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
 
 async def test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_before(cluster: InProcess) -> None:
     client = await cluster.client()
-    channel = client._pool.channel("a")
+    channel = pool_of(client).channel("a")
     address = channel._address
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -67,7 +68,7 @@ async def test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_
 async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProcess) -> None:
     client = await cluster.client(connect_timeout_s=0.2)
     cluster.hang("a")
-    channel = client._pool.channel("a")
+    channel = pool_of(client).channel("a")
     first = asyncio.create_task(channel.connect())
     await eventually(lambda: channel._greeting is not None)
     more = asyncio.create_task(channel.connect(again=True))
@@ -81,7 +82,7 @@ async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProces
 
 async def test_why_a_bookie_hung_up_is_told(cluster: InProcess) -> None:
     client = await cluster.client()
-    channel = client._pool.channel("a")
+    channel = pool_of(client).channel("a")
     await channel.connect()
     for connection in cluster.connections("a"):
         connection.refuse(bkpy.ProtocolError("it makes no sense"))
@@ -110,8 +111,8 @@ def no_file_descriptors() -> Iterator[int]:
 async def test_the_end_of_file_descriptors_is_named(cluster: InProcess) -> None:
     client = await cluster.client()
     with no_file_descriptors() as limit, pytest.raises(BookieUnavailableError) as failure:
-        await client._pool.channel("a").connect()
+        await pool_of(client).channel("a").connect()
     assert f"this process is out of file descriptors (limit {limit})" in str(failure.value)
     assert failure.value.bookie == "a"
     async with asyncio.timeout(DEADLINE_S):
-        await client._pool.channel("a").connect(again=True)
+        await pool_of(client).channel("a").connect(again=True)

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import cluster_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, lag_behind, stored
 from tests.unit.client.support import check_closed, payload
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def behind(client: Client, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    await lag_behind(client._cluster.store, client._cluster.catalog.path_of(writer.ledger_id), monkeypatch)
+    await lag_behind(cluster_of(client).store, cluster_of(client).catalog.path_of(writer.ledger_id), monkeypatch)
 
 
 @pytest.mark.scenario(11)
@@ -48,8 +49,10 @@ async def test_a_writer_closes_a_ledger_that_somebody_else_has_changed(
     writer = await client.create_ledger()
     await writer.append(payload(0))
     await behind(client, writer, monkeypatch)
-    metadata, version = await other._cluster.catalog.read(writer.ledger_id)
-    stored(await other._cluster.catalog.write(dataclasses.replace(metadata, custom_metadata={"by": b"other"}), version))
+    metadata, version = await cluster_of(other).catalog.read(writer.ledger_id)
+    stored(
+        await cluster_of(other).catalog.write(dataclasses.replace(metadata, custom_metadata={"by": b"other"}), version)
+    )
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     await check_closed(other, writer.ledger_id, 1)
@@ -65,8 +68,8 @@ async def test_a_writer_adopts_the_ensemble_that_somebody_else_has_stored(
     first = writer.ensemble
     spare = sorted(set("abcde") - set(first))[0]
     await behind(client, writer, monkeypatch)
-    metadata, version = await other._cluster.catalog.read(writer.ledger_id)
-    stored(await other._cluster.catalog.write(metadata.new_fragment(1, (spare, *first[1:])), version))
+    metadata, version = await cluster_of(other).catalog.read(writer.ledger_id)
+    stored(await cluster_of(other).catalog.write(metadata.new_fragment(1, (spare, *first[1:])), version))
     five.kill(first[0])
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append(b"1") == 1
@@ -84,8 +87,8 @@ async def test_a_ledger_that_a_lagging_server_does_not_know_of_is_there(
     await writer.append(b"0")
     reader = await other.open_ledger(writer.ledger_id)
     await writer.close()
-    store = other._cluster.store
-    lagging = await never_heard_of(store, other._cluster.catalog.path_of(writer.ledger_id), monkeypatch)
+    store = cluster_of(other).store
+    lagging = await never_heard_of(store, cluster_of(other).catalog.path_of(writer.ledger_id), monkeypatch)
     async with asyncio.timeout(DEADLINE_S):
         match act:
             case "open":
@@ -110,7 +113,7 @@ async def test_a_ledger_that_is_there_costs_a_single_call(cluster: InProcess, mo
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.close()
-    store, calls = client._cluster.store, list[str]()
+    store, calls = cluster_of(client).store, list[str]()
     for name in ("get", "sync"):
         call = getattr(store, name)
 

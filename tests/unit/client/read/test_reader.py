@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import cluster_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, add, contents, lag_behind, rewrite
 
 import bkpy
@@ -123,22 +124,22 @@ async def test_a_bookie_that_hangs_does_not_hold_up_reads(
     reads = watched(cluster, writer, monkeypatch)
     hung = writer.metadata.fragments[0].bookies[1]
     reads[hung].hang()
-    latency = client._pool.latency
+    latency = pool_of(client).latency
     async with asyncio.timeout(DEADLINE_S):
-        while not client._pool.channel(hung).slow_until:  # each reader begins anywhere
+        while not pool_of(client).channel(hung).slow_until:  # each reader begins anywhere
             assert await contents(client, writer.ledger_id) == payloads()
         before, asked = reads[hung].count, latency.speculative
         # From now on nobody is late, however slow this machine is: if it were asked, it would be waited for.
         latency._late_min_s = latency.late_s = NEVER_S
         for name in reads:
-            client._pool.channel(name).slow_until = math.inf if name == hung else 0.0
+            pool_of(client).channel(name).slow_until = math.inf if name == hung else 0.0
         for _ in range(20):
             assert await contents(client, writer.ledger_id) == payloads()
     assert asked >= 3
     assert reads[hung].count == before  # it is asked no more while others answer
     await asyncio.sleep(0)
-    assert not client._pool.channel(hung)._calls  # the losers were given up
-    assert client._pool.channel(hung).slots._value == 128
+    assert not pool_of(client).channel(hung)._calls  # the losers were given up
+    assert pool_of(client).channel(hung).slots._value == 128
 
 
 @pytest.mark.scenario(38)
@@ -151,7 +152,7 @@ async def test_two_bookies_that_hang_do_not_hold_up_reads(cluster: InProcess, mo
     async with asyncio.timeout(DEADLINE_S):
         for _ in range(5):
             assert await contents(client, writer.ledger_id) == payloads()
-    assert client._pool.latency.won >= 1
+    assert pool_of(client).latency.won >= 1
 
 
 @pytest.mark.scenario(38)
@@ -164,7 +165,7 @@ async def test_no_second_replica_is_asked_while_reads_are_in_time(
     reader = await client.open_ledger(writer.ledger_id)
     for i in range(60):
         assert [e.data async for e in reader.read(i, i)] == [payloads()[i]]
-    assert client._pool.latency.speculative == 0
+    assert pool_of(client).latency.speculative == 0
     assert [r.count for r in reads.values()] == [20, 20, 20]  # and all have their share
 
 
@@ -218,7 +219,7 @@ async def test_a_read_that_is_cancelled_leaves_nothing_behind(
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        while any(client._pool.channel(i)._calls for i in reads):
+        while any(pool_of(client).channel(i)._calls for i in reads):
             await asyncio.sleep(0.01)
     assert not [t for t in client._runtime.spawn.tasks if "read of ledger" in t.get_name()]  # type: ignore[attr-defined]
 
@@ -366,12 +367,14 @@ async def move(client: Client, writer: LedgerWriter) -> tuple[str, str]:
     """Re-replicate a ledger of one copy; returns where the copy was and where it is."""
     old = writer.metadata.fragments[0].bookies[0]
     new = next(i for i in "abcde" if i != old)
-    frame = await client._pool.channel(old).call(
-        Op.READ, m.pack([0, writer.ledger_id, 0, 99, 1 << 20]), timeout_s=DEADLINE_S
+    frame = (
+        await pool_of(client)
+        .channel(old)
+        .call(Op.READ, m.pack([0, writer.ledger_id, 0, 99, 1 << 20]), timeout_s=DEADLINE_S)
     )
-    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)
     columns = [int(Flags.RECOVERY), [writer.ledger_id], [0], [100], 1, [len(frame.body)]]
-    assert await add(client._pool.channel(new), columns, bytes(frame.body), client._pool) == 0
+    assert await add(pool_of(client).channel(new), columns, bytes(frame.body), pool_of(client)) == 0
     await rewrite(client, writer.ledger_id, fragments=(Fragment(0, (new,)),))
     return old, new
 
@@ -401,7 +404,7 @@ async def test_an_entry_is_denied_on_fresh_metadata_alone(cluster: InProcess, mo
     """The reader's metadata server lags behind: a plain read gives the ensemble that was."""
     client, behind = await cluster.client(), await cluster.client()
     writer = await closed_ledger(client, ensemble_size=1, write_quorum=1)
-    await lag_behind(behind._cluster.store, behind._cluster.catalog.path_of(writer.ledger_id), monkeypatch)
+    await lag_behind(cluster_of(behind).store, cluster_of(behind).catalog.path_of(writer.ledger_id), monkeypatch)
     reader = await behind.open_ledger(writer.ledger_id)
     old, _ = await move(client, writer)
     Reads(cluster.storage(old), monkeypatch).then = deny
@@ -415,7 +418,7 @@ async def test_no_entry_is_denied_while_the_metadata_cannot_be_read(
     client = await cluster.client()
     reader, old, _ = await moved_ledger(cluster, client)
     Reads(cluster.storage(old), monkeypatch).then = deny
-    store: Any = client._cluster.store
+    store: Any = cluster_of(client).store
     store.call_timeout_s = 0.05
     store.suspend()
     with pytest.raises(bkpy.MetadataUnavailableError):
@@ -504,5 +507,5 @@ async def test_an_entry_that_is_in_metadata_of_a_newer_fragment_is_found(cluster
     for part in parts:
         record += part
     columns = [0, [writer.ledger_id], [10], [1], 1, [len(record)]]
-    assert await add(client._pool.channel(new), columns, bytes(record), client._pool) == 0
+    assert await add(pool_of(client).channel(new), columns, bytes(record), pool_of(client)) == 0
     assert [e.data async for e in reader.read_unconfirmed(5, 10)] == [*payloads(10)[5:], b"new"]

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import cluster_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, add, rewrite
 
 import bkpy
@@ -139,9 +140,13 @@ async def test_a_tail_is_woken_by_a_fence_and_looks_at_the_metadata(
     monkeypatch.setattr(cluster.tree, "_wake", lambda path, children: None)
     await rewrite(client, writer.ledger_id, state=LedgerState.CLOSED, last_entry=0, length=1)
     rival = await cluster.client()
-    rival._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
-    await rival._pool.channel("b").call(
-        Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+    pool_of(rival).add_key(writer.ledger_id, writer.metadata.ledger_key)
+    await (
+        pool_of(rival)
+        .channel("b")
+        .call(
+            Op.READ_LAC, m.pack([int(Flags.RECOVERY), writer.ledger_id]), present=writer.ledger_id, timeout_s=DEADLINE_S
+        )
     )
     assert await follower.end() == [b"x"]
 
@@ -162,7 +167,7 @@ async def test_a_tail_goes_over_to_the_bookies_of_a_new_fragment(cluster: InProc
     RecordCodec(writer.ledger_id).encode_run(parts, [b"new", b"newer"], 1, 1, 3)
     body = b"".join(parts)
     columns = [0, [writer.ledger_id], [1], [2], 1, [len(body)]]
-    assert await add(client._pool.channel(new), columns, body, client._pool) == 0
+    assert await add(pool_of(client).channel(new), columns, body, pool_of(client)) == 0
     assert await follower.until(2) == [b"old", b"new"]
     follower.task.cancel()
 
@@ -181,8 +186,8 @@ async def test_a_cancelled_tail_leaves_nothing_behind(cluster: InProcess) -> Non
         await follower.task
     assert tasks_of(client) == []
     await asyncio.sleep(0)
-    assert not any(client._pool.channel(name)._calls for name in "abc")
-    assert not cluster.tree._watches.get((client._cluster.catalog.path_of(writer.ledger_id), False))
+    assert not any(pool_of(client).channel(name)._calls for name in "abc")
+    assert not cluster.tree._watches.get((cluster_of(client).catalog.path_of(writer.ledger_id), False))
     await client.close()  # and with the connection, the bookies' waiters go
     async with asyncio.timeout(DEADLINE_S):
         while any(cluster.service(name).waiters.by_ledger for name in "abc"):
@@ -213,7 +218,7 @@ async def test_a_tail_ends_with_its_reader_and_with_its_client(cluster: InProces
     with pytest.raises(bkpy.ClientClosedError):
         await with_reader.end()
     await client.close()
-    await client._cluster.store.close()
+    await cluster_of(client).store.close()
     with pytest.raises(bkpy.ClientClosedError):
         await with_client.end()
     assert tasks_of(client) == []
@@ -227,7 +232,7 @@ async def test_a_tail_goes_on_while_the_metadata_store_is_away(cluster: InProces
     client = await cluster.client(**PATIENT)
     writer = await (await cluster.client()).create_ledger()
     follower = await follow(cluster, client, writer.ledger_id)
-    store: Any = client._cluster.store
+    store: Any = cluster_of(client).store
     store.suspend()
     for i in range(3):
         await writer.append(b"%d" % i)
@@ -243,7 +248,7 @@ async def test_a_tail_that_begins_while_the_metadata_store_is_away_goes_on(clust
     client = await cluster.client(**PATIENT | {"tail_poll_s": 0.01})
     writer = await (await cluster.client()).create_ledger()
     reader = await client.open_ledger(writer.ledger_id)
-    store: Any = client._cluster.store
+    store: Any = cluster_of(client).store
     store.call_timeout_s = 0.01
     store.suspend()
     follower = Follower(reader)
@@ -268,7 +273,7 @@ async def test_a_tail_goes_on_with_the_bookies_that_are_there_and_with_those_tha
         await cluster.restart(name)
     assert not follower.task.done()
     async with asyncio.timeout(DEADLINE_S):
-        while not all(client._pool.channel(name).up for name in "abc"):
+        while not all(pool_of(client).channel(name).up for name in "abc"):
             await asyncio.sleep(0.01)
     await waiting(cluster, writer.ledger_id)
     parts: list[Any] = []
@@ -276,7 +281,7 @@ async def test_a_tail_goes_on_with_the_bookies_that_are_there_and_with_those_tha
     body = b"".join(parts)
     for name in "bc":  # entry 2 tells that entry 1 is confirmed
         columns = [0, [writer.ledger_id], [1], [2], 1, [len(body)]]
-        assert await add(client._pool.channel(name), columns, body, client._pool) == 0
+        assert await add(pool_of(client).channel(name), columns, body, pool_of(client)) == 0
     assert await follower.until(2) == [b"0", b"1"]
     follower.task.cancel()
 
@@ -341,8 +346,10 @@ async def test_explicit_and_piggybacked_last_add_confirmed_survive_restarts(clus
 async def wait_lac(
     client: Client, ledger_id: int, known: int = -1, fenced: bool = False, wait_ms: int = 600_000
 ) -> m.ReadLacReply:
-    reply = await client._pool.channel("a").call(
-        Op.WAIT_LAC, m.pack([ledger_id, known, fenced, wait_ms]), timeout_s=DEADLINE_S, long_poll=True
+    reply = (
+        await pool_of(client)
+        .channel("a")
+        .call(Op.WAIT_LAC, m.pack([ledger_id, known, fenced, wait_ms]), timeout_s=DEADLINE_S, long_poll=True)
     )
     return m.decode_read_lac_reply(reply.head)
 
@@ -378,7 +385,7 @@ async def test_a_long_poll_is_woken_by_a_fence_once(cluster: InProcess) -> None:
     poll = asyncio.create_task(wait_lac(client, writer.ledger_id))
     knowing = asyncio.create_task(wait_lac(client, writer.ledger_id, fenced=True))
     await waiting(cluster, writer.ledger_id, "a", count=2)
-    reply = await client._pool.channel("a").call(
+    reply = await pool_of(client).channel("a").call(
         Op.READ, m.pack([int(Flags.RECOVERY), writer.ledger_id, 5, 5, 100]), present=writer.ledger_id,
         timeout_s=DEADLINE_S,
     )  # fmt: skip
@@ -406,9 +413,9 @@ async def test_long_polls_of_a_connection_are_bounded_and_count_for_nothing_else
     client = await cluster.client()
     polls = [asyncio.create_task(wait_lac(client, 1)) for _ in range(5)]
     await waiting(cluster, 1, "a", count=5)
-    reply = await client._pool.channel("a").call(Op.WAIT_LAC, m.pack([1, -1, False, 1000]), timeout_s=DEADLINE_S)
+    reply = await pool_of(client).channel("a").call(Op.WAIT_LAC, m.pack([1, -1, False, 1000]), timeout_s=DEADLINE_S)
     assert m.reply_status(reply.head) == Status.TOO_MANY_REQUESTS
-    reply = await client._pool.channel("a").call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S)
+    reply = await pool_of(client).channel("a").call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S)
     assert m.reply_status(reply.head) == Status.NO_SUCH_LEDGER
     other = await cluster.client()  # a connection of its own
     assert (await wait_lac(other, 1, wait_ms=1)).status == Status.NO_SUCH_LEDGER

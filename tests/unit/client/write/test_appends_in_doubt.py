@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import dispatcher_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
@@ -70,7 +71,7 @@ async def test_what_was_never_sent_is_known_not_to_be_in_the_ledger(cluster: InP
     for name in writer.ensemble:
         cluster.hang(name)
     sent = writer.append_nowait(b"1")
-    client._dispatcher.send()
+    dispatcher_of(client).send()
     flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0)
     unsent = writer.append_nowait(b"2")

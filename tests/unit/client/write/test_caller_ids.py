@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
@@ -170,7 +171,7 @@ async def connected_again(client: Client, name: str) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
-                await client._pool.channel(name).connect(again=True)
+                await pool_of(client).channel(name).connect(again=True)
                 return
             except bkpy.BookieUnavailableError:
                 await asyncio.sleep(0.01)

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import cluster_of, dispatcher_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
@@ -71,10 +72,10 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
     client = await five.client(**PATIENT)
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
-    await eventually(lambda: not any(channel._adds for channel in client._pool._channels.values()))
+    await eventually(lambda: not any(channel._adds for channel in pool_of(client)._channels.values()))
     first, second, _ = writer.ensemble
     spares = set("abcde") - set(writer.ensemble)
-    store = client._cluster.store
+    store = cluster_of(client).store
     put = store.put
     arrived, go_on = asyncio.Event(), asyncio.Event()
 
@@ -119,7 +120,7 @@ async def test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum(
     client = await four.client(**PATIENT)
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
-    await eventually(lambda: not any(channel._adds for channel in client._pool._channels.values()))
+    await eventually(lambda: not any(channel._adds for channel in pool_of(client)._channels.values()))
     replaced, _, late = writer.ensemble
     (spare,) = set("abcd") - set(writer.ensemble)
     replied = AddRequest.replied
@@ -167,8 +168,8 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     lost = writer.ensemble[0]
     four.hang(lost)
     await writer.append(b"1")
-    await eventually(lambda: not client._dispatcher.watched())
-    store = client._cluster.store
+    await eventually(lambda: not dispatcher_of(client).watched())
+    store = cluster_of(client).store
 
     async def away(*args: Any) -> Any:
         raise MetadataUnavailableError("the store is away", outcome_unknown=True)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.hooks import cluster_of, dispatcher_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually, stored
 
 import bkpy
@@ -22,7 +23,7 @@ async def metadata_writes(
     act: Callable[[LedgerMetadata, Callable[[], Coroutine[Any, Any, PutOutcome]]], Coroutine[Any, Any, PutOutcome]],
 ) -> Any:
     """While this is entered, `act(metadata, go_on)` stands before every metadata write of the client."""
-    catalog = client._cluster.catalog
+    catalog = cluster_of(client).catalog
     write = catalog.write
 
     async def intercepted(metadata: LedgerMetadata, version: int) -> PutOutcome:
@@ -136,14 +137,14 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     writer = await client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
     victim = writer.ensemble[0]  # holds entries 0 and 3 of every four, entry 1 and 2 are elsewhere
     sent: list[tuple[str, int]] = []
-    resend = client._dispatcher.resend
+    resend = dispatcher_of(client).resend
 
     def recording(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         batches = list(batches)
         sent.extend((bookie_id, batch.first_id) for batch in batches)
         resend(writer, bookie_id, batches, flags)
 
-    client._dispatcher.resend = recording  # type: ignore[method-assign]
+    dispatcher_of(client).resend = recording  # type: ignore[method-assign]
     go_on = asyncio.Event()
 
     async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
@@ -280,8 +281,8 @@ async def test_a_bookie_that_joins_later_takes_the_place_of_the_dead_one(cluster
 
 
 async def other_writes(client: Client, ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
-    metadata, version = await client._cluster.catalog.read(ledger_id)
-    stored(await client._cluster.catalog.write(change(metadata), version))
+    metadata, version = await cluster_of(client).catalog.read(ledger_id)
+    stored(await cluster_of(client).catalog.write(change(metadata), version))
 
 
 @pytest.mark.scenario(27)
@@ -362,7 +363,7 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
     slow, replaced, hung = writer.ensemble
-    channels = [client._pool.channel(name) for name in writer.ensemble]
+    channels = [pool_of(client).channel(name) for name in writer.ensemble]
     await eventually(lambda: not any(channel._adds for channel in channels))
     five.hang(slow)
     five.hang(hung)

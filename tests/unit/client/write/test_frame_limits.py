@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed
 
@@ -48,7 +49,7 @@ async def mixed(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 
 def never_lost(client: Client) -> bool:
-    return {channel.generation for channel in client._pool._channels.values()} == {1}
+    return {channel.generation for channel in pool_of(client)._channels.values()} == {1}
 
 
 async def test_a_large_batch_is_cut(small: InProcess) -> None:
@@ -86,7 +87,7 @@ async def test_so_are_the_keys_of_many_ledgers(tmp_path: Path) -> None:
         assert set(await asyncio.gather(*futures)) == {0}
     assert never_lost(client)
     for bookie_id in "abc":
-        channel = client._pool.channel(bookie_id)
+        channel = pool_of(client).channel(bookie_id)
         channel._presented.clear()
         channel._present({writer.ledger_id for writer in writers})  # all at once
         reply = await channel.call(Op.READ_LAC, m.pack([0, writers[0].ledger_id]), timeout_s=DEADLINE_S)
@@ -134,7 +135,7 @@ async def pending(
     cluster: InProcess, client: Client, entries: list[bytes]
 ) -> tuple[bkpy.LedgerWriter, list[asyncio.Future[int]]]:
     """A writer on a, b and c that needs all three, of which one hangs, and the futures of appends of one turn."""
-    await client._pool.channel("d").connect()
+    await pool_of(client).channel("d").connect()
     client._ensembles.failed("d")  # taken last
     writer = await client.create_ledger(ack_quorum=3)
     assert set(writer.ensemble) == set("abc")
@@ -153,7 +154,7 @@ async def test_what_was_sent_to_others_is_cut_for_the_bookie_that_takes_their_pl
     async with asyncio.timeout(DEADLINE_S):
         assert await asyncio.gather(*futures) == list(range(1, 41))
     assert "d" in writer.ensemble
-    assert client._pool.channel("d").generation == 1
+    assert pool_of(client).channel("d").generation == 1
     with pytest.raises(bkpy.FrameTooLargeError):
         await writer.append(bytes(ENTRY_BYTES_MAX + 1))
     await writer.close()
@@ -169,7 +170,7 @@ async def test_a_bookie_that_can_not_take_what_is_pending_is_not_sent_it(mixed: 
     with pytest.raises(bkpy.BookieUnavailableError, match=r"takes frames of \d+ bytes"):
         async with asyncio.timeout(DEADLINE_S):
             await futures[0]
-    assert client._pool.channel("d").generation == 1
+    assert pool_of(client).channel("d").generation == 1
     writer.abandon()
 
 
@@ -186,7 +187,7 @@ async def test_what_a_recovery_writes_back_is_cut_for_a_bookie_that_has_come_in(
         reader = await client.recover_ledger(writer.ledger_id)
     assert reader.last_add_confirmed == count - 1
     assert await contents(client, writer.ledger_id) == entries
-    assert client._pool.channel("d").generation == 1
+    assert pool_of(client).channel("d").generation == 1
 
 
 @pytest.mark.parametrize("entries", [[bytes(25_000)] * 20, [bytes(ENTRY_BYTES_MAX)] * 3])
@@ -199,11 +200,11 @@ async def test_bookies_that_come_back_with_a_smaller_limit(tmp_path: Path, entri
     cluster.settings = SMALL
     for name in "abc":
         await cluster.restart(name)
-        await client._pool.channel(name).connect(again=True)
-    before = {name: client._pool.channel(name).generation for name in "abc"}
+        await pool_of(client).channel(name).connect(again=True)
+    before = {name: pool_of(client).channel(name).generation for name in "abc"}
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append_batch(entries) == range(1, len(entries) + 1)
-    assert {name: client._pool.channel(name).generation for name in "abc"} == before
+    assert {name: pool_of(client).channel(name).generation for name in "abc"} == before
     await eventually(lambda: not writer._replication._failed)
     await writer.close()
     assert await contents(client, writer.ledger_id) == [b"first", *entries]
@@ -212,9 +213,9 @@ async def test_bookies_that_come_back_with_a_smaller_limit(tmp_path: Path, entri
 
 async def test_a_ledger_without_an_entry_that_fits_says_so(small: InProcess) -> None:
     client = await small.client()
-    await client._pool.channel("a").connect()
-    client._pool.channel("a").frame_bytes_max = 10
-    client._pool.channel("a").entry_bytes_max = 0
+    await pool_of(client).channel("a").connect()
+    pool_of(client).channel("a").frame_bytes_max = 10
+    pool_of(client).channel("a").entry_bytes_max = 0
     writer = await client.create_ledger()
     with pytest.raises(bkpy.FrameTooLargeError, match="over the limit of 0 bytes"):
         await writer.append(b"x")
@@ -243,7 +244,7 @@ async def test_a_batch_in_pieces_is_accepted_with_the_last_of_them(
 
     monkeypatch.setattr(storage, "add", one)
     mixed.kill("a")
-    await eventually(lambda: len(held) > 1 and len(client._pool.channel("d")._adds) == len(held))
+    await eventually(lambda: len(held) > 1 and len(pool_of(client).channel("d")._adds) == len(held))
     assert not any(future.done() for future in futures)
     for args in held:
         add_to_storage(*args)

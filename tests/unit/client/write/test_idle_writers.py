@@ -8,6 +8,7 @@ import tracemalloc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.hooks import dispatcher_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 from bkpy.client.write.pending import PendingAppends
@@ -28,7 +29,7 @@ async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
     writers = [await client.create_ledger() for _ in range(count)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
     await eventually(lambda: all(writer._pending.lac_sent == 0 for writer in writers))
-    await eventually(lambda: not client._publisher._waiting and not client._dispatcher.watched())
+    await eventually(lambda: not client._publisher._waiting and not dispatcher_of(client).watched())
     return writers
 
 
@@ -75,7 +76,7 @@ async def test_a_restart_of_bookies_is_no_work_for_idle_writers(
     monkeypatch.setattr(Progress, "look", counted_look)
     for name in "abc":
         await cluster.restart(name)
-        await client._pool.channel(name).connect(again=True)
+        await pool_of(client).channel(name).connect(again=True)
     await eventually(lambda: looks >= 3)
     assert calls == []
     assert len(tasks) <= 3  # of the bookies, not of the writers

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import dispatcher_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
@@ -44,7 +45,7 @@ async def pending_on_two(cluster: InProcess, client: Client, turns: list[list[by
     for turn in turns:
         futures += [writer.append_nowait(data) for data in turn]
         await asyncio.sleep(0)  # each leaves by itself
-    await eventually(lambda: not any(client._pool.channel(name)._adds for name in writer.ensemble[:2]))
+    await eventually(lambda: not any(pool_of(client).channel(name)._adds for name in writer.ensemble[:2]))
     return writer, futures
 
 
@@ -90,7 +91,7 @@ async def test_a_writer_that_was_held_goes_on_when_resent_batches_are_answered(
         four.kill(writer.ensemble[2])
         await eventually(lambda: bool(late))
         futures.append(writer.append_nowait(b"held"))
-        await eventually(lambda: writer._replication in client._dispatcher._held)
+        await eventually(lambda: writer._replication in dispatcher_of(client)._held)
     for args in late:
         storage.add(*args)
     async with asyncio.timeout(DEADLINE_S):
@@ -102,7 +103,7 @@ async def test_two_recoveries_of_one_ledger_send_their_own_batches(five: InProce
     """Made by one client at once, they cut the same entries differently, and one turn sends both."""
     client = await five.client()
     writer = await client.create_ledger(ack_quorum=3)
-    client._pool.add_key(writer.ledger_id, writer.metadata.ledger_key)
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)
     long, short = (
         WriteBack(
             writer.metadata,
@@ -177,13 +178,13 @@ async def refusing(tmp_path: Path) -> AsyncIterator[InProcess]:
 def sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The bookies that batches are sent to again from now on."""
     sent: list[str] = []
-    resend = client._dispatcher.resend
+    resend = dispatcher_of(client).resend
 
     def recorded(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         sent.append(bookie_id)
         resend(writer, bookie_id, batches, flags)
 
-    monkeypatch.setattr(client._dispatcher, "resend", recorded)
+    monkeypatch.setattr(dispatcher_of(client), "resend", recorded)
     return sent
 
 
@@ -235,13 +236,13 @@ async def test_a_writer_gives_up_though_bookies_refuse_one_after_the_other(
     client = await refusing.client(no_bookies_timeout_s=0.5)
     writer = await client.create_ledger()
     await writer.append(b"0")
-    resend = client._dispatcher.resend
+    resend = dispatcher_of(client).resend
 
     def later_to_b(writer: Any, bookie_id: str, batches: Any, flags: int) -> None:
         delay_s = 0.02 if bookie_id == "b" else 0.0  # shorter than any pause
         asyncio.get_running_loop().call_later(delay_s, resend, writer, bookie_id, list(batches), flags)
 
-    monkeypatch.setattr(client._dispatcher, "resend", later_to_b)
+    monkeypatch.setattr(dispatcher_of(client), "resend", later_to_b)
     for name in "ab":
         refusing.service(name).refuse_entries()
     with pytest.raises(bkpy.BookieUnavailableError, match="no others"):
