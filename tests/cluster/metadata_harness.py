@@ -14,7 +14,7 @@ from tests.cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.resolve import ensure_path
 from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.metadata.zookeeper.connection import Connection
+from bkpy.metadata.zookeeper.connection import ZooKeeperConnection
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
@@ -179,7 +179,7 @@ class ZooKeeperHarness(Harness):
             password=session._password,
             read_only=False,
         )
-        connection = await Connection.open(
+        connection = await ZooKeeperConnection.open(
             "127.0.0.1", self.server.port, request, tls=None, on_event=lambda event: None, reply_bytes_max=1 << 20
         )
         reading = asyncio.create_task(connection.read())

@@ -19,7 +19,7 @@ from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow
 from bkpy.storage.journal.format import (
     FileHeader,
-    Kind,
+    FrameKind,
     Mark,
     RecordKind,
     encode_file_header,
@@ -51,9 +51,9 @@ def journal() -> bytes:
     lac = RecordCodec(LEDGER).explicit_lac(2, 30)
     file = encode_file_header(FileHeader(1, 0x18F00000000, NONCE, 7, 0xABCD))
     frames = (
-        (Kind.RECORDS, ((RecordKind.KEY, ledger, KEY), (RecordKind.ADD, columns, body))),
-        (Kind.RECORDS, ((RecordKind.FENCE, ledger, KEY), (RecordKind.EXPLICIT_LAC, ledger, lac))),
-        (Kind.CLEAN_STOP, ()),
+        (FrameKind.RECORDS, ((RecordKind.KEY, ledger, KEY), (RecordKind.ADD, columns, body))),
+        (FrameKind.RECORDS, ((RecordKind.FENCE, ledger, KEY), (RecordKind.EXPLICIT_LAC, ledger, lac))),
+        (FrameKind.CLEAN_STOP, ()),
     )
     sequence, chain = 7, 0xABCD
     for kind, contents in frames:

@@ -342,6 +342,15 @@ def test_a_module_can_be_read_in_one_go(path: Path) -> None:
     assert lines <= LINES_MAX, f"{name_of(path)} has {lines} lines: take it apart"
 
 
+def test_one_name_is_one_thing() -> None:
+    named: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(name_of(path))
+    assert {name: where for name, where in named.items() if len(where) > 1} == {}
+
+
 def module_of(path: Path) -> str:
     return ".".join(("bkpy", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 

@@ -69,5 +69,6 @@ def test_the_tests_that_hold_the_rules_of_storage_are_there() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_files_that_a_page_names_are_there(page: Path) -> None:
     named = re.findall(r"`((?:[\w.]+/)+\w+\.py)`", page.read_text(encoding="utf-8"))
-    roots = [ROOT, ROOT / "tests", ROOT / "src" / "bkpy", ROOT / "src" / "bkpy" / page.stem]  # docs/storage.md: storage/
+    package = ROOT / "src" / "bkpy"
+    roots = [ROOT, ROOT / "tests", package, package / page.stem]  # the last: in docs/storage.md, what is in storage/
     assert not [name for name in named if not any((root / name).exists() for root in roots)]

@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 18
 _CHUNKS_WAITING_MAX = 4
 
 
-class Source(NamedTuple):
+class Input(NamedTuple):
     """What is read: pieces of it, and how many bytes they will come to, if that is known."""
 
     chunks: AsyncIterator[bytes]
@@ -29,15 +29,15 @@ class Source(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def source(path: str) -> AsyncIterator[Source]:
+async def source(path: str) -> AsyncIterator[Input]:
     """The file, or standard input for `-`. `OSError` if there is none."""
     where = _STANDARD_INPUT if path == "-" else path
     status = os.stat(where)
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-        yield Source(_from_thread(where), None)
+        yield Input(_from_thread(where), None)
         return
     async with aiofiles.open(where, "rb", buffering=0, closefd=where != _STANDARD_INPUT) as file:
-        yield Source(_pieces(file.read), status.st_size - await file.tell())
+        yield Input(_pieces(file.read), status.st_size - await file.tell())
 
 
 async def _pieces(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[bytes]:

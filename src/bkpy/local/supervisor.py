@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOOK_INTERVAL_S = 0.2
 
 
-class Part(Protocol):
+class Restartable(Protocol):
     """A process that can be started again, with the same data and address."""
 
     @property
@@ -44,7 +44,7 @@ class Supervisor:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[Restartable],
         say: Callable[[str], None],
         *,
         restart: bool = True,
@@ -66,7 +66,7 @@ class Supervisor:
                 group.create_task(self._keep(part), name=f"supervision of {part.name}")
         await asyncio.Event().wait()  # nothing is restarted, and nothing runs any more
 
-    async def _keep(self, part: Part) -> None:
+    async def _keep(self, part: Restartable) -> None:
         pause_s = self._pause_min_s
         while True:
             running_since = time.monotonic()
@@ -80,13 +80,13 @@ class Supervisor:
             pause_s = await self._start(part, what, pause_s)
 
     @staticmethod
-    async def _ended(part: Part) -> None:
+    async def _ended(part: Restartable) -> None:
         while True:
             if part.pid is None:
                 return
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
-    async def _start(self, part: Part, what: str, pause_s: float) -> float:
+    async def _start(self, part: Restartable, what: str, pause_s: float) -> float:
         """Try until the part runs; returns the pause before the next start, if it ends early again."""
         while True:
             self._say(f"{what} (log: {part.log_path}); starting it again in {pause_s:g} s")

@@ -173,7 +173,7 @@ class LedgerAcks:
         self.last_sent = last_add_confirmed
 
     def sent(self, batch: Batch) -> None:
-        """A batch is on its way. First ids must ascend from call to call: what is acknowledged hangs on it."""
+        """A batch is on its way. First ids must ascend from call to call: acknowledgement relies on it."""
         assert not self._queue or batch.first_id > self._queue[-1].first_id, "batches out of order"
         try:
             self._queue.append(batch)
@@ -188,7 +188,7 @@ class LedgerAcks:
         if self.frozen:
             return self.last_add_confirmed
         queue = self._queue
-        if len(queue) == 1 and queue[0] is batch:  # the rule where there are many ledgers
+        if len(queue) == 1 and queue[0] is batch:  # the usual case where there are many ledgers
             queue.popleft()
             if self._straddling:
                 self._straddling.clear()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
 from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records
-from bkpy.storage.journal.reader import Frame, JournalReader, cut_torn_frame, refuse
+from bkpy.storage.journal.reader import JournalFrame, JournalReader, cut_torn_frame, refuse
 from bkpy.storage.ledgers.info import take_explicit_lac
 from bkpy.storage.ledgers.ledgers import Ledgers, checkpoint_errors
 from bkpy.storage.memtable.split import split
@@ -94,7 +94,7 @@ class Replay:
             self._ledgers.distrust_everything()
         return len(journal.damages)
 
-    def _apply(self, number: int, frame: Frame) -> None:
+    def _apply(self, number: int, frame: JournalFrame) -> None:
         for record in decode_records(frame.body, frame.records):
             if record.kind == RecordKind.ADD:
                 self._apply_add(number, frame.sequence, record)

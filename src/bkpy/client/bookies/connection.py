@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("bkpy.client")
 
 
-class ConnectionOwner(Protocol):
+class ChannelOwner(Protocol):
     """The channel that made the connection. It makes another once this one is lost."""
 
     bookie_id: str
@@ -31,7 +31,7 @@ class ConnectionOwner(Protocol):
 class BookieConnection(asyncio.BufferedProtocol):
     """Takes replies of up to `reply_bytes_max` bytes, into `chunks`; `lost` is done when it has ended."""
 
-    def __init__(self, owner: ConnectionOwner, reply_bytes_max: int, chunks: ChunkPool | None) -> None:
+    def __init__(self, owner: ChannelOwner, reply_bytes_max: int, chunks: ChunkPool | None) -> None:
         self.transport: asyncio.Transport | None = None
         self.receive = ReceiveBuffer(reply_bytes_max, chunks)
         self.lost = asyncio.get_running_loop().create_future()

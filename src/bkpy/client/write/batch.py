@@ -20,7 +20,7 @@ SENT: Final[list[bytes]] = []  # what is left of the payloads of a batch that wa
 
 
 class PendingEntry:
-    """The only append of one turn of the event loop, as long as it is that: the rule where there are many ledgers."""
+    """The only append of one turn of the event loop, as long as it is that: usual where there are many ledgers."""
 
     __slots__ = ("done", "end_length", "first_id", "future", "last_id", "ledger_id", "owner", "payload", "sent")
 
@@ -39,7 +39,7 @@ class PendingEntry:
 class PendingBatch:
     """What one turn of the event loop appended, or one `append_batch`: payloads until sent, futures until resolved.
 
-    If it leaves as a single batch, which is the rule, it is that batch.
+    If it leaves as a single batch, as it usually does, it is that batch.
     """
 
     __slots__ = (

@@ -206,7 +206,7 @@ class Replication:
             self._shortfall = Shortfall()
         self._shortfall.failed(bookie_id, entry_id, self.metadata)
         if self.error is not None or bookie_id not in self.ensemble:
-            return  # it has been replaced: what it says is of no account
+            return  # it has been replaced: what it says no longer counts
         if bookie_id not in self._failed:
             again = bookie_id in self._logged_failures
             self._logged_failures += (bookie_id,)

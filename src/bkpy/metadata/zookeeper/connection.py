@@ -30,7 +30,7 @@ class ConnectionLost(Exception):  # noqa: N818 - a fact about the connection; ca
     """The connection ended. A request that was in flight may or may not have been carried out."""
 
 
-class Connection:
+class ZooKeeperConnection:
     """`on_event` gets every watch event, in order with the replies. `last_zxid` is the newest change that was seen."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Connection:
         tls: ssl.SSLContext | None,
         on_event: Callable[[Any], None],
         reply_bytes_max: int,
-    ) -> Connection:
+    ) -> ZooKeeperConnection:
         """Connect and shake hands. The caller puts one timeout round the whole of it. Raises `OSError`."""
         reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         try:

@@ -17,7 +17,7 @@ from aiozk import exc, protocol
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.outcome import NotDone, told
 from bkpy.metadata.store import SessionEvents, SessionState
-from bkpy.metadata.zookeeper.connection import Connection, ConnectionLost
+from bkpy.metadata.zookeeper.connection import ConnectionLost, ZooKeeperConnection
 from bkpy.metadata.zookeeper.watches import WatchTable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Session:
         self._next_host = 0
         self._password = bytes(16)
         self._last_zxid = 0
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperConnection | None = None
         self._settled = asyncio.Event()  # connected, or there never will be a connection again
         self._fatal: BookKeeperError | None = None
         self._last_failure = "no server was tried yet"
@@ -159,7 +159,7 @@ class Session:
         kind = ClientClosedError if isinstance(self._fatal, ClientClosedError) else MetadataUnavailableError
         return kind(f"the connection to the metadata store was lost during a write: {lost}", outcome_unknown=True)
 
-    async def _usable_connection(self) -> Connection:
+    async def _usable_connection(self) -> ZooKeeperConnection:
         while True:
             if self._fatal is not None:
                 raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all
@@ -190,7 +190,7 @@ class Session:
             await self._watch_over(connection)
             self._suspend(connection)
 
-    def _suspend(self, connection: Connection) -> None:
+    def _suspend(self, connection: ZooKeeperConnection) -> None:
         if self._connection is connection:
             self._connection = None
             self._settled.clear()
@@ -200,7 +200,7 @@ class Session:
             self._next_host = (self._next_host + 1) % len(self._hosts)
             self.events.emit(SessionState.SUSPENDED)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ZooKeeperConnection:
         """A connection that is ready for use, however long it takes: every server in turn, then again after a pause."""
         delay_s = self._settings.metadata_reconnect_pause_min_s
         failures = 0
@@ -242,7 +242,7 @@ class Session:
     def _addresses(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in sorted(self._hosts))
 
-    async def _open(self, host: str, port: int) -> Connection | None:
+    async def _open(self, host: str, port: int) -> ZooKeeperConnection | None:
         """Connect, resume or start the session, authenticate, set the watches. None if the session turned out gone."""
         request = protocol.ConnectRequest(
             protocol_version=0,
@@ -252,7 +252,7 @@ class Session:
             password=self._password,
             read_only=False,
         )
-        connection = await Connection.open(
+        connection = await ZooKeeperConnection.open(
             host,
             port,
             request,
@@ -287,7 +287,7 @@ class Session:
         self.events.emit(SessionState.EXPIRED)
         self.watches.wake_all()
 
-    async def _watch_over(self, connection: Connection) -> None:
+    async def _watch_over(self, connection: ZooKeeperConnection) -> None:
         """Return when the connection has ended; end it when the server is silent for two thirds of the timeout."""
         patience_s = self.session_timeout_s / 3
         loop = asyncio.get_running_loop()

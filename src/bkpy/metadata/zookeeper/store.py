@@ -24,7 +24,7 @@ from bkpy.metadata.store import (
     check_path,
 )
 from bkpy.metadata.zookeeper.session import Session
-from bkpy.metadata.zookeeper.watches import Kind
+from bkpy.metadata.zookeeper.watches import WatchKind
 
 if TYPE_CHECKING:
     import ssl
@@ -198,15 +198,15 @@ class ZooKeeperStore(MetadataStore):
                 self._session.watches.register(watch, kind)
                 return
 
-    async def _set(self, watch: Watch) -> Kind:
+    async def _set(self, watch: Watch) -> WatchKind:
         if watch.children:
             try:
                 await self._call(protocol.GetChildrenRequest(path=watch.path, watch=True), watch.path, write=False)
             except NoNode:
                 pass  # then its creation is what to wait for
             else:
-                return Kind.CHILD
-        return Kind.DATA if await self._is_there(watch.path, watch=True) else Kind.EXIST
+                return WatchKind.CHILD
+        return WatchKind.DATA if await self._is_there(watch.path, watch=True) else WatchKind.EXIST
 
     async def close(self) -> None:
         self._closed = True

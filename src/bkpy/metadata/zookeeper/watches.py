@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SET_WATCHES_BYTES_MAX = 256 << 10
 
 
-class Kind(enum.Enum):
+class WatchKind(enum.Enum):
     """The list of a SetWatches request that a watch belongs in."""
 
     DATA = "data"  # the node was there when the watch was set
@@ -30,9 +30,9 @@ class Kind(enum.Enum):
 
 class WatchTable:
     def __init__(self) -> None:
-        self._by_path: dict[str, dict[Watch, Kind | None]] = {}
+        self._by_path: dict[str, dict[Watch, WatchKind | None]] = {}
 
-    def register(self, watch: Watch, kind: Kind | None = None) -> None:
+    def register(self, watch: Watch, kind: WatchKind | None = None) -> None:
         """Before the request that sets the watch, with no kind; after its reply, with the kind that it turned out as.
 
         Registered before, because the first event may follow the reply in the same packet.

@@ -39,7 +39,7 @@ _LEDGER = struct.Struct("<q")
 _ZEROS = memoryview(bytes(PAGE_BYTES))
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """Kinds of commit frames."""
 
     RECORDS = 1
@@ -133,7 +133,7 @@ def decode_file_header(page: Bytes) -> FileHeader | None:
 
 
 def encode_frame(
-    kind: Kind, nonce: bytes, sequence: int, chain: int, records: int, body: Sequence[Bytes]
+    kind: FrameKind, nonce: bytes, sequence: int, chain: int, records: int, body: Sequence[Bytes]
 ) -> tuple[list[Bytes], int, int]:
     """(buffers in whole pages, their bytes, header checksum) of a frame; `body` is not copied."""
     checksum = 0

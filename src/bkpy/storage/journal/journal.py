@@ -16,7 +16,7 @@ from bkpy.storage.journal.format import (
     NONCE_BYTES,
     PAGE_BYTES,
     FileHeader,
-    Kind,
+    FrameKind,
     Mark,
     RecordKind,
     encode_file_header,
@@ -97,7 +97,7 @@ class JournalWriter:
         self._files.rename(f"{self._directory}/{file_name(self._recyclable.popleft())}", path)
         return self._files.open(path)
 
-    def write(self, kind: Kind, records: int, body: list[Bytes]) -> tuple[Mark, int, float]:
+    def write(self, kind: FrameKind, records: int, body: list[Bytes]) -> tuple[Mark, int, float]:
         """Write and sync one frame: (where the next begins, bytes, seconds)."""
         began = self._runtime.clock.monotonic()
         at = self.position
@@ -242,7 +242,7 @@ class Journal:
                 return
             self._seal_group()
         group = self._writing = self._pending.popleft()
-        future = self._worker.run(self._writer.write, Kind.RECORDS, group.records, group.body)
+        future = self._worker.run(self._writer.write, FrameKind.RECORDS, group.records, group.body)
         group.body = []  # the worker has it; what is in the memtable alone decides how long buffers live
         future.add_done_callback(lambda done: self._written(done, group))
 
@@ -300,7 +300,7 @@ class Journal:
         if not self._failed:
             self._running = True  # nothing may be appended any more
             try:
-                self.position, _, _ = await self._worker.run(self._writer.write, Kind.CLEAN_STOP, 0, [])
+                self.position, _, _ = await self._worker.run(self._writer.write, FrameKind.CLEAN_STOP, 0, [])
             except OSError as e:
                 self.fail(e)
 

@@ -21,7 +21,7 @@ from bkpy.storage.journal.format import (
     START,
     FileHeader,
     FrameHeader,
-    Kind,
+    FrameKind,
     Mark,
     RecordKind,
     decode_file_header,
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
     ledgers: frozenset[int]  # those that can be told from what is left of the frame; others may be concerned
 
 
-class Frame(NamedTuple):
+class JournalFrame(NamedTuple):
     """A frame in the chain. `end` is the mark after it."""
 
     sequence: int
@@ -112,7 +112,7 @@ class JournalReader:
         self.torn: tuple[str, int] | None = None  # (file, offset) of a frame to cut
         self.unfinished: list[str] = []
 
-    def __iter__(self) -> Iterator[Frame]:
+    def __iter__(self) -> Iterator[JournalFrame]:
         source: _Source | None = None
         offset = self._mark.offset
         if self._ids and self._ids[0] == self._mark.file_id:
@@ -148,7 +148,7 @@ class JournalReader:
             )
         return _Source(file_id, path, file, window, header if header and header.file_id == file_id else None)
 
-    def _frame(self, source: _Source, offset: int) -> Frame | None:
+    def _frame(self, source: _Source, offset: int) -> JournalFrame | None:
         """The frame of the chain at `offset`, None if what is there isn't it."""
         header = self._header(source, offset)
         if header is None or header.sequence != self.end.sequence or header.chain != self.end.chain:
@@ -156,9 +156,9 @@ class JournalReader:
         body = source.window.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
         if len(body) != header.body_bytes or crc32c(body) != header.body_checksum:
             return None
-        self._clean_stop = header.kind == Kind.CLEAN_STOP
+        self._clean_stop = header.kind == FrameKind.CLEAN_STOP
         end = Mark(source.file_id, offset + header.frame_bytes, header.sequence + 1, header.checksum)
-        return Frame(header.sequence, header.records, body, end)
+        return JournalFrame(header.sequence, header.records, body, end)
 
     def _header(self, source: _Source, offset: int) -> FrameHeader | None:
         if self._nonce is None:

@@ -15,7 +15,7 @@ from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     PAGE_BYTES,
     START,
-    Kind,
+    FrameKind,
     Mark,
     file_id_of,
     file_name,
@@ -73,12 +73,12 @@ class Journal:
         marks = []
         for body in bodies:
             before = self.writer.position
-            end, size, _ = self.writer.write(Kind.RECORDS, 1, [body])
+            end, size, _ = self.writer.write(FrameKind.RECORDS, 1, [body])
             marks.append(Mark(end.file_id, end.offset - size, before.sequence, before.chain))
         return marks
 
     def clean_stop(self) -> Mark:
-        return self.writer.write(Kind.CLEAN_STOP, 0, [])[0]
+        return self.writer.write(FrameKind.CLEAN_STOP, 0, [])[0]
 
     @property
     def files(self) -> list[str]:

@@ -6,7 +6,7 @@ from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     PAGE_BYTES,
     FileHeader,
-    Kind,
+    FrameKind,
     decode_file_header,
     decode_frame_header,
     encode_file_header,
@@ -27,7 +27,7 @@ def test_every_bit_of_a_file_header_is_covered_by_its_checksum() -> None:
 
 def test_every_bit_of_a_frame_header_is_covered_by_its_checksum() -> None:
     nonce = bytes(range(16))
-    buffers, size, checksum = encode_frame(Kind.RECORDS, nonce, 9, 5, 2, [b"abc", b"defg"])
+    buffers, size, checksum = encode_frame(FrameKind.RECORDS, nonce, 9, 5, 2, [b"abc", b"defg"])
     frame = b"".join(buffers)
     assert (len(frame), size) == (PAGE_BYTES, PAGE_BYTES)
     header = decode_frame_header(frame, 0, nonce)

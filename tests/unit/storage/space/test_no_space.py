@@ -14,7 +14,7 @@ from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.journal.format import Kind
+from bkpy.storage.journal.format import FrameKind
 from bkpy.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_a_full_disk_in_the_middle_of_a_life_is_told_and_nothing_is_left() -> No
     before = journal.files
     journal.disk.capacity_bytes = journal.disk.used_bytes() + 500_000
     with pytest.raises(OSError, match="No space left"):
-        journal.writer.write(Kind.RECORDS, 1, [b"x" * 900_000])
+        journal.writer.write(FrameKind.RECORDS, 1, [b"x" * 900_000])
     assert journal.files == before
     assert len(journal.replay().bodies) == 1
 
