@@ -12,7 +12,7 @@ from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, RackAwarePlacement
 from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.inspection import last_entries
-from bkpy.client.lifetime import OfThisProcess, warn_unclosed
+from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.dispatcher import AddDispatcher
 from bkpy.client.write.interfaces import ReplicationParts
@@ -48,10 +48,11 @@ _ONE_ACK: Final = (
 )
 
 
-class Client(OfThisProcess):
+class Client:
     """A client of one cluster. Made by `connect`; bound to the event loop that made it."""
 
     _closed = True  # nothing to close yet
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,

@@ -6,16 +6,12 @@ import warnings
 from typing import Any, NoReturn
 
 
-class OfThisProcess:
-    """Refuses to be pickled: connections can't be sent to another process."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} can't be pickled, its connections are of this process: "
-            "send the cluster's URI and the ledger's id, and connect there"
-        )
+def refuse_pickling(it: object) -> NoReturn:
+    """As `__reduce__` of what has connections, which can't be sent to another process."""
+    raise TypeError(
+        f"a {type(it).__name__} can't be pickled, its connections are of this process: "
+        "send the cluster's URI and the ledger's id, and connect there"
+    )
 
 
 def warn_unclosed(what: str, source: Any, *, stacklevel: int = 1) -> None:

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import check_first, check_last
-from bkpy.client.lifetime import OfThisProcess
+from bkpy.client.lifetime import refuse_pickling
 from bkpy.client.read.range_reader import RangeReader
 from bkpy.client.read.snapshot import LedgerSnapshot
 from bkpy.client.read.tail import Tail
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-class LedgerReader(OfThisProcess):
+class LedgerReader:
     """Reads one ledger; made by `Client.open_ledger`. Ranges are inclusive; -1 means no entry yet."""
+
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,

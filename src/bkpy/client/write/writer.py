@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from bkpy.client.lifetime import OfThisProcess, warn_unclosed
+from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.write.deferred_sync import DeferredSync
 from bkpy.client.write.fragments import StoredFragments
 from bkpy.client.write.out_of_order import OutOfOrder
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.records import RecordCodec
 
 
-class LedgerWriter(OfThisProcess):
+class LedgerWriter:
     """Appends to one ledger; made by `Client.create_ledger`. Not to be shared between event loops."""
 
     __slots__ = (
@@ -68,6 +68,7 @@ class LedgerWriter(OfThisProcess):
         "_window_entries",
         "_window_entries_max",
     )
+    __reduce__ = refuse_pickling
 
     def __init__(
         self,
