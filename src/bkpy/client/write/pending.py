@@ -20,7 +20,6 @@ from bkpy.errors import BookKeeperError
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import AT_REST, BareBatch
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.records import HEADER_BYTES, RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from bkpy.client.write.interfaces import FragmentStore, ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.records import RecordCodec
 
 
 class PendingAppends:
@@ -97,7 +97,7 @@ class PendingAppends:
         self._new_future = asyncio.get_running_loop().create_future
         self._send_bytes = settings.launch_bytes
         self._append_bytes = settings.launch_append_bytes
-        self._overhead = HEADER_BYTES + codec.mac_bytes
+        self._overhead = codec.overhead_bytes
         self._open: PendingEntry | PendingBatch | None = None  # what `add` adds to
         self._unsent = 0  # how many of the last batches
         self._batches: deque[PendingEntry | PendingBatch] = AT_REST  # all that isn't confirmed
