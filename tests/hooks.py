@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.client import Client
     from bkpy.client.write.dispatcher import AddDispatcher
+    from bkpy.client.write.writer import LedgerWriter
     from bkpy.metadata.cluster import Cluster
 
 
@@ -24,3 +25,8 @@ def cluster_of(client: Client) -> Cluster:
 def dispatcher_of(client: Client) -> AddDispatcher:
     """What sends the batches of the client's writers."""
     return client._dispatcher
+
+
+def window_of(writer: LedgerWriter) -> tuple[int, int]:
+    """The bytes and the entries that fill the writer's window."""
+    return writer._pending.window_bytes, writer._pending.window_entries

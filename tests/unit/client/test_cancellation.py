@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import cluster_of, pool_of, window_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 from tests.stepping import naming, run_to
 
@@ -336,15 +336,15 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
     """Cancelled in the turn of the loop in which there was room, before it has gone on."""
     client = await cluster.client(write_window_bytes=100, write_window_entries=3)
     given_room: list[asyncio.Task[int]] = []
-    release = LedgerWriter._release
+    give_room = LedgerWriter._give_room
 
-    def release_and_cancel(self: LedgerWriter, size: int, count: int) -> None:
-        release(self, size, count)
+    def give_room_and_cancel(self: LedgerWriter) -> None:
+        give_room(self)
         if self._admitted:
             while given_room:
                 given_room.pop().cancel()
 
-    monkeypatch.setattr(LedgerWriter, "_release", release_and_cancel)
+    monkeypatch.setattr(LedgerWriter, "_give_room", give_room_and_cancel)
     writer = await client.create_ledger()
     for _ in range(5):  # each would take its part of the window along
         first = writer.append_nowait(bytes(60))
@@ -355,7 +355,7 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
             await asyncio.wait([first, cancelled, behind])
         assert cancelled.cancelled()
         assert first.result() + 1 == behind.result()
-        assert (writer._window_bytes, writer._window_entries) == (0, 0)
+        assert window_of(writer) == (0, 0)
     await writer.close()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import dispatcher_of, pool_of
+from tests.hooks import dispatcher_of, pool_of, window_of
 from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
@@ -164,7 +164,7 @@ async def test_a_part_of_a_turn_is_confirmed_when_its_first_batches_are(cluster:
             done = sum(f.done() for f in futures)
             assert [f.done() for f in futures] == [True] * done + [False] * (500 - done)
             assert writer.last_add_confirmed + 1 >= done
-            assert writer._window_entries == 800 - (writer.last_add_confirmed + 1)
+            assert window_of(writer)[1] == 800 - (writer.last_add_confirmed + 1)
             await asyncio.sleep(0.0005)
     assert await whole == range(500, 800)
     assert writer.length == 500 * 100 + 300 * 50

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 class PendingAppends:
     """The source of a writer's replication.
 
-    `on_room` is told of bytes and entries that are pending no longer, `on_failed` of the error that ends everything.
+    `window_bytes` and `window_entries` are what is pending, and what was promised room: the owner adds to them, what is
+    confirmed is taken off here. While `slow_path` is set, the owner's appends look before they are added, and `on_room`
+    is told whenever something is confirmed. `on_failed` is told of the error that ends everything.
     """
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
     __slots__ = (
+        "_acks",
         "_append_bytes",
         "_batches",
         "_codec",
@@ -63,6 +66,9 @@ class PendingAppends:
         "length",
         "next_id",
         "replication",
+        "slow_path",
+        "window_bytes",
+        "window_entries",
     )
 
     def __init__(
@@ -73,7 +79,7 @@ class PendingAppends:
         store: FragmentStore,
         publisher: Publisher,
         parts: ReplicationParts,
-        on_room: Callable[[int, int], None],
+        on_room: Callable[[], None],
         on_failed: Callable[[BookKeeperError], None],
     ) -> None:
         settings = parts.settings
@@ -86,6 +92,7 @@ class PendingAppends:
             # What a bookie that has gone had not synced yet can't be sent to its successor: it is not kept here.
             may_change=not metadata.deferred_sync,
         )
+        self._acks = self.replication.acks
         self._ledger_id = metadata.ledger_id
         self._codec = codec
         self._publisher = publisher
@@ -109,6 +116,9 @@ class PendingAppends:
         self.length = 0  # payload bytes of the entries that were acknowledged
         self.lac = -1  # what readers may read: what is confirmed, unless syncs are deferred
         self.lac_sent = -1
+        self.window_bytes = 0
+        self.window_entries = 0
+        self.slow_path = False
         self.complete = False  # nothing will be added any more
 
     # --- adding -----------------------------------------------------------------------------------------------------
@@ -181,7 +191,7 @@ class PendingAppends:
 
     def drain(self) -> None:
         replication = self.replication
-        if replication.acks.frozen:
+        if self._acks.frozen:
             return  # until it is known who the bookies are
         batches, unsent = self._batches, self._unsent
         if not unsent:
@@ -199,7 +209,7 @@ class PendingAppends:
     def _send_entry(self, entry: PendingEntry) -> None:
         replication = self.replication
         payload, entry.payload = entry.payload, b""
-        replication.acks.sent(entry)
+        self._acks.sent(entry)
         queue = replication.queues[entry.first_id % len(replication.queues)]
         parts = queue.add(entry, 1, 1, len(payload) + self._overhead)
         self._sent_length = entry.end_length = self._codec.encode_run(
@@ -213,7 +223,7 @@ class PendingAppends:
         batch.last_id = batch.first_id + count - 1
         size = sum(map(len, payloads)) + self._overhead * count
         if count == 1 or size <= replication.batch_bytes_max:
-            replication.acks.sent(batch)
+            self._acks.sent(batch)
             parts = replication.queues[0].add(batch, count, 1, size)
             self._sent_length = batch.end_length = self._codec.encode_run(
                 parts, payloads, batch.first_id, self.lac_sent, self._sent_length
@@ -249,7 +259,7 @@ class PendingAppends:
             count = len(chunk.payloads)
             last_id = chunk.first_id + (count - 1) * chunk.stride
             batch = BareBatch(self._ledger_id, chunk.first_id, last_id, replication)
-            replication.acks.sent(batch)
+            self._acks.sent(batch)
             parts = replication.queues[chunk.queue].add(batch, count, chunk.stride, chunk.size)
             self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths)
 
@@ -271,7 +281,10 @@ class PendingAppends:
                 if not whole:
                     break
                 batches.popleft()
-        self._on_room(self.length - length, count)
+        self.window_bytes -= self.length - length
+        self.window_entries -= count
+        if self.slow_path:
+            self._on_room()
         if self._flushing:
             self._wake_flushing(confirmed)
 

@@ -61,11 +61,8 @@ class LedgerWriter:
         "_pending",
         "_pool",
         "_replication",
-        "_slow_path",
         "_waiters",
-        "_window_bytes",
         "_window_bytes_max",
-        "_window_entries",
         "_window_entries_max",
     )
     __reduce__ = refuse_pickling
@@ -89,7 +86,7 @@ class LedgerWriter:
             store=self._fragments,
             publisher=publisher,
             parts=parts,
-            on_room=self._release,
+            on_room=self._give_room,
             on_failed=self._fail_waiting,
         )
         self._replication = self._pending.replication
@@ -99,11 +96,9 @@ class LedgerWriter:
         self._on_closed = on_closed
         self._window_bytes_max = parts.settings.write_window_bytes
         self._window_entries_max = parts.settings.write_window_entries
-        self._window_bytes = 0
-        self._window_entries = 0
         self._waiters: deque[tuple[int, int, asyncio.Future[None]]] = AT_REST
         self._admitted = 0  # appends that were given room and have not gone on yet
-        self._slow_path = metadata.caller_ids  # whether appends must not go the short way
+        self._pending.slow_path = metadata.caller_ids
         self._closing: asyncio.Future[None] | None = None  # the call of `close` that goes on, or has ended it
 
     # --- what is known ----------------------------------------------------------------------------------------------
@@ -171,37 +166,37 @@ class LedgerWriter:
         """
         if type(data) is not bytes:
             data = _as_bytes(data)
-        size = len(data)
+        size, pending = len(data), self._pending
         if (
-            self._slow_path
+            pending.slow_path
             or size > self._replication.entry_bytes_max
-            or self._window_bytes + size > self._window_bytes_max
-            or self._window_entries >= self._window_entries_max
+            or pending.window_bytes + size > self._window_bytes_max
+            or pending.window_entries >= self._window_entries_max
             or entry_id is not None
         ):
             if self._out_of_order is not None or entry_id is not None:
                 return await self._append_at(entry_id, data, size)
             await self._admit(size, size, 1)
-        self._window_bytes += size
-        self._window_entries += 1
-        return await self._pending.add(data, size)
+        pending.window_bytes += size
+        pending.window_entries += 1
+        return await pending.add(data, size)
 
     def append_nowait(self, data: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
         """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
         if type(data) is not bytes:
             data = _as_bytes(data)
-        size = len(data)
+        size, pending = len(data), self._pending
         if self._out_of_order is not None or entry_id is not None:
             placed = self._place(entry_id, data, size)
             if placed is not None:
                 return placed
             raise self._would_block()
-        if self._slow_path or size > self._replication.entry_bytes_max or not self._fits(size, 1):
+        if pending.slow_path or size > self._replication.entry_bytes_max or not self._fits(size, 1):
             self._check(size)
             raise self._would_block()
-        self._window_bytes += size
-        self._window_entries += 1
-        return self._pending.add(data, size)
+        pending.window_bytes += size
+        pending.window_entries += 1
+        return pending.add(data, size)
 
     async def append_batch(self, entries: Sequence[bytes]) -> range:
         """Append many entries, with consecutive ids; returns the range of them. The guarantee is `append`'s, for all.
@@ -215,12 +210,12 @@ class LedgerWriter:
         payloads = [data if type(data) is bytes else _as_bytes(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
-        if self._slow_path or largest > self._replication.entry_bytes_max or not self._fits(size, count):
+        if self._pending.slow_path or largest > self._replication.entry_bytes_max or not self._fits(size, count):
             await self._admit(largest, size, count)
         if not payloads:
             return range(self._pending.next_id, self._pending.next_id)
-        self._window_bytes += size
-        self._window_entries += count
+        self._pending.window_bytes += size
+        self._pending.window_entries += count
         return await self._pending.add_batch(payloads, size)
 
     async def flush(self) -> None:
@@ -230,8 +225,9 @@ class LedgerWriter:
         await self._pending.flush()
 
     def _would_block(self) -> WouldBlock:
+        pending = self._pending
         return WouldBlock(
-            f"the writer's window is full ({self._window_entries} entries, {self._window_bytes} bytes pending)",
+            f"the writer's window is full ({pending.window_entries} entries, {pending.window_bytes} bytes pending)",
             ledger_id=self._ledger_id,
         )
 
@@ -251,13 +247,14 @@ class LedgerWriter:
             )
 
     def _fits(self, size: int, count: int) -> bool:
+        pending = self._pending
         return (
-            self._window_bytes + size <= self._window_bytes_max
-            and self._window_entries + count <= self._window_entries_max
-        ) or self._window_entries == 0
+            pending.window_bytes + size <= self._window_bytes_max
+            and pending.window_entries + count <= self._window_entries_max
+        ) or pending.window_entries == 0
 
     def _set_slow_path(self) -> None:
-        self._slow_path = self._out_of_order is not None or bool(self._waiters) or not self.usable
+        self._pending.slow_path = self._out_of_order is not None or bool(self._waiters) or not self.usable
 
     async def _admit(self, largest: int, size: int, count: int) -> None:
         """Wait, in order of arrival, until the window has room."""
@@ -268,7 +265,7 @@ class LedgerWriter:
         if not self._waiters:
             self._waiters = deque()
         self._waiters.append((size, count, admitted))
-        self._slow_path = True
+        self._pending.slow_path = True
         try:
             await admitted
         except asyncio.CancelledError:
@@ -281,16 +278,18 @@ class LedgerWriter:
             raise
         self._admitted -= 1
         # The room was taken for this append by whoever woke it up; from here on it is counted like any other.
-        self._window_bytes -= size
-        self._window_entries -= count
+        self._pending.window_bytes -= size
+        self._pending.window_entries -= count
         if self._replication.error is not None:
             raise self._replication.failure()
 
     def _release(self, size: int, count: int) -> None:
-        self._window_bytes -= size
-        self._window_entries -= count
-        if not self._slow_path:  # then nobody waits
-            return
+        self._pending.window_bytes -= size
+        self._pending.window_entries -= count
+        self._give_room()
+
+    def _give_room(self) -> None:
+        """Let those go on that there is room for now."""
         waiters = self._waiters
         if self._out_of_order is not None:
             self._wake_room_waiters(self._out_of_order)
@@ -299,8 +298,8 @@ class LedgerWriter:
         while waiters and (waiters[0][2].done() or self._fits(waiters[0][0], waiters[0][1])):
             wanted, many, admitted = waiters.popleft()
             if not admitted.done():
-                self._window_bytes += wanted
-                self._window_entries += many
+                self._pending.window_bytes += wanted
+                self._pending.window_entries += many
                 self._admitted += 1
                 admitted.set_result(None)
         self._set_slow_path()
@@ -312,8 +311,8 @@ class LedgerWriter:
             if not admitted.done():
                 admitted.set_exception(self._replication.failure(outcome_unknown=False))
         self._fail_early(error)
-        self._window_bytes = self._window_entries = 0
-        self._slow_path = True
+        self._pending.window_bytes = self._pending.window_entries = 0
+        self._pending.slow_path = True
         if self._out_of_order is not None:
             self._wake_room_waiters(self._out_of_order)
 
@@ -352,8 +351,8 @@ class LedgerWriter:
             )
         if not self._fits(size, 1) and (pending.has_pending or entry_id > pending.next_id):
             return None
-        self._window_bytes += size
-        self._window_entries += 1
+        self._pending.window_bytes += size
+        self._pending.window_entries += 1
         if entry_id > pending.next_id:
             future = ids.add(entry_id, data)
         else:
@@ -372,8 +371,8 @@ class LedgerWriter:
         """Fail the entries that were waiting for others before them: they were never sent."""
         if self._out_of_order is not None:
             early = self._out_of_order.fail_early(error, self._ledger_id)
-            self._window_bytes -= sum(map(len, early))
-            self._window_entries -= len(early)
+            self._pending.window_bytes -= sum(map(len, early))
+            self._pending.window_entries -= len(early)
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
@@ -408,7 +407,7 @@ class LedgerWriter:
         if isinstance(self._replication.error, ClientClosedError):
             raise self._replication.failure()  # it was abandoned, with the ledger left open
         self._replication.move(Event.CLOSE)
-        self._slow_path = True
+        self._pending.slow_path = True
         self._closing = closing = asyncio.get_running_loop().create_future()
         try:
             await self._drain()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import pool_of, window_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
@@ -78,7 +78,7 @@ async def test_the_next_id_in_order_always_has_room(cluster: InProcess) -> None:
         await writer.append(b"0", entry_id=0)
         assert await asyncio.gather(*appends) == [5, 6, 7, 8, 3, 2, 1, 4]
         await writer.close()
-    assert (writer._window_entries, writer._window_bytes) == (0, 0)
+    assert window_of(writer) == (0, 0)
     assert await contents(client, writer.ledger_id) == [b"%d" % i for i in range(9)]
 
 
@@ -120,7 +120,7 @@ async def test_the_window_holds_for_ids_in_order(cluster: InProcess) -> None:
         writer.append_nowait(b"11", entry_id=11)
     waiting = [asyncio.create_task(writer.append(b"%d" % i, entry_id=i)) for i in (12, 11, 13)]
     await eventually(lambda: len(writer._out_of_order.room_waiters) == 3)
-    assert writer._window_entries == 10
+    assert window_of(writer)[1] == 10
     for name in writer.ensemble:
         for connection in cluster.connections(name):
             connection.resume("hung")
