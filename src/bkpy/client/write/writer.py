@@ -33,7 +33,7 @@ from bkpy.errors import (
 )
 from bkpy.protocol.acks import AT_REST
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX
-from bkpy.protocol.writer_state import Event
+from bkpy.protocol.writer_state import Event, WriterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -399,14 +399,15 @@ class LedgerWriter:
         If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. With deferred
         sync, everything is forced before, which needs the whole ensemble. Raises `LedgerFencedError` if somebody else
         is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at a different entry,
-        `ClientClosedError` if the writer was abandoned before.
+        `ClientClosedError` if the writer was abandoned before, or its client closed.
         """
         while (others := self._closing) is not None:
             await asyncio.wait([others])
             if not others.cancelled():  # else whoever closed has gone, and this call takes its place
                 return others.result()
-        if isinstance(self._replication.error, ClientClosedError):
-            raise self._replication.failure()  # it was abandoned, with the ledger left open
+        if (state := self._replication.state).over:
+            unknown = state is WriterState.GIVEN_UP
+            raise ClientClosedError("the writer was abandoned", ledger_id=self._ledger_id, outcome_unknown=unknown)
         self._replication.move(Event.CLOSE)
         self._slow_path = True
         self._closing = closing = asyncio.get_running_loop().create_future()
