@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bkpy.client.arguments import payload_of
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.write.deferred_sync import DeferredSync
 from bkpy.client.write.fragments import StoredFragments
@@ -170,7 +171,7 @@ class LedgerWriter:
         unknown once the entry was sent to any bookie, as `outcome_unknown` says.
         """
         if type(data) is not bytes:
-            data = _as_bytes(data)
+            data = payload_of(data)
         size = len(data)
         if (
             self._slow_path
@@ -189,7 +190,7 @@ class LedgerWriter:
     def append_nowait(self, data: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
         """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
         if type(data) is not bytes:
-            data = _as_bytes(data)
+            data = payload_of(data)
         size = len(data)
         if self._out_of_order is not None or entry_id is not None:
             placed = self._place(entry_id, data, size)
@@ -212,7 +213,7 @@ class LedgerWriter:
             raise ConfigError(
                 "a ledger created with caller_ids=True takes entries one by one", ledger_id=self._ledger_id
             )
-        payloads = [data if type(data) is bytes else _as_bytes(data) for data in entries]
+        payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
         if self._slow_path or largest > self._replication.entry_bytes_max or not self._fits(size, count):
@@ -255,9 +256,6 @@ class LedgerWriter:
             self._window_bytes + size <= self._window_bytes_max
             and self._window_entries + count <= self._window_entries_max
         ) or self._window_entries == 0
-
-    def _set_slow_path(self) -> None:
-        self._slow_path = self._out_of_order is not None or bool(self._waiters) or not self.usable
 
     async def _admit(self, largest: int, size: int, count: int) -> None:
         """Wait, in order of arrival, until the window has room."""
@@ -303,7 +301,7 @@ class LedgerWriter:
                 self._window_entries += many
                 self._admitted += 1
                 admitted.set_result(None)
-        self._set_slow_path()
+        self._slow_path = self._out_of_order is not None or bool(waiters) or not self.usable
 
     def _fail_waiting(self, error: BookKeeperError) -> None:
         """Nothing can be added any more: fail what waits for room, or for entries below it."""
@@ -320,16 +318,26 @@ class LedgerWriter:
     # --- ids that callers choose ------------------------------------------------------------------------------------
 
     async def _append_at(self, entry_id: int | None, data: bytes, size: int) -> int:
-        while (placed := self._place(entry_id, data, size)) is None:
+        placed = self._place(entry_id, data, size)
+        if placed is None:
             assert entry_id is not None
             assert self._out_of_order is not None
-            room = self._out_of_order.wait_for_room(entry_id)
+            placed = await self._place_later(self._out_of_order, entry_id, data, size)
+        return await placed
+
+    async def _place_later(self, ids: OutOfOrder, entry_id: int, data: bytes, size: int) -> asyncio.Future[int]:
+        """Take the entry when there is room."""
+        placed = None
+        while placed is None:
+            room = ids.wait_for_room(entry_id)
             try:
                 await room
-            finally:
-                if self._out_of_order.leave(entry_id, room):
-                    self._wake_room_waiters(self._out_of_order)
-        return await placed
+                placed = self._place(entry_id, data, size)
+            except BaseException:  # it may have been woken, and then another has to try in its place
+                ids.leave(entry_id, room)
+                self._wake_room_waiters(ids)
+                raise
+        return placed
 
     def _place(self, entry_id: int | None, data: bytes, size: int) -> asyncio.Future[int] | None:
         """Take an entry whose caller chose its id; None if there is no room for it now.
@@ -488,10 +496,3 @@ class LedgerWriter:
             await self.close()
         else:
             self.abandon()
-
-
-def _as_bytes(data: Any) -> bytes:
-    """A copy, so that a buffer that changes later doesn't change the entry."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise ConfigError(f"an entry is bytes, not {type(data).__name__}")
