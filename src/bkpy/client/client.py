@@ -191,7 +191,7 @@ class Client:
         self._writing.pop(writing, None)
 
     def _watch_progress(self) -> None:
-        """Now and then, look for writers whose quorums don't answer. On no append's path."""
+        """Periodically look for writers whose quorums don't answer. Not on the path of an append."""
         self._watching = None
         self._progress.look(self._runtime.clock.monotonic(), self._dispatcher.watched())
         if self._writing:

@@ -200,7 +200,7 @@ class Shard:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def catch_up(self, ledger_id: int) -> bool:
-        """Let the memtable's index take in what has arrived, in steps; whether others were let in between."""
+        """Bring the memtable's index up to date, in steps; whether the event loop ran in between."""
         step = self._settings.memtable_step_batches
         waited = False
         while not all(g.catch_up(ledger_id, step) for g in (self.sealed, self.active) if g is not None):

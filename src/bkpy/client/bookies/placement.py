@@ -81,7 +81,7 @@ class SpreadPlacement:
             chosen.append(bookie_id)
             taken.update(domain(bookies[bookie_id]) for domain in self._domains)
         circle = _interleaved(bookies, chosen, self._domains)
-        # No place is any bookie's by its space or its rack: the first ones get the entries of all short ledgers.
+        # No bookie's space or rack may decide its place: the first ones get the entries of all short ledgers.
         start = self._rng.randrange(size)
         return (*circle[start:], *circle[:start])
 

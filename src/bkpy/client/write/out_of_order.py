@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OutOfOrder:
-    """Of one ledger that was created with `caller_ids`."""
+    """The early entries of one ledger that was created with `caller_ids`, and the appends that wait for room."""
 
     __slots__ = ("early", "room_waiters")
 

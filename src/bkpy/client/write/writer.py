@@ -446,7 +446,7 @@ class LedgerWriter:
         self._fail_early(LedgerClosedError("the writer was closed before the entries below this one were appended"))
         if self._out_of_order is not None:
             self._wake_room_waiters(self._out_of_order)
-        while self._waiters or self._admitted:  # the latter are assigned their ids in this loop's next turn
+        while self._waiters or self._admitted:  # the latter are assigned their ids in the event loop's next tick
             if self._waiters:
                 await asyncio.wait([admitted for _, _, admitted in self._waiters])
             await asyncio.sleep(0)
