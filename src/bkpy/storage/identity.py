@@ -32,7 +32,7 @@ class LedgerDirectory(NamedTuple):
 
 
 class Cookie(NamedTuple):
-    """What directories, settings and metadata agree on, compared whole; ledger directories may be added at the end."""
+    """What directories, settings and metadata agree on, compared whole; only ledger directories may be added, last."""
 
     bookie_id: str
     instance_id: str  # of the cluster
