@@ -76,14 +76,15 @@ class Lagging:
     def __init__(self, directory: Path) -> None:
         self.ensemble = ZooKeeperEnsemble(directory)
         first = self.ensemble.servers[0]
-        lines = first._config_extra.splitlines()
+        assert first._membership is not None
+        lines = first._membership.members.splitlines()
         self.links: list[Link] = []
         for index in (1, 2):  # server.N=host:peer port:election port
             host, peer, election = lines[index].rsplit(":", 2)
             link = Link(int(peer))
             self.links.append(link)
             lines[index] = f"{host}:{link.port}:{election}"
-        first._config_extra = "".join(f"{line}\n" for line in lines)
+        first._membership = first._membership._replace(members="".join(f"{line}\n" for line in lines))
 
     @property
     def follower(self) -> ZooKeeperServer:

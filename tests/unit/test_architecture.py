@@ -351,6 +351,68 @@ def test_one_name_is_one_thing() -> None:
     assert {name: where for name, where in named.items() if len(where) > 1} == {}
 
 
+# What other classes of the package may inherit from, besides protocols and abstract classes.
+INHERITED = {
+    "errors.BookKeeperError": "what is caught says how much is",
+    "errors.CallerError": "what is caught says how much is",
+    "errors.ClusterError": "what is caught says how much is",
+    "errors.DiskError": "what is caught says how much is",
+    "metadata.store.StoreRefusal": "what is caught says how much is",
+    "config.base.Settings": "checks and describes the fields of whoever inherits",
+    "config.base.MetadataSettings": "has the fields that clients and bookies share",
+}
+
+
+def is_interface(of: ast.ClassDef) -> bool:
+    """Whether the class only says what others are to have: a protocol, or one that `abc` makes abstract."""
+    bases = {ast.unparse(base).split("[")[0] for base in of.bases}
+    return bool(bases & {"Protocol", "typing.Protocol", "ABC", "abc.ABC"})
+
+
+def inherited(sources: dict[str, str]) -> dict[str, set[str]]:
+    """The classes of these modules that others of them inherit and that are no interfaces, each with its heirs."""
+    classes: dict[str, ast.ClassDef] = {}
+    known: dict[str, dict[str, str]] = {}  # what a module calls the classes of others
+    for module, source in sources.items():
+        names = known[module] = {}
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                classes[f"{module}.{node.name}"] = node
+                names[node.name] = f"{module}.{node.name}"
+            elif isinstance(node, ast.ImportFrom):
+                names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                names |= {alias.asname or alias.name: alias.name for alias in node.names}
+    found: dict[str, set[str]] = {}
+    for heir, of in classes.items():
+        names = known[heir.rpartition(".")[0]]
+        for base in of.bases:
+            prefix, _, last = ast.unparse(base).split("[")[0].rpartition(".")
+            name = f"{names.get(prefix, prefix)}.{last}" if prefix else names.get(last, last)
+            if name in classes and not is_interface(classes[name]):
+                found.setdefault(name, set()).add(heir)
+    return found
+
+
+def test_classes_inherit_from_interfaces_errors_and_settings_alone() -> None:
+    found = inherited({module_of(path): path.read_text(encoding="utf-8") for path in MODULES})
+    allowed = {f"bkpy.{name}" for name in INHERITED}
+    refused = {base: sorted(heirs) for base, heirs in found.items() if base not in allowed}
+    assert not refused, f"let these hold an object of that class, or give it a parameter: {refused}"
+    assert not allowed - found.keys(), f"nobody inherits from {sorted(allowed - found.keys())} any more"
+
+
+def test_inheritance_is_found() -> None:
+    sources = {
+        "p.a": "class A: ...\nclass I(Protocol): ...\nclass J(I, Protocol[T]): ...\nclass K(abc.ABC): ...\n"
+        "class G(Generic[T]): ...\nclass E(Exception): ...\n",
+        "p.b": "from p.a import A as Other, I, K\nimport p.a\nimport p.a as q\n"
+        "class B(Other): ...\nclass C(p.a.A): ...\nclass D(q.G[int]): ...\n"
+        "class L(I): ...\nclass M(K): ...\nclass N(B): ...\nclass A(dict): ...\n",
+    }
+    assert inherited(sources) == {"p.a.A": {"p.b.B", "p.b.C"}, "p.a.G": {"p.b.D"}, "p.b.B": {"p.b.N"}}
+
+
 def module_of(path: Path) -> str:
     return ".".join(("bkpy", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 

@@ -34,7 +34,7 @@ def run_bookie(settings: BookieSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit status is 0 after a clean stop, 1 if the bookie had to give up."""
     logging.basicConfig(
         stream=sys.stderr,
-        force=True,  # the command line has set up its own, which is silent
+        force=True,  # the command line has set up its own, which logs nothing
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )

@@ -221,7 +221,7 @@ class MemorySession(MetadataStore):
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         if self._closed:
             raise ClientClosedError("the metadata session is closed")
-        await asyncio.sleep(0)  # no call of a real store returns within the caller's turn
+        await asyncio.sleep(0)  # no call of a real store returns within the caller's tick of the event loop
         try:
             async with asyncio.timeout(self.call_timeout_s):
                 await self._connected.wait()

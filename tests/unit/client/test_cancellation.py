@@ -359,6 +359,42 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
     await writer.close()
 
 
+@pytest.mark.parametrize("leaving", ["cancelled", "too large by now"])
+async def test_an_append_with_its_own_id_that_leaves_when_it_is_given_room_passes_it_on(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, leaving: str
+) -> None:
+    """It leaves in the tick of the loop in which there was room, and nothing that is on its way will make more."""
+    client = await cluster.client(write_window_entries=1)
+    given_room: list[asyncio.Task[int]] = []
+    give_room = LedgerWriter._give_room
+
+    def give_room_and_leave(self: LedgerWriter) -> None:
+        give_room(self)
+        if leaving == "cancelled":
+            given_room[0].cancel()
+        else:  # as when another bookie of the ensemble takes smaller entries
+            self._replication.entry_bytes_max = 10
+
+    monkeypatch.setattr(LedgerWriter, "_give_room", give_room_and_leave)
+    writer = await client.create_ledger(caller_ids=True)
+    assert writer._out_of_order is not None
+    first = writer.append_nowait(b"0", entry_id=0)
+    given_room.append(asyncio.create_task(writer.append(bytes(60), entry_id=1)))
+    behind = asyncio.create_task(writer.append(b"2", entry_id=2))
+    await asyncio.sleep(0)
+    assert list(writer._out_of_order.room_waiters) == [1, 2]
+    await first
+    await asyncio.wait(given_room)
+    assert given_room[0].cancelled() or isinstance(given_room[0].exception(), bkpy.FrameTooLargeError)
+    await eventually(lambda: 2 in writer._out_of_order.early)
+    async with asyncio.timeout(DEADLINE_S):
+        await writer.append(b"1", entry_id=1)
+        await behind
+        await writer.close()
+    assert (writer._window_bytes, writer._window_entries) == (0, 0)
+    assert await contents(client, writer.ledger_id) == [b"0", b"1", b"2"]
+
+
 async def test_of_two_who_close_a_writer_one_may_be_cancelled(cluster: InProcess) -> None:
     client = await cluster.client()
     for at in count():

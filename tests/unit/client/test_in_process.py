@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import dispatcher_of, pool_of, window_of
+from tests.hooks import cluster_of, dispatcher_of, pool_of, window_of
 from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
 from bkpy.bookie import add_handler
 from bkpy.client.bookies import channel as client_channel
+from bkpy.metadata.ledgers import LedgerCatalog
+from bkpy.metadata.outcome import NotDone, PutOutcome
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
 
@@ -210,6 +213,39 @@ async def test_closing_an_abandoned_writer_leaves_its_ledger_open(cluster: InPro
     with pytest.raises(bkpy.ClientClosedError):
         await writer.close()
     assert (await client.ledger_metadata(writer.ledger_id)).state == "OPEN"
+
+
+@pytest.mark.parametrize("ending", ["abandoned", "client closed", "abandoned when its close had failed"])
+async def test_closing_a_writer_that_failed_and_was_abandoned_leaves_its_ledger_open(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    writer._replication.failed(bkpy.BookieUnavailableError("too few bookies are left"))
+    if ending == "client closed":
+        await client.close()
+    else:
+        if ending == "abandoned when its close had failed":
+            with monkeypatch.context() as away:
+                away.setattr(type(cluster_of(client).catalog), "write", metadata_away)
+                with pytest.raises(bkpy.MetadataUnavailableError):
+                    await writer.close()
+        writer.abandon()
+    for _ in range(2):
+        with pytest.raises(bkpy.ClientClosedError) as failure:
+            await writer.close()
+        assert failure.value.ledger_id == writer.ledger_id
+        assert failure.value.outcome_unknown == (ending == "abandoned when its close had failed")
+    with pytest.raises(bkpy.BookKeeperError):
+        await writer.append(b"y")
+    assert (await other.ledger_metadata(writer.ledger_id)).state == "OPEN"
+    reader = await other.recover_ledger(writer.ledger_id)
+    assert [entry.data async for entry in reader.read()] == [b"x"]
+
+
+async def metadata_away(catalog: LedgerCatalog, metadata: LedgerMetadata, version: int) -> PutOutcome:
+    return NotDone(bkpy.MetadataUnavailableError("the metadata store is away"))
 
 
 async def test_nothing_is_acknowledged_before_its_own_batch_in_a_large_turn_of_a_striped_ledger(

@@ -164,7 +164,7 @@ class Session:
             if self._fatal is not None:
                 raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all
             connection = self._connection
-            # Between a connection's end and this session's noticing it there are turns of the loop.
+            # Between a connection's end and this session's noticing it there are ticks of the event loop.
             if connection is not None and connection.usable():
                 return connection
             if connection is not None:

@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
 
 
 class BlockDraft(NamedTuple):
-    """What will be a block. A weak one has no data: ids that came with records that can't be told."""
+    """What will be a block. A weak one has no data: ids whose records can't be identified."""
 
     ids: Ids
     runs: list[tuple[int, int]]
@@ -82,9 +82,9 @@ def drafts(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Siz
 
 
 def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iterator[BlockDraft]] | None:
-    """(highest id, blocks) of batches beyond `last` and one after the other: joined without looking into them.
+    """(highest id, blocks) of batches that follow `last` and one another: joined without looking into them.
 
-    None if they aren't like that.
+    None if any doesn't.
     """
     firsts, counts, strides, bodies, starts, ends = zip(*batches, strict=True)
     followers = list(map(add, firsts, counts))
@@ -208,7 +208,7 @@ def last_add_confirmed(batch: Batch) -> int:
 
 
 def _check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
-    """Fail rather than write a state that forgets what the ledger's row says: such a state was made up."""
+    """Fail rather than write a state that forgets what the ledger's row says: such a state is wrong."""
     known = (not row.key or info.key == row.key) and info.fenced >= row.fenced and info.limbo >= row.limbo
     assert known, f"ledger {ledger_id} would be less than its row says"
 
@@ -316,7 +316,7 @@ class Flush:
             self.log = None
 
     def abandon(self) -> None:
-        """After an error: remove the logs that nothing refers to, so that trying again doesn't eat up the disk."""
+        """After an error: remove the logs that nothing refers to, so that trying again doesn't fill the disk."""
         if not self._committing:  # else it may have happened
             for log in self._new_logs:
                 log.remove()

@@ -8,7 +8,7 @@ from tests.hooks import pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 
 import bkpy
-from bkpy.client.bookies.placement import RandomPlacement
+from bkpy.client.bookies.placement import random_placement
 from bkpy.client.client import open_client
 from bkpy.config.client import client_settings
 from bkpy.metadata.registration import BookieInfo
@@ -117,7 +117,7 @@ async def test_a_lost_session_costs_nobody_an_entry(five: InProcess) -> None:
     """Appends go on; a bookie that dies meanwhile is replaced, and the ledger closed, in the new session."""
     store = five.tree.session()
     client = await open_client(
-        store, ROOT, real_runtime(), client_settings(), placement=RandomPlacement(real_runtime().rng)
+        store, ROOT, real_runtime(), client_settings(), placement=random_placement(real_runtime().rng)
     )
     five.clients.append(client)
     writer = await client.create_ledger(ack_quorum=2)
