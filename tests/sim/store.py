@@ -55,7 +55,7 @@ class SimStores:
             self.disk.make_dirs(path)
             self.disk.replace(data, b"")
             self.disk.replace(posixpath.join(path, "lock.mdb"), b"")
-        inode = self.disk._inode(data)
+        inode = self.disk.inode(data)
         if inode.rows is None:
             inode.rows = _Rows()
         assert path not in self._open, f"the store {path} is already open in this process"

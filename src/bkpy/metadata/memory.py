@@ -61,6 +61,15 @@ class MemoryStore:
         """A new connected session."""
         return MemorySession(self, session_timeout_s, call_timeout_s)
 
+    @property
+    def paths(self) -> list[str]:
+        """All nodes there are, the root included."""
+        return list(self._nodes)
+
+    def watched(self, path: str, *, children: bool = False) -> bool:
+        """Whether a watch is set that has not fired."""
+        return bool(self._watches.get((path, children)))
+
     def new_session_id(self) -> int:
         self._last_session_id += 1
         return self._last_session_id
@@ -183,6 +192,11 @@ class MemorySession(MetadataStore):
         self._connected = asyncio.Event()
         self._connected.set()
         self.session_events.emit(SessionState.CONNECTED)
+
+    @property
+    def tree(self) -> MemoryStore:
+        """The store that this is a session with."""
+        return self._tree
 
     @property
     def session_id(self) -> int:

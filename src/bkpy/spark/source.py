@@ -77,7 +77,7 @@ class LedgerSourceReader(DataSourceReader):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         expected = part.first
         try:
-            for block in _stepwise(_blocks(self._options, part)):
+            for block in _stepwise(blocks_of(self._options, part)):
                 _check(part, expected, block.first_entry)
                 expected = block.last_entry + 1
                 yield from batches(block, columns, schema, self._options.batch_bytes_max)
@@ -118,7 +118,7 @@ def _check(part: EntryRange, expected: int, found: int) -> None:
         )
 
 
-async def _blocks(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
+async def blocks_of(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
     """The entries of a range, over connections that live as long as the iteration."""
     import bkpy
 
