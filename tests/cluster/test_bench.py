@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE_S = 100.0
-SHORT = ("--seconds", "0.5", "--outstanding", "20")
+SHORT = ("--seconds", "0.2", "--outstanding", "20")
 NUMBERS = ("entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_gap_ms", "client_rss_anon_mb")
 
 
