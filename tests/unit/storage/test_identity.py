@@ -257,7 +257,7 @@ def held_open(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
     monkeypatch.setattr(host.disk, "worker", make_worker)
     monkeypatch.setattr(SimStores, "open", make_index)
-    return lambda: [name for name, one in made if not one._closed]
+    return lambda: [name for name, one in made if not one.closed]
 
 
 @pytest.mark.parametrize("directory", ["/b/ledgers0", "/b/ledgers1", "/b/ledgers2"])
