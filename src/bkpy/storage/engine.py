@@ -8,6 +8,7 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
@@ -91,19 +92,7 @@ class LedgerStorage:
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
         self.generation_bytes_max = ledgers.generation_bytes_max
-        self.journals = [
-            Journal(
-                writer,
-                runtime,
-                name=f"journal-{number}",
-                group_bytes_max=settings.journal_group_bytes_max,
-                queue_bytes_max=settings.journal_queue_bytes_max,
-                on_written=self.look_for_space,
-                on_failure=self.fail,
-                observer=observer,
-            )
-            for number, writer in enumerate(journals)
-        ]
+        self.journals = self._begin_journals(journals, settings, runtime, observer)
         self._settings = settings
         self._runtime = runtime
         self._release = release
@@ -111,7 +100,32 @@ class LedgerStorage:
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._flushing: set[int] = set()  # shards whose memtables are full
         self._closed = False
-        self._periodic = runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+        self._periodic: asyncio.Task[None] | None = None
+
+    def _begin_journals(
+        self,
+        writers: Sequence[JournalWriter],
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        observer: StorageObserver,
+    ) -> list[Journal]:
+        journals: list[Journal] = []
+        with contextlib.ExitStack() as begun:  # each has a thread
+            for number, writer in enumerate(writers):
+                journal = Journal(
+                    writer,
+                    runtime,
+                    name=f"journal-{number}",
+                    group_bytes_max=settings.journal_group_bytes_max,
+                    queue_bytes_max=settings.journal_queue_bytes_max,
+                    on_written=self.look_for_space,
+                    on_failure=self.fail,
+                    observer=observer,
+                )
+                begun.callback(journal.release)
+                journals.append(journal)
+            begun.pop_all()
+        return journals
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -332,6 +346,10 @@ class LedgerStorage:
             for callback in list(self.on_space):
                 callback()
 
+    def checkpoint_periodically(self) -> None:
+        """From now on, until the storage is closed or fails."""
+        self._periodic = self._runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+
     async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
         while True:
@@ -381,7 +399,8 @@ class LedgerStorage:
     def release(self) -> None:
         """Close files and locks, whatever is pending. Blocks until running writes have ended."""
         self._closed = True
-        self._periodic.cancel()
+        if self._periodic is not None:
+            self._periodic.cancel()
         for journal in self.journals:
             journal.release()
         self._release()
