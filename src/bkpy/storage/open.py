@@ -53,14 +53,17 @@ async def open_storage(
         try:
             recovered = await opening.recover(expected_cookie, on_moved)
             journals = opening.begin_journals(recovered.ends)
+            parts = held.pop_all()
+            held.callback(parts.close)  # the storage's own, once there is one
             storage = LedgerStorage(
-                settings, runtime, observer, recovered.ledgers, journals, recovered.cookie, held.pop_all().close
+                settings, runtime, observer, recovered.ledgers, journals, recovered.cookie, parts.close
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
         except OSError as e:
             raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
         held.pop_all()
+    storage.checkpoint_periodically()
     return storage
 
 

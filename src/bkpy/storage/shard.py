@@ -107,8 +107,11 @@ class Shard:
         self.deletions = Deletions(store, self.living)
         self.active = self._generation()
         # Last: they have threads, which nobody would end if something before failed.
-        self._flush_worker = runtime.files.worker(f"flush-{number}")
-        self._read_worker = runtime.files.worker(f"read-{number}")
+        with contextlib.ExitStack() as begun:
+            self._flush_worker = runtime.files.worker(f"flush-{number}")
+            begun.callback(self._flush_worker.close)
+            self._read_worker = runtime.files.worker(f"read-{number}")
+            begun.pop_all()
 
     def _list_logs(self) -> dict[int, LogRow]:
         """Logs that an unclean stop left without a row. Blocks; also raises the next log's id above all there are."""
