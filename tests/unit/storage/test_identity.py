@@ -346,5 +346,5 @@ async def test_checkpoints_come_by_themselves_only_after_that_of_the_start() -> 
     storage = await open_storage(
         host.settings, dataclasses.replace(runtime, spawn=spawn), instance_id=INSTANCE, expected_cookie=None
     )
-    assert begun == ["checkpoint of /b/ledgers0", "checkpoints"]
+    assert [name for name in begun if "checkpoint" in name] == ["checkpoint of /b/ledgers0", "checkpoints"]
     await storage.close()
