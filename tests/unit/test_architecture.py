@@ -248,6 +248,7 @@ CONSTANTS = {
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
         "_SHARE_OF_NEWCOMERS": "is a part of connections_max",
     },
+    "bookie/identity.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy._version import version
+from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
-from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
+from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
@@ -84,7 +84,7 @@ class BookieNode:
             settings,
             self._runtime,
             instance_id=cluster.instance_id,
-            expected_cookie=None if known is None else _identity(known[0]),
+            expected_cookie=None if known is None else storage_part(known[0]),
             observer=self._metrics,
             on_moved=self._directories_moved,
         )
@@ -102,7 +102,7 @@ class BookieNode:
         host, _ = split_address(settings.listen)
         self.address = settings.advertised_address or f"{'[' + host + ']' if ':' in host else host}:{port}"
         # The cookie is the durable word of where the bookie is to be found: written before the first registration.
-        cookie = _cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
+        cookie = encode_cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
         if known is None or known[0] != cookie:
             await write_cookie(
                 self._store,
@@ -143,8 +143,7 @@ class BookieNode:
         """Store where they are now: from then on a copy that is left where they were is refused."""
         known = await read_cookie(self._store, self._root, self.settings.bookie_id)
         assert known is not None, "it had directories to move"
-        cookie = {**json.loads(known[0]), "storage": json.loads(identity)}
-        value = json.dumps(cookie, indent=1, sort_keys=True).encode()
+        value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
         self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
@@ -276,21 +275,3 @@ class BookieNode:
             raise ConfigError(f"can't serve metrics at {where}: {e.strerror or e}") from e
         self.metrics_port = self._pages.addresses[0][1]
         self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
-
-
-def _cookie(bookie_id: str, address: str, instance_id: str, identity: bytes) -> bytes:
-    value = {
-        "bookie_id": bookie_id,
-        "address": address,
-        "instance_id": instance_id,
-        "storage": json.loads(identity),
-    }
-    return json.dumps(value, indent=1, sort_keys=True).encode()
-
-
-def _identity(cookie: bytes) -> bytes:
-    """The storage's part of a cookie in the metadata store."""
-    try:
-        return json.dumps(json.loads(cookie)["storage"], sort_keys=True).encode()
-    except (ValueError, KeyError, TypeError) as e:
-        raise BookKeeperError(f"the bookie's cookie in the metadata store is unreadable: {e!r}") from e
