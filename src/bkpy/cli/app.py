@@ -23,7 +23,7 @@ _TOP: Mapping[str, tuple[str, str]] = {
     "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
     "demo": ("bkpy.cli.demo:demo", "Store a year of flights, read them back, query them with Spark."),
     "ledger": ("bkpy.cli.ledger:ledger", "Write, read and look at ledgers."),
-    "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node."),
+    "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node, and look after one."),
     "bookies": ("bkpy.cli.cluster:bookies", "Look at the cluster's bookies."),
     "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
     "cluster": ("bkpy.cli.cluster:cluster", "Initialise and look at a cluster."),

@@ -1,20 +1,30 @@
-"""`bkpy bookie run`: every setting of a bookie is also a flag, made from the settings themselves."""
+"""`bkpy bookie`, and of it `run`: every setting of a bookie is also a flag, made from the settings themselves."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from bkpy.cli.app import LazyGroup
 from bkpy.config.base import MetadataSettings
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.loading import load_bookie_settings
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@click.group()
+
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
+    "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
 def bookie() -> None:
-    """Run a storage node."""
+    """Run a storage node, and look after one."""
 
 
 def _setting_flags() -> list[click.Parameter]:
@@ -46,7 +56,7 @@ class _BookieRun(click.Command):
         self.context_settings = {"token_normalize_func": lambda token: token.replace("-", "_")}
 
 
-@bookie.command("run", cls=_BookieRun)
+@click.command("run", cls=_BookieRun)
 @click.option("--config", "path", metavar="FILE", help="A TOML file with settings of the same names as the flags.")
 def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
     """Run a bookie until SIGTERM or Ctrl-C.
