@@ -273,7 +273,7 @@ CONSTANTS = {
         "LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
-        "_U64_END": ON_DISK,
+        "U64_END": ON_DISK,
     },
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,

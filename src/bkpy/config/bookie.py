@@ -123,12 +123,24 @@ class BookieSettings(MetadataSettings):
         description="ledgers whose state (about 500 bytes each) is kept in memory; more only while changes of theirs "
         "are not written yet, or a request needs them",
     )
-    # A flush, a read, and what LMDB keeps for the next; one to spare.
+    # A flush, a read, a count of what lives, and what LMDB keeps for the next; one to spare.
     index_readers_max: int = Field(
-        default=512, ge=4, description="readers that the index of one ledger directory may have at the same time"
+        default=512, ge=5, description="readers that the index of one ledger directory may have at the same time"
     )
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
+    )
+    index_step_rows: Size = Field(
+        default=1000,
+        description="rows of an index that are removed or counted, a few milliseconds at most, before flushes and "
+        "requests go on",
+    )
+    index_step_pause_s: Seconds = Field(
+        default=0.01, description="seconds between two such steps, which are never urgent"
+    )
+    reclaim_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two looks for entry logs in which nothing lives; right away after a deletion",
     )
     # What is in two memtables, a few journal files and what recoveries write back still fit.
     disk_free_bytes_min: int = Field(
