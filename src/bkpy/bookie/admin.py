@@ -3,7 +3,8 @@
     GET  /gc   the latest run of garbage collection, which may be going on
     POST /gc   begin a run, unless one goes on (409); {"dry_run": true} deletes nothing
 
-Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise: nothing here is protected.
+Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
+protected.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Garbage collection of one bookie: what it holds of ledgers that are gone, and copies that nobody needs, are deleted.
 
 A run goes through the ledgers that are here in pages of `gc_page_ledgers`. Of each page the local list is taken first;
-then the metadata are listed for its range of ids; then what the listing lacks is looked at one by one, and deleted where
-`protocol/collection.py` says so. A copy that no ensemble names is deleted under its ledger's re-replication lock.
+then the metadata are listed for its range of ids; then what the listing lacks is looked at one by one, and deleted
+where `protocol/collection.py` says so. A copy that no ensemble names is deleted under its ledger's re-replication lock.
 
 Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a look
 that was not sure. What was hidden is deleted or seen again, however a run ends. There is one run at a time, with
-`gc_ledgers_at_once` ledgers in hand and `gc_looks_per_s` looks a second.
+`gc_ledgers_at_once` ledgers in hand and `gc_looks_per_second` looks a second.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class Collector:
         """Wait until the rate of looks allows one more."""
         now = self._runtime.clock.monotonic()
         at = max(self._next_look, now)
-        self._next_look = at + 1 / self._settings.gc_looks_per_s
+        self._next_look = at + 1 / self._settings.gc_looks_per_second
         await asyncio.sleep(at - now)
 
     # --- one ledger ---------------------------------------------------------------------------------------------------

@@ -45,23 +45,25 @@ async def _gc(begin: bool, dry_run: bool, admin: str | None, bookie_id: str | No
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
         where = await _find(session, admin, bookie_id, uri)
         if not begin:
-            return await _ask(session, "GET", where)
-        told = None
-        while told is None:  # one that goes on is waited for: it may not look for what this one is to find
-            told = await _ask(session, "POST", where, {"dry_run": dry_run})
-            await _follow(session, where)
-        return await _ask(session, "GET", where)
+            latest: dict[str, Any] = await _ask(session, "GET", where)
+            return latest
+        while True:
+            begun = await _ask(session, "POST", where, {"dry_run": dry_run})
+            told = await _follow(session, where)
+            if begun is not None:  # else it was one that went on already: it may not look for what this one is to find
+                return told
 
 
-async def _follow(session: aiohttp.ClientSession, where: str) -> None:
-    """Show how the run that goes on gets on, until it has ended."""
+async def _follow(session: aiohttp.ClientSession, where: str) -> dict[str, Any]:
+    """Show how the run that goes on gets on, until it has ended; what is told of it then."""
     with progress(unit="ledgers") as bar:
         task = bar.add_task("garbage collection", total=None)
         while True:
-            latest = (await _ask(session, "GET", where) or {})["run"]
+            told: dict[str, Any] = await _ask(session, "GET", where)
+            latest = told["run"]
             bar.update(task, completed=latest["examined"], description=_line(latest))
             if latest["outcome"] != "running":
-                return
+                return told
             await asyncio.sleep(_POLL_S)
 
 
@@ -89,7 +91,7 @@ async def _find(session: aiohttp.ClientSession, admin: str | None, bookie_id: st
         except BookKeeperError as error:
             errors.append(str(error))
     raise BookieUnavailableError(
-        f"its pages can't be reached ({'; '.join(errors)}): run this on the bookie's machine, or give --admin HOST:PORT",
+        f"its pages can't be reached ({'; '.join(errors)}): run this on its machine, or give --admin HOST:PORT",
         bookie=bookie_id,
     )
 
@@ -109,7 +111,7 @@ async def _registered(uri: str, bookie_id: str) -> Any:
 
 
 async def _ask(session: aiohttp.ClientSession, method: str, where: str, body: Any = None) -> Any:
-    """The answer; None if a run goes on already, so that none was begun."""
+    """The answer, a JSON object; None if a run goes on already, so that none was begun."""
     import aiohttp
 
     try:

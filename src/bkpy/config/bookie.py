@@ -173,8 +173,10 @@ class BookieSettings(MetadataSettings):
         default=10_000, description="ledgers of this bookie that are compared with the metadata at a time"
     )
     gc_ledgers_at_once: Size = Field(default=8, description="ledgers that are looked at, and deleted, at the same time")
-    gc_looks_per_s: Seconds = Field(
+    gc_looks_per_second: float = Field(
         default=500.0,
+        gt=0,
+        allow_inf_nan=False,
         description="looks at ledgers' metadata in a second, so that collection leaves ZooKeeper to the clients",
     )
 

@@ -1,9 +1,9 @@
 """What may be deleted from a bookie, and when: the decisions of collection, as tables.
 
-There are two reasons to delete a ledger here. It is *gone*: the metadata have no such ledger, which is for good, since no
-id is given out twice. Or the copy is *spare*: the ledger is CLOSED, and no ensemble of it names this bookie. Only the
-first can be seen by a look; the second is true until somebody copies entries here, so it takes the ledger's
-re-replication lock, and a second look behind the hiding (rule 36).
+There are two reasons to delete a ledger here. It is *gone*: the metadata have no such ledger, which is for good, since
+no id is given out twice. Or the copy is *spare*: the ledger is CLOSED, and no ensemble of it names this bookie. A look
+is enough for the first; the second is true until somebody copies entries here, so it takes the ledger's re-replication
+lock, and a second look behind the hiding (rule 36).
 
     not listed --look--> DELETE
     listed, spare --lock, look--> HIDE --look--> DELETE
@@ -55,7 +55,7 @@ class Action(enum.StrEnum):
     STOP = "stop"  # the same, and leave all the others for another time
 
 
-# A ledger that was deleted while it was locked, or that exists though it was not listed, is for the next run to look at.
+# A ledger that was deleted while it was locked, or exists though it was not listed, is for the next run to look at.
 DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
     Step.UNLISTED: {
         Sight.NO_LEDGER: Action.DELETE,
