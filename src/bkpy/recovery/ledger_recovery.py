@@ -31,7 +31,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
-from bkpy.protocol.closing import Closer, rebased
+from bkpy.protocol.close_conflict import Closer, rebased
 from bkpy.protocol.lac_reply import parse_lac_reply
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
