@@ -258,7 +258,7 @@ def held_open(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
     monkeypatch.setattr(host.disk, "worker", make_worker)
     monkeypatch.setattr(SimStores, "open", make_index)
-    return lambda: [name for name, one in made if not one._closed]
+    return lambda: [name for name, one in made if not one.closed]
 
 
 @pytest.mark.parametrize("directory", ["/b/ledgers0", "/b/ledgers1", "/b/ledgers2"])
@@ -346,5 +346,5 @@ async def test_checkpoints_come_by_themselves_only_after_that_of_the_start() -> 
     storage = await open_storage(
         host.settings, dataclasses.replace(runtime, spawn=spawn), instance_id=INSTANCE, expected_cookie=None
     )
-    assert begun == ["checkpoint of /b/ledgers0", "checkpoints"]
+    assert [name for name in begun if "checkpoint" in name] == ["checkpoint of /b/ledgers0", "checkpoints"]
     await storage.close()
