@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.config.base import MIB
-from bkpy.errors import IdentityError, StorageFailedError
+from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory
 from bkpy.storage.index import index
@@ -98,6 +98,7 @@ class _Opening:
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
+        await check_indexes(self._runtime, [directory.path for directory in identity.known])
         ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer)
         self._held.callback(ledgers.close)
         replay = Replay(ledgers, self._directories.journals, self._settings, self._files, self._observer)
@@ -217,6 +218,34 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> None:
+    """`CorruptDataError` if the index of one of these ledger directories is damaged so that it can't be used.
+
+    Rows have checksums, which are looked at when rows are. This is about what leads to them: damage there may end the
+    process, or hide a row, which would be a denial. All are looked at beside each other.
+    """
+    stores = [f"{path}/{INDEX_NAME}" for path in directories if runtime.files.exists(f"{path}/{INDEX_NAME}")]
+    workers = [runtime.files.worker(f"check-{number}") for number in range(len(stores))]
+    try:
+        checks = [worker.run(runtime.store.check, path) for worker, path in zip(workers, stores, strict=True)]
+        for check in checks:
+            await check
+    except CorruptDataError as e:
+        raise damaged_index(e) from e
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def damaged_index(error: CorruptDataError) -> CorruptDataError:
+    """The error of a bookie whose index can't be used, with what to do about it."""
+    return CorruptDataError(
+        f"the index is damaged: {error.message}; restore the directory, or make a new index of the entry logs with "
+        "'bkpy bookie rebuild-index'",
+        path=error.path,
+    )
 
 
 @contextlib.contextmanager
