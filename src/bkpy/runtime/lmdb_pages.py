@@ -40,7 +40,7 @@ _TAIL = struct.Struct("<QQ")
 _U64 = struct.Struct("<Q")
 
 
-class PageDamage(Exception):
+class PageError(Exception):
     """What is wrong with a page."""
 
 
@@ -82,7 +82,7 @@ class Pages:
         self._free: list[bytes] = []  # lists of free pages, as they are stored
 
     def check(self) -> None:
-        """`PageDamage` if anything is wrong."""
+        """`PageError` if anything is wrong."""
         self._used[0] = self._used[1] = 1
         self._walk(self._meta.main, "the rows", integers=False)
         self._walk(self._meta.free, "the free pages", integers=True)
@@ -93,34 +93,34 @@ class Pages:
 
     def _newest_meta(self) -> _Meta:
         if len(self._data) < _HEADER_BYTES + 8:
-            raise PageDamage("the file is empty or too short for its first page")
+            raise PageError("the file is empty or too short for its first page")
         self._page_bytes = _DB.unpack_from(self._data, _HEADER_BYTES + _HEAD.size)[0]
         if not 512 <= self._page_bytes <= 65536 or self._page_bytes & (self._page_bytes - 1):
-            raise PageDamage(f"page 0 says that pages have {self._page_bytes} bytes")
+            raise PageError(f"page 0 says that pages have {self._page_bytes} bytes")
         first, second = self._meta_page(0), self._meta_page(1)
         ids = first.transaction, second.transaction
         if abs(ids[0] - ids[1]) > 1 or (ids != (0, 0) and (ids[0] % 2 or not ids[1] % 2)):
-            raise PageDamage(f"pages 0 and 1 are of transactions {ids[0]} and {ids[1]}, which don't follow each other")
+            raise PageError(f"pages 0 and 1 are of transactions {ids[0]} and {ids[1]}, which don't follow each other")
         return max(first, second, key=lambda meta: meta.transaction)
 
     def _meta_page(self, number: int) -> _Meta:
         start = number * self._page_bytes
         if len(self._data) < start + self._page_bytes:
-            raise PageDamage(f"the file ends before page {number}")
+            raise PageError(f"the file ends before page {number}")
         its_number, _, flags, _, _ = _PAGE.unpack_from(self._data, start)
         at = start + _HEADER_BYTES
         magic, version, address, _ = _HEAD.unpack_from(self._data, at)
         if (its_number, flags, magic, version, address) != (number, _META, _MAGIC, _DATA_VERSION, 0):
-            raise PageDamage(f"page {number} is no meta page")
+            raise PageError(f"page {number} is no meta page")
         at += _HEAD.size
         free = _Tree(*_DB.unpack_from(self._data, at))
         main = _Tree(*_DB.unpack_from(self._data, at + _DB.size))
         last_page, transaction = _TAIL.unpack_from(self._data, at + 2 * _DB.size)
         if free.page_bytes != self._page_bytes or free.flags != _INTEGER_KEYS or main.flags or main.page_bytes:
-            raise PageDamage(f"meta page {number} describes another kind of environment")
+            raise PageError(f"meta page {number} describes another kind of environment")
         # Pages that were never written, having been free again at once, may lie behind the end; never that many.
         if last_page > 2 * (len(self._data) // self._page_bytes) + _UNWRITTEN_MAX:
-            raise PageDamage(f"meta page {number} says that the last page is {last_page}")
+            raise PageError(f"meta page {number} says that the last page is {last_page}")
         return _Meta(free, main, last_page, transaction)
 
     # --- trees --------------------------------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ class Pages:
         counts = _Counts()
         if tree.root != _NO_ROOT:
             if not 0 < tree.depth <= _DEPTH_MAX:
-                raise PageDamage(f"the tree of {name} is said to be {tree.depth} pages deep")
+                raise PageError(f"the tree of {name} is said to be {tree.depth} pages deep")
             self._walk_page(tree.root, tree.depth, None, None, counts, integers)
         told = (tree.branches, tree.leaves, tree.overflows, tree.entries)
         found = (counts.branches, counts.leaves, counts.overflows, counts.entries)
         if told != found or (tree.root == _NO_ROOT and tree.depth):
-            raise PageDamage(
+            raise PageError(
                 f"the tree of {name} has {found} branch, leaf and overflow pages and entries, its meta page says {told}"
             )
 
@@ -146,10 +146,10 @@ class Pages:
         count, rest = divmod(halves[6] - _HEADER_BYTES, 2)
         upper = halves[7]
         if count < 1 or rest or not halves[6] <= upper <= len(page):
-            raise PageDamage(f"page {number}: its free space can't be from {halves[6]} to {upper}")
+            raise PageError(f"page {number}: its free space can't be from {halves[6]} to {upper}")
         places = halves[8 : 8 + count]
         if max(places) > len(page) - _NODE_BYTES or min(places) < upper or any(place & 1 for place in places):
-            raise PageDamage(f"page {number}: a node lies outside of it")
+            raise PageError(f"page {number}: a node lies outside of it")
         lengths = [halves[(place >> 1) + 3] for place in places]
         keys = [page[place + 8 : place + 8 + length] for place, length in zip(places, lengths, strict=True)]
         if depth > 1:
@@ -176,18 +176,18 @@ class Pages:
         start = number * self._page_bytes
         page = self._data[start : start + self._page_bytes]
         if len(page) < self._page_bytes:
-            raise PageDamage(f"the file ends before page {number}")
+            raise PageError(f"the file ends before page {number}")
         halves = array("H", page)
         if _U64.unpack_from(page)[0] != number or halves[5] != kind:
-            raise PageDamage(f"page {number} is not what the page above it says")
+            raise PageError(f"page {number} is not what the page above it says")
         return page, halves
 
     def _take(self, first: int, count: int, use: int) -> None:
         end = first + count
         if not 1 < first < end <= len(self._used):
-            raise PageDamage(f"page {first} is named, and the last one is {len(self._used) - 1}")
+            raise PageError(f"page {first} is named, and the last one is {len(self._used) - 1}")
         if any(self._used[first:end]):
-            raise PageDamage(f"page {first} is in two places" if use == 1 else f"page {first} is in use, or free twice")
+            raise PageError(f"page {first} is in two places" if use == 1 else f"page {first} is in use, or free twice")
         self._used[first:end] = bytes((use,)) * count
 
     def _leaf_sizes(
@@ -213,9 +213,9 @@ class Pages:
             if flag == _BIG:
                 stored = _U64.size
             elif flag:
-                raise PageDamage(f"page {number}: a node with flags {flag}")
+                raise PageError(f"page {number}: a node with flags {flag}")
             if start + stored > len(page):
-                raise PageDamage(f"page {number}: a node runs past its end")
+                raise PageError(f"page {number}: a node runs past its end")
             sizes.append(_NODE_BYTES + key + stored)
             content = page[start : start + stored]
             if flag == _BIG:
@@ -227,17 +227,17 @@ class Pages:
     def _overflow(self, number: int, length: int, counts: _Counts) -> bytes:
         """The value that begins on this page."""
         if not 1 < number < len(self._used) or len(self._data) < (number + 1) * self._page_bytes:
-            raise PageDamage(f"overflow page {number} lies outside of the file")
+            raise PageError(f"overflow page {number} lies outside of the file")
         start = number * self._page_bytes
         its_number, _, flags, low_half, high_half = _PAGE.unpack_from(self._data, start)
         pages = low_half | high_half << 16
         if (its_number, flags) != (number, _OVERFLOW) or pages * self._page_bytes < _HEADER_BYTES + length:
-            raise PageDamage(f"page {number} is no overflow page for {length} bytes")
+            raise PageError(f"page {number} is no overflow page for {length} bytes")
         self._take(number, pages, 1)
         counts.overflows += pages
         value = self._data[start + _HEADER_BYTES : start + _HEADER_BYTES + length]
         if len(value) < length:
-            raise PageDamage(f"the file ends before the value on page {number}")
+            raise PageError(f"the file ends before the value on page {number}")
         return value
 
     def _check_nodes(
@@ -247,28 +247,28 @@ class Pages:
         starts = set(places)
         ends = {place + size + (size & 1) for place, size in zip(places, sizes, strict=True)}
         if len(starts) != len(places) or len(ends) != len(places) or starts | {page_bytes} != ends | {upper}:
-            raise PageDamage(f"page {number}: its nodes overlap, or leave gaps")
+            raise PageError(f"page {number}: its nodes overlap, or leave gaps")
 
     def _check_order(
         self, number: int, keys: Sequence[bytes], low: bytes | None, high: bytes | None, integers: bool
     ) -> None:
         if integers:
             if any(len(key) != _U64.size for key in keys):
-                raise PageDamage(f"page {number}: a key isn't a number")
+                raise PageError(f"page {number}: a key isn't a number")
             keys, low, high = [key[::-1] for key in keys], low and low[::-1], high and high[::-1]
         if not all(map(lt, keys, keys[1:])):
-            raise PageDamage(f"page {number}: its keys are not in order")
+            raise PageError(f"page {number}: its keys are not in order")
         if keys and (not keys[0] or (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)):
-            raise PageDamage(f"page {number}: a key lies where no search would look for it")
+            raise PageError(f"page {number}: a key lies where no search would look for it")
 
     def _check_free(self, stored: bytes) -> None:
         """A list of free pages: their number, then each, descending."""
         numbers = array("Q", stored[: len(stored) // 8 * 8])
         if not numbers or numbers[0] >= len(numbers):
-            raise PageDamage("a list of free pages is longer than its value")
+            raise PageError("a list of free pages is longer than its value")
         listed = numbers[1 : numbers[0] + 1]
         if not all(map(lt, listed[1:], listed)):
-            raise PageDamage("a list of free pages is not in order")
+            raise PageError("a list of free pages is not in order")
         for number in listed:
             self._take(number, 1, 2)
 
@@ -281,7 +281,7 @@ def find_damage(path: str) -> str | None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 Pages(data).check()
-            except PageDamage as e:
+            except PageError as e:
                 return str(e)
     return None
 
@@ -294,7 +294,7 @@ def _main(directory: str) -> int:
     import lmdb  # only now
 
     with lmdb.open(directory, readonly=True, lock=False, create=False, readahead=False) as env, env.begin() as txn:
-        for _ in txn.cursor().iternext(keys=False, values=False):
+        for _ in txn.cursor().iternext(keys=True, values=False):
             pass
     return 0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
+    from bkpy.runtime.interfaces import DiskRuntime, Files, OrderedStore
     from bkpy.storage.index.index import ShardRow
     from bkpy.storage.journal.format import Mark
 
@@ -94,7 +94,7 @@ class _Opening:
         self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None
     ) -> _Recovered:
         """Lock the directories, see that they are the right ones, replay the journals and take in new directories."""
-        self._lock()
+        lock_directories(self._files, self._directories.all, self._held)
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
@@ -116,14 +116,6 @@ class _Opening:
             await on_moved(cookie.encode())
         self._directories.write(cookie)
         return _Recovered(ledgers, replay.ends, cookie.encode())
-
-    def _lock(self) -> None:
-        for directory in self._directories.all:
-            self._files.make_dirs(directory)
-            try:
-                self._held.enter_context(self._files.lock(f"{directory}/{LOCK_NAME}"))
-            except BlockingIOError:
-                raise IdentityError("another process uses this directory; stop it first", path=directory) from None
 
     def _create(self, identity: Identity) -> Identity:
         known = []
@@ -171,12 +163,22 @@ class _Opening:
             store = self._open_index(path)
         except FileNotFoundError:
             raise IdentityError(
-                "this directory's index is gone; restore it, or start a new bookie under a new bookie_id", path=path
+                "this directory's index is gone; restore it, or make a new one of the entry logs with "
+                "'bkpy bookie rebuild-index'",
+                path=path,
             ) from None
         with _closed_on_error(store):
-            row = index.load_shard(store)
+            try:
+                row = index.load_shard(store)
+            except CorruptDataError as e:
+                e.path = path
+                raise damaged_index(e) from e
             if row is None or row.uuid.hex() != directory.uuid:
-                raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+                raise IdentityError(
+                    "the index is not the one that the cookie names; restore the right one, or, if 'bkpy bookie "
+                    "rebuild-index' was interrupted, run that again",
+                    path=path,
+                )
             with store.read() as txn:
                 sound = index.ledgers_fit(txn, row)
             if not sound:
@@ -218,6 +220,16 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+def lock_directories(files: Files, directories: Sequence[str], held: contextlib.ExitStack) -> None:
+    """Lock them until `held` is closed; `IdentityError` if another process has."""
+    for directory in directories:
+        files.make_dirs(directory)
+        try:
+            held.enter_context(files.lock(f"{directory}/{LOCK_NAME}"))
+        except BlockingIOError:
+            raise IdentityError("another process uses this directory; stop it first", path=directory) from None
 
 
 async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> None:

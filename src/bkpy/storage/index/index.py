@@ -26,11 +26,13 @@ SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
 UNKNOWN_IN_LIMBO: Final = 1
+UNKNOWN_FENCED: Final = 2
 HAS_FOOTER: Final = 1
 
 _SHARD = struct.Struct("<BBH16sQQI")
 _MARK = struct.Struct("<QQQ")
 _CRC = struct.Struct("<I")
+_FENCED_TO = struct.Struct("<Q")
 _LEDGER = struct.Struct("<BBHIqqIII")
 _BLOCK = struct.Struct("<QQII")
 _LOG = struct.Struct("<QII")
@@ -48,6 +50,7 @@ class ShardRow(NamedTuple):
     ledgers: int
     checksum: int
     marks: tuple[Mark, ...]
+    fenced_to: int = -1  # ledgers without a row up to this id are fenced: what was fenced before is not known
 
 
 class LedgerRow(NamedTuple):
@@ -110,7 +113,7 @@ def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
             VERSION,
-            UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0,
+            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0) | (UNKNOWN_FENCED if row.fenced_to >= 0 else 0),
             len(row.marks),
             row.uuid,
             row.next_log_id,
@@ -119,6 +122,7 @@ def encode_shard(row: ShardRow) -> bytes:
         ),
         *(_MARK.pack(mark.file_id, mark.offset, mark.sequence) for mark in row.marks),
         *(_CRC.pack(mark.chain) for mark in row.marks),
+        *((_FENCED_TO.pack(row.fenced_to),) if row.fenced_to >= 0 else ()),
     ]
     return _seal(SHARD_KEY, b"".join(parts))
 
@@ -127,11 +131,13 @@ def decode_shard(value: bytes) -> ShardRow:
     content = _unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
     _check_version(version)
-    end = _SHARD.size + n * _MARK.size
-    places = _MARK.iter_unpack(content[_SHARD.size : end])
-    chains = _CRC.iter_unpack(content[end:])
+    middle = _SHARD.size + n * _MARK.size
+    end = middle + n * _CRC.size
+    places = _MARK.iter_unpack(content[_SHARD.size : middle])
+    chains = _CRC.iter_unpack(content[middle:end])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
-    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks)
+    fenced_to = _FENCED_TO.unpack_from(content, end)[0] if flags & UNKNOWN_FENCED else -1
+    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks, fenced_to)
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
@@ -235,9 +241,9 @@ def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
     return (count, checksum) == (row.blocks, row.checksum)
 
 
-def ledger_rows(txn: ReadTransaction) -> Iterator[tuple[int, bytes, bytes]]:
-    """(ledger id, key, value) of all ledger rows."""
-    for key, value in txn.scan(b"l", b"m"):
+def ledger_rows(txn: ReadTransaction, first: int = 0) -> Iterator[tuple[int, bytes, bytes]]:
+    """(ledger id, key, value) of all ledger rows from the id `first` on."""
+    for key, value in txn.scan(ledger_key(first), b"m"):
         if len(key) == _LEDGER_KEY.size:
             yield _LEDGER_KEY.unpack(key)[1], key, value
 

@@ -114,13 +114,17 @@ class Ledgers:
         return info
 
     def introduce(self, ledger_id: int, key: bytes) -> LedgerInfo:
-        """Make a ledger known that was never seen, as was just found out; in limbo and fenced where data was lost."""
+        """Make a ledger known that was never seen, as was just found out; in limbo and fenced where data was lost.
+
+        Fenced alone where only what was fenced may have been lost, with an index that was made anew.
+        """
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
         assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
         self._unseen.discard(ledger_id)
         limbo = self.untrusted
-        info = LedgerInfo(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
-        if limbo:
+        fenced = limbo or ledger_id <= max(shard.row.fenced_to for shard in self.shards)
+        info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=ledger_id % len(self.shards))
+        if fenced:
             self.fenced.add(ledger_id)
         self._cache.put(info)
         self.touch(info)
