@@ -141,10 +141,10 @@ class Stores(Protocol):
         """
 
     def check(self, path: str) -> None:
-        """Blocks. `CorruptDataError` if the store that nobody has open can't be used without harm.
+        """Blocks. `CorruptDataError` if the store, which nobody may have open, can't be used without harm.
 
         Without it, a damaged store may end the process, or hide rows that are there. What is in the rows is not looked
-        at.
+        at. No store is no damage.
         """
 
     def move(self, source: str, target: str) -> None:

@@ -115,6 +115,8 @@ class LmdbStores:
     def check(self, path: str) -> None:
         # In a process of its own: what the library does with a damaged file may be the end of it.
         file = os.path.join(path, "data.mdb")
+        if not os.path.exists(file):
+            return  # there is nothing to harm, and opening it says so
         done = subprocess.run([sys.executable, "-I", lmdb_pages.__file__, path], capture_output=True, text=True)
         if done.returncode == lmdb_pages.DAMAGED:
             raise CorruptDataError(done.stdout.strip(), path=file)

@@ -21,8 +21,10 @@ from bkpy.storage.entry_log.entry_log import (
     read_footer,
 )
 from bkpy.storage.entry_log.scan import LogScan
+from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import Ids
-from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, LogRow, get_ledger
+from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, get_ledger
+from bkpy.storage.index.living import LivingBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +65,7 @@ class IndexBuilder:
         self._directory = directory
         self._store = store
         self._settings = settings
+        self._living = LivingBytes()
         self._pending: dict[int, _Pending] = {}
         self._pending_blocks = 0
         self._steps = self._run()
@@ -146,13 +149,13 @@ class IndexBuilder:
         self._pending_blocks += 1
 
     def _commit(self, log_id: int = -1, log: LogRow | None = None) -> None:
-        changes = Changes(self.row)
+        changes = Changes(self.row, self._living)
         with self._store.read() as txn:
             for ledger_id, pending in self._pending.items():
                 row = get_ledger(txn, ledger_id) or LedgerRow(b"", True, True)
                 changes.ledger(txn, ledger_id, row, pending.strong, pending.weak)
         if log is not None:
-            changes.log(log_id, log)
+            changes.finished_log(log_id, log)
         changes.commit(self._store)
         self.row = changes.shard
         self._pending, self._pending_blocks = {}, 0

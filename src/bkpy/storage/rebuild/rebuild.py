@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import ConfigError, IdentityError
 from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.storage.identity import Directories, read_cookie
+from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.identity import Directories, locked, read_cookie
 from bkpy.storage.index import index
+from bkpy.storage.index.tombstones import bury_all
 from bkpy.storage.journal.format import PAGE_BYTES, START, Mark, decode_file_header, file_id_of, file_name
 from bkpy.storage.ledgers.ledgers import Ledgers
-from bkpy.storage.open import INDEX_NAME, check_indexes, lock_directories
+from bkpy.storage.open import check_indexes
 from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.settle import Settled, ledger_ids_after, settle
 from bkpy.storage.replay import Replay
@@ -85,7 +87,8 @@ async def rebuild_index(
     if unknown := [path for path in directories if path not in paths.ledgers]:
         raise ConfigError(f"{unknown[0]} is not one of ledger_directories")
     with contextlib.ExitStack() as held:
-        lock_directories(runtime.files, paths.all, held)
+        for path in paths.all:
+            held.enter_context(locked(runtime.files, path))
         rebuild = _Rebuild(settings, runtime, paths, observer, catalog, held)
         rebuild.identify(expected_cookie)
         return await rebuild.run(tuple(directories) or paths.ledgers, register, progress)
@@ -254,10 +257,16 @@ class _Rebuild:
                 part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, trusted)
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
-            newest = -1 if self._catalog is None else self._catalog.newest_id
-            row = done.shard._replace(unknown_in_limbo=not trusted, fenced_to=newest)
-            index.put_shard(store, row)
+            row = done.shard._replace(unknown_in_limbo=not trusted)
+            await self._worker.run(self._finish, store, row)
         return done._replace(shard=row)
+
+    def _finish(self, store: OrderedStore, row: ShardRow) -> None:
+        """Let the index say what is true of ledgers that it doesn't know. Blocks."""
+        with store.write() as txn:
+            if self._catalog is not None:
+                bury_all(txn, self._catalog.newest_id)
+            txn.put(index.SHARD_KEY, index.encode_shard(row))
 
     async def _look_up(self, ledger_id: int) -> LedgerMetadata | None:
         return None if self._catalog is None else await self._catalog.lookup(ledger_id)

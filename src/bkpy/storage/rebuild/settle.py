@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
-from bkpy.storage.index.index import Changes, decode_block_row, decode_ledger, ledger_key, ledger_rows, scan_blocks
+from bkpy.storage.index.index import decode_block_row, decode_ledger, ledger_key, ledger_rows, scan_blocks
+from bkpy.storage.index.living import LivingBytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +48,7 @@ def settle(
     trusted: bool,
 ) -> Settled:
     """Store what `metadata` say of these ledgers, None of one that there isn't. `trusted`: no damage was found."""
-    changes = Changes(shard)
+    changes = Changes(shard, LivingBytes())
     limbo = keyless = unknown = 0
     with store.read() as txn:
         for ledger_id, found in metadata.items():
