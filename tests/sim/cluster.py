@@ -32,6 +32,7 @@ from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage
+from tests.hooks import pool_of, settings_of
 
 from .buggify import bookie_bounds, client_bounds
 from .marks import (
@@ -423,9 +424,9 @@ async def _held(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie:
     held: set[int] = set()
     first = 0
     while first <= last:
-        head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
-        channel = reader._pool.channel(bookie.settings.bookie_id)
-        frame = await channel.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
+        head = pack([0, reader.ledger_id, first, last, settings_of(reader).read_bytes])
+        channel = pool_of(reader).channel(bookie.settings.bookie_id)
+        frame = await channel.call(Op.READ, head, timeout_s=settings_of(reader).read_timeout_s)
         status = reply_status(frame.head)
         if status == Status.NO_SUCH_LEDGER:
             return held

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
-
 from bkpy._version import version
-from bkpy.bookie.admin import AdminPages
 from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
+from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
-from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
+from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.locks import LedgerLocks
@@ -36,6 +33,8 @@ from bkpy.storage.space.disk_monitor import DiskMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiohttp import web
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
@@ -91,7 +90,7 @@ class BookieNode:
             settings,
             self._runtime,
             instance_id=cluster.instance_id,
-            expected_cookie=None if known is None else _identity(known[0]),
+            expected_cookie=None if known is None else storage_part(known[0]),
             observer=self._metrics,
             on_moved=self._directories_moved,
         )
@@ -110,7 +109,7 @@ class BookieNode:
         host, _ = split_address(settings.listen)
         self.address = settings.advertised_address or f"{'[' + host + ']' if ':' in host else host}:{port}"
         # The cookie is the durable word of where the bookie is to be found: written before the first registration.
-        cookie = _cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
+        cookie = encode_cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
         if known is None or known[0] != cookie:
             await write_cookie(
                 self._store,
@@ -166,8 +165,7 @@ class BookieNode:
         """Store where they are now: from then on a copy that is left where they were is refused."""
         known = await read_cookie(self._store, self._root, self.settings.bookie_id)
         assert known is not None, "it had directories to move"
-        cookie = {**json.loads(known[0]), "storage": json.loads(identity)}
-        value = json.dumps(cookie, indent=1, sort_keys=True).encode()
+        value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
         self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
@@ -288,8 +286,16 @@ class BookieNode:
     async def _serve_metrics(self) -> None:
         if self.settings.metrics_port < 0:
             return
+        # They take a third of the time to load a bookie, and most have no page.
+        from aiohttp import web
+
+        from bkpy.bookie.admin import AdminPages
+
+        async def page(_: web.Request) -> web.Response:
+            return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
         app = web.Application()
-        app.router.add_get("/metrics", self._metrics_page)
+        app.router.add_get("/metrics", page)
         assert self._collector is not None
         AdminPages(self.settings, self._collector).add_to(app)
         self._pages = web.AppRunner(app, access_log=None)
@@ -302,24 +308,3 @@ class BookieNode:
             raise ConfigError(f"can't serve metrics at {where}: {e.strerror or e}") from e
         self.metrics_port = self._pages.addresses[0][1]
         self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
-
-    async def _metrics_page(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-
-def _cookie(bookie_id: str, address: str, instance_id: str, identity: bytes) -> bytes:
-    value = {
-        "bookie_id": bookie_id,
-        "address": address,
-        "instance_id": instance_id,
-        "storage": json.loads(identity),
-    }
-    return json.dumps(value, indent=1, sort_keys=True).encode()
-
-
-def _identity(cookie: bytes) -> bytes:
-    """The storage's part of a cookie in the metadata store."""
-    try:
-        return json.dumps(json.loads(cookie)["storage"], sort_keys=True).encode()
-    except (ValueError, KeyError, TypeError) as e:
-        raise BookKeeperError(f"the bookie's cookie in the metadata store is unreadable: {e!r}") from e
