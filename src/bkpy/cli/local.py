@@ -61,6 +61,7 @@ async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
     if not starting.done():
         starting.cancel()  # it leaves nothing running
         await asyncio.wait([starting])
+        say("bkpy: interrupted; the cluster was not started")
         return 128 + signal.SIGINT
     starting.result()
     try:
