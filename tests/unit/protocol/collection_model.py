@@ -23,7 +23,7 @@ class Rules(NamedTuple):
     reads_again: bool = True  # S10
     only_when_closed: bool = True  # S11
     takes_the_lock: bool = True  # S11
-    looks_behind_the_hiding: bool = True   # the second look
+    looks_behind_the_hiding: bool = True  # the second look
     spares_what_came_after: bool = True  # the same: what is stored after the hiding survives
     stays_fenced: bool = True  # S12
 
