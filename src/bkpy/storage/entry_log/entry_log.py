@@ -230,6 +230,14 @@ def read_footer(file: File) -> Footer | None:
     return Footer(offset, packed[: blocks * _FOOTER_BLOCK.size])
 
 
+def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int:
+    """How many bytes of a log are of dead blocks, or a little less: what is around blocks is there in any log."""
+    around = LOG_HEADER_BYTES
+    if footer:
+        around += blocks * (_FOOTER_BLOCK.size + _FOOTER_LEDGER.size) + _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
+    return row_bytes - around - living
+
+
 class LogWriter:
     """The log that is being filled. Everything here blocks and runs on the directory's flush worker."""
 
