@@ -53,6 +53,11 @@ BOOKIE: Mapping[str, Bound] = {
     "flush_part_batches": Bound((1, 3)),
     "open_entry_logs_max": Bound((1, 2)),
     "block_cache_bytes_max": Bound((1, 64 * KIB)),
+    "memory_bytes_max": Bound((1, 64 * KIB, 512 * KIB), 0.3),  # what has no value of its own has its share of this
+    "memory_rest_interval_s": Bound((0.01, 1.0)),
+    "memtable_rest_bytes_min": Bound((1, 4 * KIB)),
+    "read_ahead_bytes_max": Bound((0, 64 * KIB)),
+    "read_ahead_ledgers_max": Bound((1, 2)),
     "ledger_states_max": Bound((1, 2, 5, 20), 0.5),
     "index_readers_max": Bound((4,)),
     "disk_check_interval_s": Bound((0.05,)),
@@ -63,6 +68,7 @@ BOOKIE: Mapping[str, Bound] = {
     "connections_max": Bound((16,)),
     "newcomers_max": Bound((1, 3)),
     "answers_at_once": Bound((1, 2)),
+    "answers_bytes_max": Bound((1,)),  # the smallest budget holds it
     "receive_bytes_max": Bound((1, 100 * KIB)),
     "requests_in_flight_total_max": Bound((20,)),  # the long polls of all readers are among them
     "complaint_interval_s": Bound((0.001,)),
@@ -145,6 +151,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "frame_stall_timeout_s": "the same",
     "first_frame_stall_timeout_s": "the same",
     "crowded_stall_timeout_s": "the same",
+    "crowded_bytes_per_s_min": "the same",
     "reply_stall_timeout_s": "the same",
     "keepalive_interval_s": "the kernel's, which asks no simulated host",
     "vanished_timeout_s": "the same",

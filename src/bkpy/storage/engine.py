@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bkpy.storage.journal.journal import JournalWriter
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
+    from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
@@ -68,8 +69,9 @@ class LedgerStorage:
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
     for every ledger that `states` was asked about.
     `failed`: gets the exception when a write or sync failed; the process must stop.
-    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
-    sockets until an `on_space` callback.
+    `memory`: the budget, of which the storage's parts are some.
+    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds, or the budget is
+    used up; stop reading sockets until an `on_space` callback.
     """
 
     def __init__(
@@ -81,12 +83,17 @@ class LedgerStorage:
         journals: Sequence[JournalWriter],
         cookie: bytes,
         release: Callable[[], None],
+        memory: MemoryBudget,
     ) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
         self.full = False
         self.on_space: list[Callable[[], None]] = []
         self.cookie = cookie
+        self.memory = memory
+        self._entries = memory.part("memtables")
+        self._queued = memory.part("journal queues")
+        memory.measures.append(self._measure)
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
@@ -184,7 +191,24 @@ class LedgerStorage:
     def _grown(self, shard: Shard) -> None:
         limit = self.generation_bytes_max
         self.full = self.full or shard.memory_bytes >= 2 * limit
-        if shard.active.bytes >= limit * shard.active.fill_target and shard.number not in self._flushing:
+        if shard.active.bytes >= limit * shard.active.fill_target:
+            self._flush_soon(shard)
+        self._measure()
+        if self.memory.full and not self.full and self.memory.measure():
+            self.full = True
+            self._flush_all_soon()
+
+    def _measure(self) -> None:
+        """Tell the budget what the memtables hold of their own, and what waits for journals."""
+        self._entries.set(sum(shard.own_bytes for shard in self.shards))
+        self._queued.set(self.unsynced_bytes)
+
+    def _flush_all_soon(self) -> None:
+        for shard in self.shards:  # whatever they hold: it may keep alive much more than its own bytes
+            self._flush_soon(shard)
+
+    def _flush_soon(self, shard: Shard) -> None:
+        if shard.number not in self._flushing:
             self._flushing.add(shard.number)
             self._runtime.spawn(self._flush_when_full(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
@@ -305,6 +329,8 @@ class LedgerStorage:
                 raise
             if not written:
                 return
+            if shard.cleared is not None:
+                await asyncio.wait((shard.cleared,))  # only then its memory can be used again
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
@@ -315,7 +341,10 @@ class LedgerStorage:
     async def _flush_when_full(self, shard: Shard) -> None:
         try:
             limit = self.generation_bytes_max
-            while shard.active.bytes >= limit * shard.active.fill_target and not self.failed.done():
+            while not self.failed.done() and (
+                shard.active.bytes >= limit * shard.active.fill_target
+                or (self.full and self.memory.full and not shard.active.empty)
+            ):
                 await self._checkpoint(shard, False)
         finally:
             self._flushing.discard(shard.number)
@@ -327,10 +356,36 @@ class LedgerStorage:
             self.full
             and all(shard.memory_bytes < limit for shard in self.shards)
             and not any(journal.full for journal in self.journals)
+            and self._within_budget()
         ):
             self.full = False
             for callback in list(self.on_space):
                 callback()
+
+    def _within_budget(self) -> bool:
+        """Whether something more may be let in. If not, what is held is flushed, or written: then this is asked again.
+
+        While nothing is held that could be, waiting would make no room: one more is let in, however little there is.
+        """
+        if not self.memory.full or not self.memory.measure() or not (self.memory_bytes or self.unsynced_bytes):
+            return True
+        self._flush_all_soon()
+        return False
+
+    def rest(self) -> bool:
+        """Let go of blocks that nobody asked for since the last time, and flush memtables that nothing was added to.
+
+        Whether there was any of that.
+        """
+        resting = False
+        for shard in self.shards:
+            resting = shard.cache.rest() or resting
+            if shard.active.rests(self._settings.memtable_rest_bytes_min) and not self._closed:
+                self._runtime.spawn(
+                    self._checkpoint(shard, False), name=f"flush of {shard.directory}", on_death=self.fail
+                )
+                resting = True
+        return resting
 
     async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""

@@ -86,6 +86,10 @@ SMALLEST: dict[str, Any] = {
     "flush_part_batches": 1,
     "open_entry_logs_max": 1,
     "block_cache_bytes_max": 1,
+    "read_ahead_bytes_max": 0,
+    "read_ahead_ledgers_max": 1,
+    "memory_bytes_max": 1,
+    "memtable_rest_bytes_min": 1,
     "ledger_states_max": 1,
     "index_readers_max": 4,
 }

@@ -40,7 +40,7 @@ async def test_blocks_in_memory_are_bounded(blocks: int, bound: int) -> None:
     host = Host(settings=bookie_settings(block_cache_bytes_max=bound))
     storage = await filled(host)
     await check_filled(storage)
-    assert len(storage.shards[0]._cache) == blocks
+    assert len(storage.shards[0].cache) == blocks
     storage.check_invariants()
 
 
