@@ -98,6 +98,13 @@ MUTANTS: list[Mutant] = [
         (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
     ),
     Mutant(
+        "a byte now and then is progress enough",
+        "a few clients keep everybody else from sending large frames, as long as they like",
+        "        wanted = settings.crowded_bytes_per_s_min * allowed_s if crowded and allowed_s is not None else 1",
+        "        wanted = 1",
+        (f"{_MEMORY}::test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long",),
+    ),
+    Mutant(
         "newcomers who write are read from while memory is full",
         "memory grows with every client that comes back",
         "                if self.service.storage.full:  # now that it is known to be one who writes",
