@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bkpy.protocol.receive_buffer import unused
+from bkpy.protocol.receive_buffer import is_unused
 
 if TYPE_CHECKING:
     from bkpy.storage.memory_budget import MemoryBudget
@@ -53,7 +53,7 @@ class BookieChunks:
 
     def _look(self) -> None:
         chunk = self._out.popleft()
-        if not unused(chunk):
+        if not is_unused(chunk):
             self._out.append(chunk)
             return
         size = len(chunk)

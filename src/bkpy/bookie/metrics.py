@@ -29,7 +29,7 @@ _BYTES: Final = tuple(1 << k for k in range(8, 25, 2))
 
 
 class BookieMetrics:
-    """One registry a bookie, so that several in one process don't mix. Also the storage's observer."""
+    """One registry per bookie, so that several in one process don't mix. Also the storage's observer."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
@@ -64,14 +64,22 @@ class BookieMetrics:
         self._sync_seconds = histogram("journal_sync_seconds", "Time of one write and sync of the journal", _SECONDS)
         self._checkpoint_bytes = counter("checkpoint_bytes", "Bytes flushed from memory to the entry log")
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
+        self._reclaimed_bytes = counter("reclaimed_bytes", "Bytes of entry logs that were removed")
         self.registry.register(metrics)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 
     def watch(self, storage: LedgerStorage, connections: Callable[[], int], read_only: Callable[[], bool]) -> None:
-        """Gauges that are read when somebody asks."""
-        memory = Gauge("bkpy_bookie_memtable_bytes", "Bytes of entries held in memory", registry=self.registry)
-        memory.set_function(lambda: storage.memory_bytes)
+        """Add gauges that are read at each scrape."""
+
+        def gauge(name: str, text: str, value: Callable[[], float]) -> None:
+            Gauge(f"bkpy_bookie_{name}", text, registry=self.registry).set_function(value)
+
+        gauge("memtable_bytes", "Bytes of entries held in memory", lambda: storage.memory_bytes)
+        gauge("entry_logs", "Entry logs that are full", lambda: storage.space.logs)
+        gauge("entry_log_bytes", "Bytes of entry logs that are full", lambda: storage.space.bytes)
+        gauge("living_bytes", "Bytes in them that are still needed", lambda: storage.space.living)
+        gauge("deleted_ledgers", "Deleted ledgers still in the index", lambda: storage.space.deleted_ledgers)
         budget = storage.memory
         parts = Gauge("bkpy_bookie_memory_bytes", "Bytes of each part of the budget", ["part"], registry=self.registry)
         for name in budget.by_name():
@@ -140,6 +148,9 @@ class BookieMetrics:
 
     def replayed(self, frames: int, bytes_: int) -> None:
         log.info("replayed %d frames, %d bytes of journal", frames, bytes_)
+
+    def log_removed(self, bytes_: int) -> None:
+        self._reclaimed_bytes.value += bytes_
 
     def damage(self, what: str, path: str) -> None:
         self._damage.value += 1

@@ -114,7 +114,7 @@ async def put_certainly(
             case Answer():
                 return Done(result.value)
             case BadVersion():
-                return Changed() if unknown is None else await _whose_value(store, path, data, expected_version)
+                return Changed() if unknown is None else await whose_value(store, path, data, expected_version)
             case NoNode():
                 return Missing(path)
             case Unknown():
@@ -129,7 +129,7 @@ async def put_certainly(
     return unknown
 
 
-async def _whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
+async def whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
     """Who wrote the value that is there, after an attempt with an unknown outcome."""
     found = await _read_back(store, path)
     if isinstance(found, Unknown):
@@ -153,6 +153,34 @@ async def delete_certainly(
                 return Gone()
             case NoNode():
                 return Missing(path) if unknown is None else Gone()
+            case BadVersion() | NotEmpty():
+                return Changed() if unknown is None else Overtaken()
+            case Unknown():
+                unknown = result
+            case NotDone():
+                return doubted(result, unknown is not None)
+            case StoreRefusal():
+                raise result  # a delete is refused for no other reason
+            case _:
+                assert_never(result)
+    assert unknown is not None
+    return unknown
+
+
+async def delete_together(store: MetadataStore, unique: Delete, *others: Delete, attempts_max: int) -> DeleteOutcome:
+    """Remove several nodes in one transaction. `unique` has a name that no other node ever gets.
+
+    So however often it is tried, the others are removed with this one or not at all. Missing: `unique` was not there,
+    and nothing was removed.
+    """
+    unknown: Unknown | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.multi([unique, *others]))
+        match result:
+            case Answer():
+                return Gone()
+            case NoNode():
+                return Missing(result.node, result.index or 0) if unknown is None else Gone()
             case BadVersion() | NotEmpty():
                 return Changed() if unknown is None else Overtaken()
             case Unknown():

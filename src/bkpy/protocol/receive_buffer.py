@@ -58,7 +58,7 @@ class ChunkPool:
     def take(self, size: int) -> bytearray:
         if size != self.bytes_max:
             return bytearray(size)
-        if not self._handed_out or not unused(self._handed_out[0]):
+        if not self._handed_out or not is_unused(self._handed_out[0]):
             chunk = bytearray(size)
         else:
             chunk = self._handed_out.popleft()
@@ -66,7 +66,7 @@ class ChunkPool:
         return chunk
 
 
-def unused(chunk: bytearray) -> bool:
+def is_unused(chunk: bytearray) -> bool:
     """Whether there is no memoryview of the chunk: only then can its size be changed."""
     try:
         last = chunk.pop()

@@ -65,7 +65,7 @@ def give_back_memory() -> None:
         _MALLOC_TRIM(0)
 
 
-def _find_malloc_trim() -> Callable[[int], int] | None:
+def find_malloc_trim() -> Callable[[int], int] | None:
     """The GNU C library's function; None of another library, and of an interpreter that can't call it."""
     try:
         function = ctypes.CDLL(None).malloc_trim
@@ -75,7 +75,7 @@ def _find_malloc_trim() -> Callable[[int], int] | None:
     return cast("Callable[[int], int]", function)
 
 
-_MALLOC_TRIM = _find_malloc_trim()
+_MALLOC_TRIM = find_malloc_trim()
 
 
 def descriptors_max() -> int:

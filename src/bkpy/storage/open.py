@@ -7,12 +7,13 @@ anything new is journaled; there is no engine before all of that has succeeded.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
 from bkpy.errors import IdentityError, StorageFailedError
 from bkpy.storage.engine import LedgerStorage
-from bkpy.storage.identity import Directories, Identity, LedgerDirectory
+from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -22,15 +23,12 @@ from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
     from bkpy.storage.index.index import ShardRow
     from bkpy.storage.journal.format import Mark
-
-LOCK_NAME: Final = "lock"
-INDEX_NAME: Final = "index"
 
 
 async def open_storage(
@@ -54,6 +52,8 @@ async def open_storage(
         try:
             recovered = await opening.recover(expected_cookie, on_moved)
             journals = opening.begin_journals(recovered.ends)
+            parts = held.pop_all()
+            held.callback(parts.close)  # the storage's own, once there is one
             storage = LedgerStorage(
                 settings,
                 runtime,
@@ -61,7 +61,7 @@ async def open_storage(
                 recovered.ledgers,
                 journals,
                 recovered.cookie,
-                held.pop_all().close,
+                parts.close,
                 opening.memory,
             )
             held.callback(storage.release)
@@ -69,7 +69,23 @@ async def open_storage(
         except OSError as e:
             raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
         held.pop_all()
+    storage.checkpoint_periodically()
     return storage
+
+
+def initialise_storage(
+    settings: BookieSettings, runtime: DiskRuntime, *, instance_id: str, expected_cookie: bytes | None
+) -> tuple[bytes, bool]:
+    """Make directories, indexes and cookies of a new bookie: (its cookie, whether anything was new). Blocks.
+
+    A crash leaves what the next call, or a start, goes on from. `IdentityError` where a start would refuse.
+    """
+    directories = Directories(settings, runtime.files, instance_id)
+    with contextlib.ExitStack() as held:
+        try:
+            return _Opening(settings, runtime, NO_OBSERVER, directories, held).initialise(expected_cookie)
+        except OSError as e:
+            raise StorageFailedError(f"the storage can't be made: {e}", path=e.filename) from e
 
 
 class _Recovered(NamedTuple):
@@ -112,11 +128,7 @@ class _Opening:
         replay = Replay(ledgers, self._directories.journals, self._settings, self._files, self._observer)
         await replay.run()
         if identity.must_be_empty and any(shard.row.ledgers for shard in ledgers.shards):
-            raise IdentityError(
-                "the directories hold ledgers, but the cluster doesn't know this bookie id: either its metadata was "
-                "lost, or this is another cluster's bookie; correct bookie_id or metadata_uri, or use empty ones",
-                path=ledgers.shards[0].directory,
-            )
+            raise _unknown_to_the_cluster(ledgers.shards[0].directory)
         for path in identity.new:
             self._add_shard(ledgers, path, replay.ends)
         cookie = self._directories.cookie([shard.row.uuid.hex() for shard in ledgers.shards])
@@ -125,13 +137,28 @@ class _Opening:
         self._directories.write(cookie)
         return _Recovered(ledgers, replay.ends, cookie.encode())
 
+    def initialise(self, expected_cookie: bytes | None) -> tuple[bytes, bool]:
+        """See `initialise_storage`."""
+        self._lock()
+        identity = self._directories.identify(expected_cookie)
+        if identity.known and not identity.must_be_empty:
+            return self._directories.cookie([d.uuid for d in identity.known]).encode(), False
+        for path in self._directories.journals:  # they may hold what no index knows of yet
+            self._directories.check_no_journal(path)
+        if identity.known:
+            for directory in identity.known:
+                store, row = self._known_index(directory)
+                store.close()
+                if row.ledgers:
+                    raise _unknown_to_the_cluster(directory.path)
+        else:
+            identity = self._create(identity)
+        return self._directories.cookie([d.uuid for d in identity.known]).encode(), True
+
     def _lock(self) -> None:
         for directory in self._directories.all:
             self._files.make_dirs(directory)
-            try:
-                self._held.enter_context(self._files.lock(f"{directory}/{LOCK_NAME}"))
-            except BlockingIOError:
-                raise IdentityError("another process uses this directory; stop it first", path=directory) from None
+            self._held.enter_context(locked(self._files, directory))
 
     def _create(self, identity: Identity) -> Identity:
         known = []
@@ -154,51 +181,66 @@ class _Opening:
         """A new index; one that a start left behind before it got to the cookies is taken if it is empty."""
         path = f"{directory}/{INDEX_NAME}"
         store = self._open_index(path, create=True)
-        row = index.load_shard(store)
-        if row is not None and row.ledgers:
-            store.close()
-            raise IdentityError("this directory's index holds ledgers, but it has no cookie", path=path)
-        if row is None:
-            row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))
-        self._files.sync_dir(path)
-        self._files.sync_dir(directory)
+        with _closed_on_error(store):
+            row = index.load_shard(store)
+            if row is not None and row.ledgers:
+                raise IdentityError(
+                    "this directory's index holds ledgers, but it has no cookie: use an empty directory", path=path
+                )
+            if row is None:
+                row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))
+            self._files.sync_dir(path)
+            self._files.sync_dir(directory)
         return store, row
 
     def _known_shards(self, known: Sequence[LedgerDirectory]) -> list[Shard]:
-        with contextlib.ExitStack() as stores:  # the shards', once all are found to be right
-            indexes = [self._known_index(directory, stores) for directory in known]
-            shards = [self._shard(number, directory.path, *indexes[number]) for number, directory in enumerate(known)]
-            stores.pop_all()
+        shards: list[Shard] = []
+        with contextlib.ExitStack() as opened:  # the caller's, once all are found to be right
+            for number, directory in enumerate(known):
+                shards.append(self._shard(number, directory.path, *self._known_index(directory)))
+                opened.callback(shards[-1].close)
+            opened.pop_all()
         return shards
 
-    def _known_index(self, directory: LedgerDirectory, stores: contextlib.ExitStack) -> tuple[OrderedStore, ShardRow]:
+    def _known_index(self, directory: LedgerDirectory) -> tuple[OrderedStore, ShardRow]:
         path = f"{directory.path}/{INDEX_NAME}"
         try:
             store = self._open_index(path)
         except FileNotFoundError:
             raise IdentityError(
-                "this directory's index is gone; restore it, or start a new bookie under a new bookie_id", path=path
+                "this directory's index is gone; restore it, or start a new bookie under a new bookie_id "
+                "(`bkpy bookie format` empties these directories)",
+                path=path,
             ) from None
-        stores.callback(store.close)
-        row = index.load_shard(store)
-        if row is None or row.uuid.hex() != directory.uuid:
-            raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
-        with store.read() as txn:
-            sound = index.ledgers_fit(txn, row)
-        if not sound:
-            self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
-            row = index.put_all_in_limbo(store, row)
+        with _closed_on_error(store):
+            row = index.load_shard(store)
+            if row is None or row.uuid.hex() != directory.uuid:
+                raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+            if len(row.marks) != len(self._directories.journals):
+                raise IdentityError(
+                    f"the index has marks of {len(row.marks)} journals, and there are {len(self._directories.journals)}"
+                    ": a change of their number was interrupted; run `bkpy bookie cookie update` once more",
+                    path=path,
+                )
+            with store.read() as txn:
+                sound = index.ledgers_fit(txn, row)
+            if not sound:
+                self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
+                row = index.put_all_in_limbo(store, row)
         return store, row
 
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
-        return Shard(number, directory, store, row, self._runtime, self._settings, self._observer, self.memory)
+        """The shard, which closes its index from here on."""
+        with _closed_on_error(store):
+            return Shard(number, directory, store, row, self._runtime, self._settings, self._observer, self.memory)
 
     def _add_shard(self, ledgers: Ledgers, directory: str, ends: Sequence[Mark]) -> None:
         """A further ledger directory: everything journaled so far is in the others' indexes already."""
         store, row = self._new_index(directory)
         row = row._replace(marks=tuple(ends))
         # Before the cookies name it: a later start that found its first marks would miss journals that are long gone.
-        index.put_shard(store, row)
+        with _closed_on_error(store):
+            index.put_shard(store, row)
         ledgers.add_shard(self._shard(len(ledgers.shards), directory, store, row))
 
     # --- journals -----------------------------------------------------------------------------------------------------
@@ -221,3 +263,21 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+def _unknown_to_the_cluster(directory: str) -> IdentityError:
+    return IdentityError(
+        "the directories hold ledgers, but the cluster doesn't know this bookie id: either its metadata was "
+        "lost, or this is another cluster's bookie; correct bookie_id or metadata_uri, or use empty ones; if "
+        "the bookie's cookie alone is gone there, `bkpy bookie cookie update` writes it anew",
+        path=directory,
+    )
+
+
+@contextlib.contextmanager
+def _closed_on_error(store: OrderedStore) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        store.close()
+        raise

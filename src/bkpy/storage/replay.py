@@ -1,7 +1,7 @@
 """Fills the shards with what the journals have behind their marks, and checkpoints it.
 
 Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
-that is its reason; a journal is changed only by cutting a frame off that was never acknowledged.
+that is its reason; a journal is changed only by cutting off a frame that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Replay:
         self._observer = observer
 
     async def run(self) -> None:
-        """Return when all that was read is in the indexes."""
+        """Replay all journals; return when everything that was read is in the indexes."""
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
-        if not all(shard.active.empty for shard in self._ledgers.shards):
+        if not all(shard.active.empty and not shard.deletions.condemned for shard in self._ledgers.shards):
             for shard in self._ledgers.shards:
                 await self._checkpoint(shard)
 
@@ -65,7 +65,7 @@ class Replay:
         frames = size = damages = 0
         for frame in journal:
             damages = self._judge(journal, damages)
-            self._apply(number, frame)
+            await self._apply(number, frame)
             self.ends[number] = frame.end
             frames, size = frames + 1, size + len(frame.body)
             self._ledgers.trim()
@@ -94,10 +94,12 @@ class Replay:
             self._ledgers.distrust_everything()
         return len(journal.damages)
 
-    def _apply(self, number: int, frame: JournalFrame) -> None:
+    async def _apply(self, number: int, frame: JournalFrame) -> None:
         for record in decode_records(frame.body, frame.records):
             if record.kind == RecordKind.ADD:
                 self._apply_add(number, frame.sequence, record)
+            elif record.kind == RecordKind.DELETED:
+                await self._apply_deleted(number, frame.sequence, decode_ledger(record.head))
             else:
                 self._apply_state(number, frame.sequence, record)
 
@@ -116,12 +118,25 @@ class Replay:
 
     def _introduce_lost(self, ledger_id: int) -> None:
         """A ledger whose key record is missing: only damage explains that."""
-        if not self._ledgers.untrusted:
+        if not self._ledgers.untrusted and not self._ledgers.was_deleted(ledger_id):
             raise CorruptDataError(
                 "the journal has entries of a ledger whose key it doesn't have, although it isn't damaged",
                 ledger_id=ledger_id,
             )
         self._ledgers.introduce(ledger_id, b"")
+
+    async def _apply_deleted(self, number: int, sequence: int, ledger_id: int) -> None:
+        """Delete what each shard has of the ledger so far; what comes later in the journal is of another life."""
+        shards = self._ledgers.shards
+        for shard in (shards[(ledger_id + turn) % len(shards)] for turn in range(len(shards))):
+            if sequence < shard.row.marks[number].sequence:
+                continue
+            if shard.holds(ledger_id):
+                # With marks before this frame: it is read once more after a crash, which changes nothing.
+                await self._checkpoint(shard)
+            home = shard.number == ledger_id % len(shards)
+            if home or shard.load_now((ledger_id,)).rows:
+                self._ledgers.condemn(ledger_id, shard)
 
     def _apply_state(self, number: int, sequence: int, record: Record) -> None:
         ledger_id = decode_ledger(record.head)

@@ -232,6 +232,12 @@ class LogReader:
             self._open.move_to_end(place.log_id)
         return file.pread(place.length, place.offset)
 
+    def forget(self, log_id: int) -> None:
+        """Close the log if it is open: its file is about to go."""
+        file = self._open.pop(log_id, None)
+        if file is not None:
+            file.close()
+
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import close_open_logs, read_worker
 from tests.unit.storage.support import Batch, Host, Stall, add, read_all, turns
 from tests.unit.storage.support import settings as bookie_settings
 
@@ -115,7 +116,7 @@ async def test_a_read_waits_for_no_more_than_the_block_that_is_being_loaded() ->
     await asyncio.gather(last, other)
     await turns()
     assert shard.ahead.blocks == 0  # the read of the other came first, and the time has gone
-    stall = Stall(shard._read_worker)
+    stall = Stall(read_worker(shard))
     await storage.read(1, 3, 3, 1 << 20)
     stall.begin()
     await turns()
@@ -134,7 +135,7 @@ async def test_blocks_that_cannot_be_read_ahead_are_told_when_they_are_asked_for
     storage = await stored(host)
     for first in (0, 1):
         await storage.read(1, first, first, 1 << 20)
-    storage.shards[0]._reader.close()
+    close_open_logs(storage.shards[0])
     host.disk.fail_at(3, 5, operation="pread", path=".log")
     await storage.read(1, 2, 2, 1 << 20)
     await turns()
