@@ -161,11 +161,15 @@ class BookieNode:
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
 
     async def _rest(self, service: BookieService) -> None:
-        """Shrink again after load."""
+        """Shrink again after load. While there is any, memory is let go of again and again: given back in the end."""
+        freed = False
         while True:
             await asyncio.sleep(self.settings.memory_rest_interval_s)
             if service.rest():
+                freed = True
+            elif freed:
                 self._give_back_memory()
+                freed = False
 
     def _new_collector(self, cluster: Cluster, storage: LedgerStorage) -> Collector:
         """What collects in the cluster that the directories belong to, whatever the metadata store is later."""

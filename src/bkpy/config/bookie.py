@@ -71,7 +71,7 @@ class BookieSettings(MetadataSettings):
         "default there is more where a part was set to more",
     )
     memory_rest_interval_s: Seconds = Field(
-        default=2.0,
+        default=1.5,
         description="seconds after which memory that nobody used meanwhile is given back, and a memtable that nothing "
         "was added to is flushed",
     )
@@ -128,6 +128,11 @@ class BookieSettings(MetadataSettings):
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
     )
+    entry_log_blocks_max: Size = Field(
+        default=250_000,
+        description="blocks after which a new one is begun as well: their table, of 40 bytes each, is kept in memory until "
+        "the log is full",
+    )
     block_bytes: Size = Field(default=256 * KIB, description="bytes of one ledger that are stored and indexed together")
     block_run_bytes: Size = Field(
         default=4 * KIB,
@@ -143,6 +148,12 @@ class BookieSettings(MetadataSettings):
     )
     flush_part_batches: Size = Field(
         default=5000, description="batches of one ledger that a flush looks at in one go, which nothing interrupts"
+    )
+    rebuild_step_blocks: Size = Field(
+        default=20_000, description="blocks that go into a new index in one transaction, when it is made of entry logs"
+    )
+    rebuild_step_ledgers: Size = Field(
+        default=200, description="ledgers whose metadata are read at the same time, when an index is made anew"
     )
     open_entry_logs_max: Size = Field(
         default=128, description="entry logs of one ledger directory held open for reading, so that files are left"

@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
-from bkpy.errors import IdentityError, StorageFailedError
+from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
@@ -123,6 +123,7 @@ class _Opening:
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
+        await check_indexes(self._runtime, [directory.path for directory in identity.known])
         ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer, self.memory)
         self._held.callback(ledgers.close)
         replay = Replay(ledgers, self._directories.journals, self._settings, self._files, self._observer)
@@ -208,14 +209,23 @@ class _Opening:
             store = self._open_index(path)
         except FileNotFoundError:
             raise IdentityError(
-                "this directory's index is gone; restore it, or start a new bookie under a new bookie_id "
-                "(`bkpy bookie format` empties these directories)",
+                "this directory's index is gone; restore it, make a new one of the entry logs with `bkpy bookie "
+                "rebuild-index`, or start a new bookie under a new bookie_id (`bkpy bookie format` empties these "
+                "directories)",
                 path=path,
             ) from None
         with _closed_on_error(store):
-            row = index.load_shard(store)
+            try:
+                row = index.load_shard(store)
+            except CorruptDataError as e:
+                e.path = path
+                raise damaged_index(e) from e
             if row is None or row.uuid.hex() != directory.uuid:
-                raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+                raise IdentityError(
+                    "the index is not the one that the cookie names; restore the right one, or, if `bkpy bookie "
+                    "rebuild-index` was interrupted, run that again",
+                    path=path,
+                )
             if len(row.marks) != len(self._directories.journals):
                 raise IdentityError(
                     f"the index has marks of {len(row.marks)} journals, and there are {len(self._directories.journals)}"
@@ -263,6 +273,36 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> None:
+    """`CorruptDataError` if the index of one of these ledger directories is damaged so that it can't be used.
+
+    Rows have checksums, which are looked at when rows are. This is about what leads to them: damage there may end the
+    process, or hide a row, which would be a denial. All are looked at beside each other.
+    """
+    workers = [runtime.files.worker(f"check-{number}") for number in range(len(directories))]
+    try:
+        checks = [
+            worker.run(runtime.store.check, f"{path}/{INDEX_NAME}")
+            for worker, path in zip(workers, directories, strict=True)
+        ]
+        for check in checks:
+            await check
+    except CorruptDataError as e:
+        raise damaged_index(e) from e
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def damaged_index(error: CorruptDataError) -> CorruptDataError:
+    """The error of a bookie whose index can't be used, with what to do about it."""
+    return CorruptDataError(
+        f"the index is damaged: {error.message}; restore the directory, or make a new index of the entry logs with "
+        "`bkpy bookie rebuild-index`",
+        path=error.path,
+    )
 
 
 def _unknown_to_the_cluster(directory: str) -> IdentityError:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read."""
+    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read.
+
+    `damaged`: acknowledged data may be lost, and everything is in limbo for it.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Replay:
             min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
             for number in range(len(directories))
         ]
+        self.damaged = False
         self._ledgers = ledgers
         self._directories = directories
         self._settings = settings
@@ -92,6 +96,7 @@ class Replay:
             for damage in journal.damages[seen:]:
                 self._observer.damage(f"at offset {damage.offset}: {damage.what}", damage.path)
             self._ledgers.distrust_everything()
+            self.damaged = True
         return len(journal.damages)
 
     async def _apply(self, number: int, frame: JournalFrame) -> None:

@@ -85,6 +85,7 @@ SMALLEST: dict[str, Any] = {
     "block_bytes": 1,
     "block_run_bytes": 1,
     "entry_log_max_size_mb": 1,
+    "entry_log_blocks_max": 1,
     "entry_log_write_bytes": 1,
     "flush_step_batches": 1,
     "flush_part_batches": 1,
