@@ -130,8 +130,8 @@ class BookieSettings(MetadataSettings):
     )
     entry_log_blocks_max: Size = Field(
         default=250_000,
-        description="blocks after which a new one is begun as well: their table, of 40 bytes each, is kept in memory until "
-        "the log is full",
+        description="blocks after which a new one is begun as well: their table, 40 bytes each, is kept in memory "
+        "until the log is full",
     )
     block_bytes: Size = Field(default=256 * KIB, description="bytes of one ledger that are stored and indexed together")
     block_run_bytes: Size = Field(
