@@ -46,6 +46,7 @@ BOOKIE: Mapping[str, Bound] = {
     "memtable_bytes_max": Bound((1, 32 * KIB, 32 * KIB, 128 * KIB, 128 * KIB, 1 * MIB, 1 * MIB), 1.0),
     "checkpoint_interval_s": Bound((0.05, 0.3, 0.3, 2.0, 2.0, 60.0, 60.0), 1.0),
     "entry_log_max_size_mb": Bound((1,), 1.0),
+    "entry_log_blocks_max": Bound((1, 3, 10)),
     "block_bytes": Bound((1, 4 * KIB, 4 * KIB, 64 * KIB, 64 * KIB), 1.0),
     "block_run_bytes": Bound((1, 200)),
     "entry_log_write_bytes": Bound((1, 4 * KIB)),
@@ -53,6 +54,11 @@ BOOKIE: Mapping[str, Bound] = {
     "flush_part_batches": Bound((1, 3)),
     "open_entry_logs_max": Bound((1, 2)),
     "block_cache_bytes_max": Bound((1, 64 * KIB)),
+    "memory_bytes_max": Bound((1, 64 * KIB, 512 * KIB), 0.3),  # what has no value of its own has its share of this
+    "memory_rest_interval_s": Bound((0.01, 1.0)),
+    "memtable_rest_bytes_min": Bound((1, 4 * KIB)),
+    "read_ahead_bytes_max": Bound((0, 64 * KIB)),
+    "read_ahead_ledgers_max": Bound((1, 2)),
     "ledger_states_max": Bound((1, 2, 5, 20), 0.5),
     "index_readers_max": Bound((5,)),
     "index_step_rows": Bound((1, 3)),
@@ -78,6 +84,7 @@ BOOKIE: Mapping[str, Bound] = {
     "connections_max": Bound((16,)),
     "newcomers_max": Bound((1, 3)),
     "answers_at_once": Bound((1, 2)),
+    "answers_bytes_max": Bound((1,)),  # the smallest budget holds it
     "receive_bytes_max": Bound((1, 100 * KIB)),
     "requests_in_flight_total_max": Bound((20,)),  # the long polls of all readers are among them
     "complaint_interval_s": Bound((0.001,)),
@@ -161,6 +168,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "frame_stall_timeout_s": "the same",
     "first_frame_stall_timeout_s": "the same",
     "crowded_stall_timeout_s": "the same",
+    "crowded_bytes_per_s_min": "the same",
     "reply_stall_timeout_s": "the same",
     "keepalive_interval_s": "the kernel's, which asks no simulated host",
     "vanished_timeout_s": "the same",

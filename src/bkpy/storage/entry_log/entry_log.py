@@ -181,16 +181,16 @@ class FooterBlock(NamedTuple):
     checksum: int
 
 
-def encode_footer(blocks: Sequence[FooterBlock], offset: int) -> bytes:
-    """The footer of a log whose last block ends at `offset`."""
+def encode_footer(table: Bytes, offset: int) -> bytes:
+    """The footer of a log whose last block ends at `offset`. `table`: its blocks, each as FooterBlock's bytes."""
     ledgers: dict[int, int] = {}
-    for block in blocks:
-        ledgers[block.ledger_id] = ledgers.get(block.ledger_id, 0) + block.length
+    for block in _FOOTER_BLOCK.iter_unpack(table):
+        ledgers[block[0]] = ledgers.get(block[0], 0) + block[5]
     packed = b"".join(
         (
-            *(_FOOTER_BLOCK.pack(*block) for block in blocks),
+            table,
             *(_FOOTER_LEDGER.pack(*item) for item in sorted(ledgers.items())),
-            _TRAILER.pack(offset, len(blocks), len(ledgers)),
+            _TRAILER.pack(offset, len(table) // _FOOTER_BLOCK.size, len(ledgers)),
         )
     )
     return packed + _CRC.pack(crc32c(packed)) + FOOTER_MAGIC
@@ -253,7 +253,7 @@ class LogWriter:
             self.remove()
             raise
         self._directory_synced = False
-        self._blocks: list[FooterBlock] = []
+        self._table = bytearray()  # of blocks, as the footer will have it: there may be hundreds of thousands
         self._parts: list[Bytes] = []  # of what isn't written yet
         self._written = LOG_HEADER_BYTES
         self._failed = False
@@ -266,10 +266,15 @@ class LogWriter:
         self._parts += buffers
         self.size += size
         span = ids.last - ids.first
-        self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
+        self._table += _FOOTER_BLOCK.pack(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum)
         if self.size - self._written >= self._write_bytes:
             self._write()
         return place
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return len(self._table) // _FOOTER_BLOCK.size
 
     def _write(self) -> None:
         if self._failed:
@@ -290,12 +295,12 @@ class LogWriter:
 
     def finish(self) -> int:
         """Write the footer, sync and close; returns the number of blocks."""
-        footer = encode_footer(self._blocks, self.size)
+        footer = encode_footer(self._table, self.size)
         self._parts.append(footer)
         self.size += len(footer)
         self.sync()
         self.close()
-        return len(self._blocks)
+        return self.blocks
 
     def remove(self) -> None:
         """Give up a log that nothing refers to."""
