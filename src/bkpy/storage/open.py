@@ -141,7 +141,9 @@ class _Opening:
                     raise _unknown_to_the_cluster(directory.path)
         else:
             identity = self._create(identity)
-        return self._directories.cookie([d.uuid for d in identity.known]).encode(), True
+        cookie = self._directories.cookie([d.uuid for d in identity.known])
+        self._directories.write(cookie)  # an earlier try may have got to some of them
+        return cookie.encode(), True
 
     def _lock(self) -> None:
         for directory in self._directories.all:
