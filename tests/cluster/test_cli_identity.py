@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.command import as_json, bkpy
+from tests.command import PATIENCE_S, PRELOADED, as_json, environment
 
 from bkpy.local.process import free_port
 
@@ -37,7 +37,10 @@ class Commands:
         self.path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in self.values.items()))
 
     def run(self, *words: object, status: int = 0, stdin: bytes = b"") -> tuple[str, str]:
-        done = bkpy("bookie", *words, "--config", self.path, status=status, stdin=stdin)
+        words = ("bookie", *map(str, words), "--config", str(self.path))
+        done = PRELOADED.run(list(words), stdin=stdin, env=environment(None), timeout_s=PATIENCE_S)
+        assert done.returncode == status, done.stderr.decode()
+        assert b"Traceback" not in done.stderr
         return done.stdout.decode(), done.stderr.decode()
 
     def json(self, *words: object) -> Any:

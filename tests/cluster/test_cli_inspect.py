@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ import bkpy as bkpy_library
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
     from bkpy.local import LocalCluster
 
