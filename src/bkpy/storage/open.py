@@ -175,7 +175,9 @@ class _Opening:
             row = index.load_shard(store)
             if row is not None and row.ledgers:
                 raise IdentityError(
-                    "this directory's index holds ledgers, but it has no cookie: use an empty directory", path=path
+                    "this directory's index holds ledgers, but it has no cookie: use an empty directory (`bkpy bookie "
+                    "format --force` empties this one)",
+                    path=path,
                 )
             if row is None:
                 row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))

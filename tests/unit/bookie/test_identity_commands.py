@@ -624,3 +624,24 @@ async def test_a_cluster_is_needed() -> None:
     site.cluster = await init_cluster(site.store, ROOT)
     assert (await open_cluster(site.store, ROOT)).instance_id == site.cluster.instance_id
     assert await site.identity().init()
+
+
+async def test_an_index_without_a_cookie_is_emptied_by_force() -> None:
+    site = await Site.used()
+    await delete_cookie(site.store, ROOT, "bookie-1")
+    for path in site.state():
+        if path.startswith("/b/") and "index" not in path:
+            site.disk.unlink(path)
+    await site.refused("index holds ledgers, but it has no cookie.*format --force")
+    await site.identity().format(force=True, agree=yes)
+    await (await site.start()).close()
+
+
+async def test_a_journal_that_is_given_up_must_be_there_to_be_looked_at() -> None:
+    site = await Site.used(journals=2)
+    site.settings = with_journals(site, 1)
+    move(site.disk, "/b/journal1", "/away")
+    await site.update_refused("is to be given up, and isn't there: mount it")
+    move(site.disk, "/away", "/b/journal1")
+    await site.update()
+    await site.check()
