@@ -14,9 +14,13 @@ from unittest.mock import patch
 
 import pytest
 
+from bkpy.bookie import collector
 from bkpy.bookie.keys import Keys
-from bkpy.metadata import resolve
+from bkpy.metadata import resolve, sightings
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
+from bkpy.protocol.collection import Sight, sight_of
+from bkpy.storage import shard
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.ledgers.ledgers import Ledgers
 from tests.hooks import cache_of, load_states, loading_of, take_for_unseen
@@ -25,6 +29,7 @@ from .runs import Range, play
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.storage.ledgers.info import LedgerInfo
 
 Ablation = Callable[[], AbstractContextManager[None]]
@@ -73,6 +78,39 @@ def doubt_taken_for_failure() -> Iterator[None]:
         return NotDone(outcome.error) if isinstance(outcome, Unknown) else outcome
 
     with patch.object(resolve, "whose_value", answered):
+        yield
+
+
+@contextlib.contextmanager
+def spare_before_it_is_closed() -> Iterator[None]:
+    """S11: a copy that no ensemble names is collected while ensembles in somebody's memory may name it."""
+
+    def seen(metadata: LedgerMetadata | None, bookie_id: str) -> Sight:
+        sight = sight_of(metadata, bookie_id)
+        return Sight.SPARE if sight is Sight.NOT_CLOSED else sight
+
+    with patch.object(collector, "sight_of", seen), patch.object(sightings, "sight_of", seen):
+        yield
+
+
+@contextlib.contextmanager
+def nobody_locks() -> Iterator[None]:
+    """S11: collection and re-replication of one ledger go on at the same time."""
+
+    async def take(locks: LedgerLocks, ledger_id: int) -> LedgerLock:
+        return LedgerLock(ledger_id, "/", "/")  # a proof that is always there
+
+    async def release(locks: LedgerLocks, lock: LedgerLock) -> None:
+        pass
+
+    with patch.object(LedgerLocks, "take", take), patch.object(LedgerLocks, "release", release):
+        yield
+
+
+@contextlib.contextmanager
+def collected_ledgers_forgotten() -> Iterator[None]:
+    """S12: a ledger that was collected is one that was never seen."""
+    with patch.object(shard, "is_buried", lambda txn, ledger_id: False):
         yield
 
 
