@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from bkpy.bookie.chunks import BookieChunks
     from bkpy.bookie.collector import Collector
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.keys import Keys
@@ -360,6 +361,11 @@ def chunk_bytes(buffer: ReceiveBuffer) -> int:
     return len(buffer._chunk)
 
 
+def handed_out(chunks: BookieChunks) -> int:
+    """How many pieces of memory are taken for used."""
+    return len(chunks._out)
+
+
 # --- storage ------------------------------------------------------------------------------------------------------
 
 GROWN: Final[Method] = (LedgerStorage, "_grown")
@@ -396,7 +402,17 @@ def flush_worker(shard: Shard) -> Worker:
 
 def cached_blocks(shard: Shard) -> int:
     """How many blocks are in memory."""
-    return len(shard._cache)
+    return len(shard.cache)
+
+
+def read_worker(shard: Shard) -> Worker:
+    """The worker that reads the shard's index and blocks."""
+    return shard._read_worker
+
+
+def close_open_logs(shard: Shard) -> None:
+    """Let the next reads open the entry logs again."""
+    shard._reader.close()
 
 
 def open_logs(shard: Shard) -> int:
