@@ -14,12 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
-from bkpy.bookie import collector
 from bkpy.bookie.keys import Keys
-from bkpy.metadata import resolve, sightings
-from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata import resolve
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
-from bkpy.protocol.collection import Sight, sight_of
 from bkpy.storage import shard
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -29,7 +26,6 @@ from .runs import Range, play
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.storage.ledgers.info import LedgerInfo
 
 Ablation = Callable[[], AbstractContextManager[None]]
@@ -82,32 +78,6 @@ def doubt_taken_for_failure() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def spare_before_it_is_closed() -> Iterator[None]:
-    """S11: a copy that no ensemble names is collected while ensembles in somebody's memory may name it."""
-
-    def seen(metadata: LedgerMetadata | None, bookie_id: str) -> Sight:
-        sight = sight_of(metadata, bookie_id)
-        return Sight.SPARE if sight is Sight.NOT_CLOSED else sight
-
-    with patch.object(collector, "sight_of", seen), patch.object(sightings, "sight_of", seen):
-        yield
-
-
-@contextlib.contextmanager
-def nobody_locks() -> Iterator[None]:
-    """S11: collection and re-replication of one ledger go on at the same time."""
-
-    async def take(locks: LedgerLocks, ledger_id: int) -> LedgerLock:
-        return LedgerLock(ledger_id, "/", "/")  # a proof that is always there
-
-    async def release(locks: LedgerLocks, lock: LedgerLock) -> None:
-        pass
-
-    with patch.object(LedgerLocks, "take", take), patch.object(LedgerLocks, "release", release):
-        yield
-
-
-@contextlib.contextmanager
 def collected_ledgers_forgotten() -> Iterator[None]:
     """S12: a ledger that was collected is one that was never seen."""
     with patch.object(shard, "is_buried", lambda txn, ledger_id: False):
@@ -116,7 +86,11 @@ def collected_ledgers_forgotten() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("scenario", "without", "seeds"),
-    [("crowd", evicting_what_is_asked_for, (8, 93)), ("failover", doubt_taken_for_failure, (2, 13))],
+    [
+        ("crowd", evicting_what_is_asked_for, (3, 40)),
+        ("failover", doubt_taken_for_failure, (2, 10)),
+        ("standard", collected_ledgers_forgotten, (0, 2)),
+    ],
 )
 def test_the_defect_is_found(scenario: str, without: Ablation, seeds: Sequence[int]) -> None:
     found = Range()
@@ -130,7 +104,12 @@ def test_the_defect_is_found(scenario: str, without: Ablation, seeds: Sequence[i
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("scenario", "without"), [("crowd", evicting_what_is_asked_for), ("failover", doubt_taken_for_failure)]
+    ("scenario", "without"),
+    [
+        ("crowd", evicting_what_is_asked_for),
+        ("failover", doubt_taken_for_failure),
+        ("standard", collected_ledgers_forgotten),
+    ],
 )
 def test_the_defect_is_found_by_some_of_the_first_200_seeds(scenario: str, without: Ablation) -> None:
     found = Range()
