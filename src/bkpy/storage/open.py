@@ -14,6 +14,7 @@ from bkpy.errors import IdentityError, StorageFailedError
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory
 from bkpy.storage.index import index
+from bkpy.storage.index.shrink import remove_copy, shrink, worth_shrinking
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
@@ -166,6 +167,7 @@ class _Opening:
         path = f"{directory.path}/{INDEX_NAME}"
         try:
             store = self._open_index(path)
+            remove_copy(path, self._files)
         except FileNotFoundError:
             raise IdentityError(
                 "this directory's index is gone; restore it, or start a new bookie under a new bookie_id", path=path
@@ -174,6 +176,9 @@ class _Opening:
         row = index.load_shard(store)
         if row is None or row.uuid.hex() != directory.uuid:
             raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+        if worth_shrinking(store, self._settings) and shrink(store, path, self._files):
+            store = self._open_index(path)
+            stores.callback(store.close)
         with store.read() as txn:
             sound = index.ledgers_fit(txn, row)
         if not sound:
