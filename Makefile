@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 # Processes of tests, each with a ZooKeeper, bookies and ports of its own. Four keep two processors busy, since tests
 # wait as well as compute; 1 runs them in one, in the usual order.
 WORKERS ?= 4
+# Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
+test test-full: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo test test-full test-privileged mutants check golden scenarios settings sim bench bench-memory bench-peers clean
@@ -78,21 +80,25 @@ clean:
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say what was installed: the demo's needs are a part of the developer's.
-$(VENV)/.demo: pyproject.toml | $(BIN)/pip
+$(VENV)/.demo: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy with PySpark and Java into $(VENV): about 1 GB, once."
 	$(PIP) '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy and its development tools into $(VENV): about 1 GB, once."
 	$(PIP) '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-$(BIN)/pip:
+$(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "bkpy needs Python 3.11 or newer on the PATH (Debian: apt-get install python3 python3-venv)"; exit 1; }
+	@$(PYTHON) -c '' 2>/dev/null || { echo "$(PYTHON) is not there, or is no Python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "bkpy needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) has no venv module (Debian: apt-get install python3-venv)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
 bench-peers: $(VENV)/.demo
 	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) $(if $(PEERS),--peers $(PEERS)) --json docs/bench-peers.json

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE_S = 100.0
-SHORT = ("--seconds", "0.5", "--outstanding", "20")
+SHORT = ("--seconds", "0.2", "--outstanding", "20")
 NUMBERS = ("entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_gap_ms", "client_rss_anon_mb")
 
 
@@ -281,7 +282,7 @@ def test_failures_become_medians_and_a_table(monkeypatch: pytest.MonkeyPatch) ->
     assert found["median_ms"] == {"bkpy": 5.0, "BookKeeper": 45.0}
     assert failures.table([found]).row_count == 2
     with pytest.raises(failures.PeerError, match="9999 of 10000"):
-        failures._check_unconfirmed(9999)
+        failures.check_unconfirmed(9999)
 
 
 def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,10 +307,10 @@ def test_the_peers_version_is_the_one_that_is_fetched(
     assert peer.cache_directory() == tmp_path / "bkpy-bench"
     assert peer.version_of(artifact, (BENCHMARKS / "peers" / pom).read_text()).startswith(version)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(peer, "_javac_of_java", lambda: "javac")
+    monkeypatch.setattr(peer, "javac_of_java", lambda: "javac")
     with pytest.raises(peer.PeerError, match="mvn is missing"):
         script(monkeypatch, name).fetch()
-    monkeypatch.setattr(peer, "_javac_of_java", lambda: None)
+    monkeypatch.setattr(peer, "javac_of_java", lambda: None)
     with pytest.raises(peer.PeerError, match="javac is missing"):
         script(monkeypatch, name).fetch()
 
@@ -320,6 +321,20 @@ def test_a_further_peer_that_is_asked_for_must_be_there(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(script(monkeypatch, "peer").PeerError, match="go is missing"):
         further.further_peers(("nats",), tmp_path)
+
+
+def test_a_round_begins_when_the_disk_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    disk = script(monkeypatch, "disk")
+    assert disk.written_bytes(str(tmp_path)) > 0
+    mb = 10**6
+    written = iter([0, 9 * mb, 9 * mb, 40 * mb, *[40 * mb] * 8])
+    settled = asyncio.run(disk.settle(str(tmp_path), 0.05, lambda directory: next(written), 0.01))
+    assert (settled.written_mb, settled.idle) == (40.0, True)
+    assert len(list(written)) == 3  # five looks without a change, after three with one
+    monkeypatch.setattr(disk, "WAIT_MAX_S", 0.05)
+    busy = itertools.count(0, 9 * mb)
+    settled = asyncio.run(disk.settle(str(tmp_path), 0.05, lambda directory: next(busy), 0.01))
+    assert not settled.idle
 
 
 def test_the_names_of_further_peers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +365,6 @@ for line in sys.stdin:
 def further_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> dict[str, Any]:
     """What the file has with one further peer of one setting, whose client is that process."""
     further, peer, plan = (script(monkeypatch, name) for name in ("further", "peer", "plan"))
-    monkeypatch.setattr(further, "SETTLE_S", 0.0)
     monkeypatch.setattr(further, "CLOSED_S", 0.0)
     rows = {row.name: row for row in script(monkeypatch, "rows").ROWS}
 
@@ -379,9 +393,11 @@ def further_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> dict[str, A
         async def kill_servers(self) -> None:
             return None
 
+    monkeypatch.setattr(further, "IDLE_S", 0.0)  # other tests use the disk
+
     async def measured() -> dict[str, Any]:
         peers = [Fast(directory / "fast")]
-        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1))
+        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1), str(directory))
         try:
             await columns.start()
             found = {**further.further_header(peers), "rows": []}

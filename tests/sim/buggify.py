@@ -68,6 +68,11 @@ BOOKIE: Mapping[str, Bound] = {
     "compaction_step_bytes": Bound((1, 4 * KIB)),
     "compaction_commit_bytes": Bound((1, 4 * KIB)),
     "disk_check_interval_s": Bound((0.05,)),
+    "gc_interval_s": Bound((0.05, 0.5, 2.0), 1.0),
+    "gc_spare_interval_s": Bound((0.05, 1.0, 1.0), 1.0),
+    "gc_page_ledgers": Bound((1, 2)),
+    "gc_ledgers_at_once": Bound((1, 2)),
+    "gc_looks_per_second": Bound((1.0, 10.0)),
     "entry_bytes_max": Bound((LARGEST_ENTRY_BYTES,)),
     "frame_bytes_max": Bound((LARGEST_ENTRY_BYTES + 64 * KIB, 256 * KIB)),
     "read_bytes_max": Bound((1, 4 * KIB)),
@@ -183,12 +188,12 @@ NOT_DRAWN: Mapping[str, str] = {
 
 def bookie_bounds(world: World, host: str) -> dict[str, Any]:
     """The settings of a bookie's bounds in this run."""
-    return _consistent(_draw(world, host, BOOKIE))
+    return _consistent(draw(world, host, BOOKIE))
 
 
 def client_bounds(world: World, host: str) -> dict[str, Any]:
     """The settings of a client's bounds in this run."""
-    return _consistent(_draw(world, host, CLIENT))
+    return _consistent(draw(world, host, CLIENT))
 
 
 def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
@@ -196,7 +201,8 @@ def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
     return _consistent({name: bound.small[0] for name, bound in bounds.items()})
 
 
-def _draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
+def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
+    """Those of a host's bounds that are small in this run; each is drawn by itself."""
     calm = world.stream("buggify").random() < CALM
     drawn = {}
     for name, bound in bounds.items():

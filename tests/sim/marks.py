@@ -15,10 +15,10 @@ from bkpy.bookie.waiters import Waiters
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import Unknown
 from bkpy.storage import replay
-from bkpy.storage.engine import LedgerStorage
-from bkpy.storage.journal.journal import Journal, JournalWriter
+from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import LedgerCache
 from bkpy.storage.replay import Replay
+from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
 
 if TYPE_CHECKING:
     from .world import World
@@ -36,6 +36,10 @@ TORN_TAIL = "a torn tail was cut"
 SHARDS_APART = "checkpoints of a bookie's directories were apart at its start"
 DIRECTORY_ADDED = "a ledger directory was added"
 FILE_RECYCLED = "a journal file was recycled"
+COLLECTED = "a deleted ledger was collected"
+SPARE_COLLECTED = "a spare copy was collected"
+ZOMBIE_REFUSED = "a writer of a collected ledger was refused"
+MOVED_COPY = "a copy was moved to another bookie"
 LONG_POLL = "a bookie was polled for news"
 DOUBT_RESOLVED = "a change in doubt was read back"
 DOUBT_STAYED = "a change stayed in doubt"
@@ -44,7 +48,7 @@ _STORAGE = (MEMORY_FULL, QUEUE_FULL, EVICTED, KEYS_FORGOTTEN, SHARDS_APART, DIRE
 
 # What each block of seeds of the ordinary suite goes through.
 EXPECTED: Mapping[str, tuple[str, ...]] = {
-    "standard": (*_STORAGE, TORN_TAIL),
+    "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
@@ -79,7 +83,7 @@ def observed(world: World) -> Iterator[None]:
 
         return patch.object(owner, name, call)
 
-    whose_value = resolve._whose_value
+    whose_value = resolve.whose_value
 
     async def in_doubt(*args: Any) -> Any:
         outcome = await whose_value(*args)
@@ -89,14 +93,14 @@ def observed(world: World) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for patched in (
             before(LedgerCache, "trim", _evicts),
-            after(LedgerStorage, "_grown", lambda storage, shard: MEMORY_FULL if storage.full else None),
+            after(*GROWN, lambda storage, shard: MEMORY_FULL if storage.full else None),
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
             before(Replay, "run", _finds_shards_apart),
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
-            before(JournalWriter, "_take_file", lambda writer, path: FILE_RECYCLED if writer._recyclable else None),
+            before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
-            patch.object(resolve, "_whose_value", in_doubt),
+            patch.object(resolve, "whose_value", in_doubt),
         ):
             stack.enter_context(patched)
         yield
@@ -104,13 +108,13 @@ def observed(world: World) -> Iterator[None]:
 
 def _evicts(cache: LedgerCache, keep: Any = ()) -> str | None:
     idle = sum(not state.pins and state.ledger_id not in keep for state in cache.all())
-    return EVICTED if keep and idle and len(cache) > cache._infos_max else None
+    return EVICTED if keep and idle and len(cache) > states_max(cache) else None
 
 
 def _forgets(keys: Keys, present: Any) -> str | None:
-    used = len(keys.authorised) + len(keys._taken)
-    return KEYS_FORGOTTEN if used and used + len(present.keys) > keys._ledgers_max else None
+    used = keys_taken(keys)
+    return KEYS_FORGOTTEN if used and used + len(present.keys) > keys_max(keys) else None
 
 
 def _finds_shards_apart(replay: Replay) -> str | None:
-    return SHARDS_APART if len({shard.row.marks for shard in replay._ledgers.shards}) > 1 else None
+    return SHARDS_APART if len({shard.row.marks for shard in ledgers_of(replay).shards}) > 1 else None

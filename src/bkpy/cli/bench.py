@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect, json_option, print_table, progress, run
+from bkpy.cli.interrupts import interruptible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from bkpy.bench.workloads import Options
     from bkpy.local import LocalCluster
@@ -35,7 +36,7 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
 @click.option(
     "--outstanding", type=click.IntRange(1), default=None, help="Calls in flight.  [default: 1000, of reads 1]"
 )
-@click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in turn.")
+@click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in rotation.")
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of failover and recovery.")
@@ -88,7 +89,7 @@ def bench(
                 f"--workload {workload} goes without --api, --restart, --ceiling and --ledgers"
                 + (f", and {_OWN_CLUSTER}" if workload == "failover" else "")
             )
-        with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
+        with _scratch(directory) as scratch:
             gc.set_threshold(*_GC_THRESHOLDS)
             failure = run(_fail(workload, _sizes(ensemble), size, outstanding, seconds, rounds, entries, uri, scratch))
         if as_json:
@@ -103,7 +104,7 @@ def bench(
     if restart and (uri is not None or workload != "read"):
         raise click.UsageError(f"--restart goes with --workload read, and {_OWN_CLUSTER}")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
-    with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
+    with _scratch(directory) as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)
         result = run(_measure(options, uri, scratch, restart))
         bare, stored = _ceilings(options, scratch) if ceiling else (None, None)
@@ -114,6 +115,18 @@ def bench(
         click.echo(json.dumps(result))
     else:
         _show(result)
+
+
+@contextlib.contextmanager
+def _scratch(directory: str | None) -> Iterator[str]:
+    """Where the run keeps its files, which go with it. Ctrl-C is told in one line."""
+    if directory is not None:
+        os.makedirs(directory, exist_ok=True)
+    with (
+        interruptible("the measurement was not finished"),
+        tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch,
+    ):
+        yield scratch
 
 
 def _sizes(text: str) -> tuple[int, int, int]:

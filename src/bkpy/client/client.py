@@ -7,9 +7,9 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy._version import version
-from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
+from bkpy.client.arguments import check_ledger_id, check_password, check_size
 from bkpy.client.bookies.ensembles import Ensembles
-from bkpy.client.bookies.placement import Placement, RackAwarePlacement
+from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
@@ -76,7 +76,7 @@ class Client:
         self._publisher = Publisher(settings, runtime)
         self._progress = Progress()
         self._ensembles = Ensembles(
-            directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
+            directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
         self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
@@ -120,11 +120,12 @@ class Client:
         """Create a ledger and return its writer.
 
         Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
-        it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. With `caller_ids`, every
-        append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
-        `force` makes them durable. Raises `ConfigError` for sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`,
-        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
-        been made. If the call is cancelled, what it has made is deleted again.
+        it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
+        `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
+        before they are on disk, and `force` makes them durable. Raises `ConfigError` for sizes without
+        E >= Qw >= Qa >= 1, `NotEnoughBookiesError`, `MetadataUnavailableError`; with `outcome_unknown`, the error's
+        `ledger_id` is that of the ledger that may have been made. If the call is cancelled, what it has made is deleted
+        again.
         """
         self._check_open()
         for name, size in (
@@ -133,7 +134,7 @@ class Client:
             ("ack_quorum", ack_quorum),
         ):
             check_size(name, size)
-        check_bytes("password", password)
+        check_password(password)
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
@@ -191,7 +192,7 @@ class Client:
         self._writing.pop(writing, None)
 
     def _watch_progress(self) -> None:
-        """Now and then, look for writers whose quorums don't answer. On no append's path."""
+        """Periodically look for writers whose quorums don't answer. Not on the path of an append."""
         self._watching = None
         self._progress.look(self._runtime.clock.monotonic(), self._dispatcher.watched())
         if self._writing:
@@ -205,7 +206,7 @@ class Client:
         open and too few of its bookies can tell how far it may be read.
         """
         check_ledger_id(ledger_id)
-        check_bytes("password", password)
+        check_password(password)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         reader = self._reader(metadata.authorised(password), password)
@@ -222,7 +223,7 @@ class Client:
         may succeed.
         """
         check_ledger_id(ledger_id)
-        check_bytes("password", password)
+        check_password(password)
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id)
         metadata = metadata.authorised(password)

@@ -8,6 +8,7 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
@@ -94,19 +95,7 @@ class LedgerStorage:
         self.fenced = ledgers.fenced
         self.on_forgotten = ledgers.on_forgotten
         self.generation_bytes_max = ledgers.generation_bytes_max
-        self.journals = [
-            Journal(
-                writer,
-                runtime,
-                name=f"journal-{number}",
-                group_bytes_max=settings.journal_group_bytes_max,
-                queue_bytes_max=settings.journal_queue_bytes_max,
-                on_written=self.look_for_space,
-                on_failure=self.fail,
-                observer=observer,
-            )
-            for number, writer in enumerate(journals)
-        ]
+        self.journals = self._begin_journals(journals, settings, runtime, observer)
         self._settings = settings
         self._runtime = runtime
         self._release = release
@@ -119,7 +108,32 @@ class LedgerStorage:
             runtime.spawn(reclaimer.run(), name=f"reclaimer {number}", on_death=self.fail)
             for number, reclaimer in enumerate(self.reclaimers)
         ]
-        self._periodic = runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+        self._periodic: asyncio.Task[None] | None = None
+
+    def _begin_journals(
+        self,
+        writers: Sequence[JournalWriter],
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        observer: StorageObserver,
+    ) -> list[Journal]:
+        journals: list[Journal] = []
+        with contextlib.ExitStack() as begun:  # each has a thread
+            for number, writer in enumerate(writers):
+                journal = Journal(
+                    writer,
+                    runtime,
+                    name=f"journal-{number}",
+                    group_bytes_max=settings.journal_group_bytes_max,
+                    queue_bytes_max=settings.journal_queue_bytes_max,
+                    on_written=self.look_for_space,
+                    on_failure=self.fail,
+                    observer=observer,
+                )
+                begun.callback(journal.release)
+                journals.append(journal)
+            begun.pop_all()
+        return journals
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -382,6 +396,10 @@ class LedgerStorage:
             for callback in list(self.on_space):
                 callback()
 
+    def checkpoint_periodically(self) -> None:
+        """From now on, until the storage is closed or fails."""
+        self._periodic = self._runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+
     async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
         while True:
@@ -393,7 +411,7 @@ class LedgerStorage:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """Acknowledge nothing any more, and tell whoever runs this process."""
+        """Acknowledge nothing any more, and tell the owner of this process."""
         if self.failed.done():
             return
         if not isinstance(error, BookKeeperError):
@@ -434,7 +452,8 @@ class LedgerStorage:
     def release(self) -> None:
         """Close files and locks, whatever is pending. Blocks until running writes have ended."""
         self._closed = True
-        self._periodic.cancel()
+        if self._periodic is not None:
+            self._periodic.cancel()
         for reclaiming in self._reclaiming:
             reclaiming.cancel()
         for reclaimer in self.reclaimers:

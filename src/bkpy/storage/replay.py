@@ -1,7 +1,7 @@
 """Fills the shards with what the journals have behind their marks, and checkpoints it.
 
 Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
-that is its reason; a journal is changed only by cutting a frame off that was never acknowledged.
+that is its reason; a journal is changed only by cutting off a frame that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read."""
+    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read.
+
+    `damaged`: acknowledged data may be lost, and everything is in limbo for it.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Replay:
             min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
             for number in range(len(directories))
         ]
+        self.damaged = False
         self._ledgers = ledgers
         self._directories = directories
         self._settings = settings
@@ -48,7 +52,7 @@ class Replay:
         self._observer = observer
 
     async def run(self) -> None:
-        """Return when all that was read is in the indexes."""
+        """Replay all journals; return when everything that was read is in the indexes."""
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
         if not all(shard.active.empty and not shard.deletions.condemned for shard in self._ledgers.shards):
@@ -92,6 +96,7 @@ class Replay:
             for damage in journal.damages[seen:]:
                 self._observer.damage(f"at offset {damage.offset}: {damage.what}", damage.path)
             self._ledgers.distrust_everything()
+            self.damaged = True
         return len(journal.damages)
 
     async def _apply(self, number: int, frame: JournalFrame) -> None:

@@ -7,9 +7,11 @@ import copy
 import gc
 import pickle
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import replication_of
 from tests.in_process import ROOT, InProcess
 
 import bkpy
@@ -50,7 +52,7 @@ async def test_a_client_that_is_closed_tells_of_writers_that_were_not(cluster: I
     closed, abandoned, failed, *left = writers
     await closed.close()
     abandoned.abandon()
-    failed._replication.failed(bkpy.LedgerFencedError("fenced"))
+    replication_of(failed).failed(bkpy.LedgerFencedError("fenced"))
     with pytest.warns(ResourceWarning) as caught:
         await client.close()
     (warning,) = [w for w in caught if "writers of" in str(w.message)]
@@ -106,3 +108,25 @@ async def test_none_of_them_can_be_pickled(cluster: InProcess) -> None:
                 attempt(one)
     assert pickle.loads(pickle.dumps(writer.metadata)) == writer.metadata
     await writer.close()
+
+
+@pytest.mark.parametrize("end", ["close", "abandon", "fail"])
+async def test_a_writer_that_has_ended_needs_no_cycle_collector(cluster: InProcess, end: str) -> None:
+    client = await cluster.client()
+
+    async def use() -> weakref.ref[object]:
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        if end == "fail":
+            replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
+        if end == "close":
+            await writer.close()
+        else:
+            writer.abandon()
+        return weakref.ref(writer)
+
+    gc.disable()
+    try:
+        assert (await use())() is None
+    finally:
+        gc.enable()

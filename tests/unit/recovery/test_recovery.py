@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import cluster_of, keys_of, parts_of, pending_of, pool_of, settings_of
 from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
@@ -18,7 +18,8 @@ from bkpy.metadata.outcome import PutOutcome
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, ledger_key, walk
+from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, ledger_key, walk
+from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 
@@ -242,7 +243,7 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(3):
         await writer.append(payload(i))
-    writer._pending.publish_lac()
+    pending_of(writer).publish_lac()
     channels = [pool_of(other).channel(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
         for channel in channels:  # each has heard of entry 2, with its length
@@ -271,7 +272,7 @@ async def test_a_recovery_with_every_bound_at_one(cluster: InProcess, count: int
     smallest = await cluster.client(
         **SMALLEST, recovery_ranges_at_once=1, recovery_first_entries=1, recovery_range_entries_max=1
     )
-    assert smallest._settings.metadata_conflicts_max == 1
+    assert settings_of(smallest).metadata_conflicts_max == 1
     writer = await client.create_ledger()
     if count:
         await writer.append(payload(0))
@@ -593,4 +594,21 @@ async def test_the_key_in_the_metadata_is_what_fences(cluster: InProcess) -> Non
     writer = await write(client, 1, password=b"p")
     assert writer.metadata.ledger_key == ledger_key(b"p")
     await client.recover_ledger(writer.ledger_id, password=b"p")
-    await eventually(lambda: writer.ledger_id not in pool_of(client)._keys)
+    await eventually(lambda: writer.ledger_id not in keys_of(client))
+
+
+async def test_what_waits_to_be_written_back_keeps_failed_bookies_a_concern(cluster: InProcess) -> None:
+    """One that fails meanwhile is replaced, as it would be while something is on its way to it."""
+    client = await cluster.client()
+    writer = await write(client, 1)
+    write_back = WriteBack(writer.metadata, confirmed=-1, parts=parts_of(client))
+    assert write_back.idle
+    parts: list[Any] = []
+    RecordCodec(writer.ledger_id).encode(parts, [payload(0)], 0, 1, -1, [len(payload(0))])
+    await write_back.add(RecoveredEntry(0, memoryview(b"".join(parts)), len(payload(0))))
+    assert not write_back.has_pending
+    assert not write_back.idle
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)
+    await write_back.finish()
+    assert write_back.idle
+    write_back.abandon()

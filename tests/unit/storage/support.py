@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.hooks import open_log_of
 from tests.sim.disk import SimDisk
 from tests.sim.store import SimStores
 
@@ -200,7 +201,7 @@ def check_living_bytes(storage: LedgerStorage) -> None:
         for log_id, row in rows.items():
             assert row is not None
             assert row.living in (None, named[log_id]), f"{row.living} instead of {named[log_id]} bytes live"
-        open_log = {shard._log.log_id} if shard._log is not None else set()
+        open_log = open_log_of(shard)
         assert named.keys() <= rows.keys() | open_log
 
 

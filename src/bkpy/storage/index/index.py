@@ -260,9 +260,9 @@ def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
     return (count, checksum) == (row.blocks, row.checksum)
 
 
-def ledger_rows(txn: ReadTransaction) -> Iterator[tuple[int, bytes, bytes]]:
-    """(ledger id, key, value) of all ledger rows."""
-    for key, value in txn.scan(b"l", b"m"):
+def ledger_rows(txn: ReadTransaction, first: int = 0) -> Iterator[tuple[int, bytes, bytes]]:
+    """(ledger id, key, value) of all ledger rows from the id `first` on."""
+    for key, value in txn.scan(ledger_key(first), b"m"):
         if len(key) == _LEDGER_KEY.size:
             yield _LEDGER_KEY.unpack(key)[1], key, value
 

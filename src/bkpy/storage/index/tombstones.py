@@ -68,6 +68,13 @@ def bury(txn: WriteTransaction, ledger_id: int) -> None:
     txn.put(tombstone_key(first), encode_tombstone(first, last))
 
 
+def bury_all(txn: WriteTransaction, last: int) -> None:
+    """Let one range, from 0 to `last`, take the place of all there are: for an index that doesn't know what it lost."""
+    for key, _ in list(txn.scan(b"t", b"u")):
+        txn.delete(key)
+    txn.put(tombstone_key(0), encode_tombstone(0, last))
+
+
 def _sound(key: bytes, value: bytes) -> tuple[int, int] | None:
     try:
         return decode_tombstone(key, value)
