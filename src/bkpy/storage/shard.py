@@ -12,9 +12,9 @@ import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
-from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, Place, StoredBlock, decode_block, log_id_of, log_name
+from bkpy.storage.checkpoint.kept_runs import KeptFiles, KeptRuns
+from bkpy.storage.entry_log.entry_log import KEPT, LogReader, LogWriter, Place, StoredBlock, log_id_of, log_name
 from bkpy.storage.index.index import (
     BlockRow,
     LedgerRow,
@@ -27,6 +27,7 @@ from bkpy.storage.index.index import (
     put_all_in_limbo,
 )
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
+from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Shard:
         self._settings = settings
         self._observer = observer
         self._log: LogWriter | None = None
+        self._kept_files = KeptFiles(runtime.files, directory, settings)
         self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
         self._flush_worker = runtime.files.worker(f"flush-{number}")
         self._read_worker = runtime.files.worker(f"read-{number}")
@@ -101,7 +103,8 @@ class Shard:
                 log_id = log_id_of(name)
                 if log_id is None:
                     continue
-                self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
+                if not log_id & KEPT:
+                    self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
                 if txn.get(log_key(log_id)) is None:
                     file = self._runtime.files.open(f"{self.directory}/{log_name(log_id)}", read_only=True)
                     unlisted[log_id] = LogRow(file.size(), 0, False)
@@ -168,6 +171,7 @@ class Shard:
             log=self._log,
             settings=self._settings,
             unlisted_logs=self._unlisted_logs,
+            kept=KeptRuns(self._kept_files, marks),
         )
         try:
             while await self._flush_worker.run(flush.step):
@@ -320,9 +324,10 @@ class Shard:
         for row in rows:
             if (cached := self._cached(row.place)) is not None:
                 loaded[row.place] = cached
-        missing = [row.place for row in rows if row.place not in loaded]
+        missing = [row for row in rows if row.place not in loaded]
         if missing:
-            loaded |= await self._read_worker.run(self._read_blocks, ledger_id, missing)
+            run_bytes = self._settings.block_run_bytes
+            loaded |= await self._read_worker.run(read_blocks, self._reader, ledger_id, missing, run_bytes)
         blocks: list[StoredBlock | None] = []
         for row in rows:
             block = loaded[row.place]
@@ -337,15 +342,6 @@ class Shard:
             else:
                 self._remember(row.place, block)
                 blocks.append(block)
-        return blocks
-
-    def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
-        blocks: dict[Place, StoredBlock | Exception] = {}
-        for place in places:
-            try:
-                blocks[place] = decode_block(self._reader.read(place), ledger_id)
-            except (OSError, CorruptDataError) as e:  # that block is unknown; the others are still good
-                blocks[place] = e
         return blocks
 
     def _cached(self, place: Place) -> StoredBlock | None:
