@@ -14,8 +14,11 @@ import sys
 import termios
 from typing import Any
 
+from tests.preloaded import Preloaded
+
 PATIENCE_S = 100.0
 COMMAND = [sys.executable, "-m", "bkpy"]
+PRELOADED = Preloaded()
 
 
 def environment(uri: str | None) -> dict[str, str]:
@@ -27,13 +30,12 @@ def bkpy(
     *arguments: object, uri: str | None = None, stdin: bytes = b"", status: int = 0, **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command to its end; its status must be the expected one, and errors are one line without a traceback."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env={**environment(uri), **variables},
-    )
+    env = {**environment(uri), **variables}
+    words = list(map(str, arguments))
+    if variables:  # Python heeds some when it starts
+        done = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, timeout=PATIENCE_S, env=env)
+    else:
+        done = PRELOADED.run(words, stdin=stdin, env=env, timeout_s=PATIENCE_S)
     assert done.returncode == status, done.stderr.decode()
     if status:
         assert done.stderr.count(b"\n") == 1, done.stderr.decode()

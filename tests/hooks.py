@@ -1,20 +1,69 @@
-"""What tests look at inside of a client that no user gets: in one place, so that its parts may be arranged anew."""
+"""What tests look at, or take hold of, inside of objects: all in one place, so that their parts may be arranged anew.
+
+No other test knows a private name of the code (`tests/unit/test_hooks_only.py`). What a user, an operator or a peer can
+see is asserted there and not through these.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from bkpy.client.bookies.channel import BookieChannel
+from bkpy.client.write.replication import Replication
+from bkpy.client.write.writer import LedgerWriter
+from bkpy.recovery.ledger_recovery import LedgerRecovery
+from bkpy.runtime.process import TaskSpawner
+from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.journal.journal import JournalWriter
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    import pytest
+
+    from bkpy.bookie.connection import Connection
+    from bkpy.bookie.keys import Keys
+    from bkpy.bookie.node import BookieNode
+    from bkpy.bookie.server import BookieServer
+    from bkpy.bookie.service import BookieService
+    from bkpy.client.bookies.ensembles import Ensembles
+    from bkpy.client.bookies.latency import ReadLatency
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.client import Client
+    from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.dispatcher import AddDispatcher
-    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.client.write.interfaces import ReplicationParts
+    from bkpy.client.write.out_of_order import OutOfOrder
+    from bkpy.client.write.pending import PendingAppends
+    from bkpy.config.client import ClientSettings
+    from bkpy.errors import BookKeeperError
+    from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.layout import IdGenerator
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.registration import Registration
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.zookeeper.session import Session
+    from bkpy.metadata.zookeeper.store import ZooKeeperStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.receive_buffer import ReceiveBuffer
+    from bkpy.protocol.records import RecordCodec
+    from bkpy.runtime.interfaces import Runtime, Worker
+    from bkpy.storage.journal.journal import Journal
+    from bkpy.storage.ledgers.info import LedgerCache
+    from bkpy.storage.ledgers.ledgers import Ledgers
+    from bkpy.storage.replay import Replay
+    from bkpy.storage.shard import Shard
+
+Method = tuple[type, str]  # as `getattr`, `monkeypatch.setattr` and `patch.object` take it
+
+# --- the client ---------------------------------------------------------------------------------------------------
 
 
-def pool_of(client: Client) -> BookiePool:
-    """The client's channels to bookies."""
-    return client._pool
+def pool_of(user: Client | LedgerReader) -> BookiePool:
+    """Its channels to bookies."""
+    return user._pool
 
 
 def cluster_of(client: Client) -> Cluster:
@@ -27,6 +76,423 @@ def dispatcher_of(client: Client) -> AddDispatcher:
     return client._dispatcher
 
 
+def ensembles_of(client: Client) -> Ensembles:
+    """What finds bookies for the client's ledgers."""
+    return client._ensembles
+
+
+def parts_of(client: Client) -> ReplicationParts:
+    """What the client's writers share."""
+    return client._parts
+
+
+def settings_of(user: Client | LedgerReader) -> ClientSettings:
+    """The settings it goes by."""
+    return user._settings
+
+
+def runtime_of(part: Client | BookieNode) -> Runtime:
+    """The clock, the tasks and the rest that it was given."""
+    return part._runtime
+
+
+def tasks_of(part: Client | BookieNode) -> list[asyncio.Task[Any]]:
+    """The tasks that it has started and that have not ended."""
+    spawn = runtime_of(part).spawn
+    assert isinstance(spawn, TaskSpawner)
+    return list(spawn.tasks)
+
+
+def publishing(client: Client) -> bool:
+    """Whether a bookie is still to be told how far a ledger may be read."""
+    return bool(client._publisher._waiting)
+
+
+def tails_of(reader: LedgerReader) -> int:
+    """How many iterations tail with the reader."""
+    return len(reader._tails)
+
+
+# --- the client's channels to bookies -----------------------------------------------------------------------------
+
+CHANNEL_SEND: Final[Method] = (BookieChannel, "_send")
+CHANNEL_CAME_UP: Final[Method] = (BookieChannel, "_came_up")
+
+
+def channels_of(client: Client) -> Mapping[str, BookieChannel]:
+    """The channels that were made so far, by bookie."""
+    return client._pool._channels
+
+
+def keys_of(client: Client) -> Mapping[int, bytes]:
+    """The keys that the client can present, by ledger."""
+    return client._pool._keys
+
+
+def unanswered_adds(channel: BookieChannel) -> int:
+    """How many ADD frames the bookie has yet to answer."""
+    return len(channel._adds)
+
+
+def unanswered_calls(channel: BookieChannel) -> int:
+    """How many other requests the bookie has yet to answer."""
+    return len(channel._calls)
+
+
+def owed_bytes(channel: BookieChannel) -> int:
+    """Bytes of ADD frames that the bookie has yet to answer."""
+    return channel._in_flight_bytes
+
+
+def free_slots(channel: BookieChannel) -> int:
+    """How many requests more may be in flight."""
+    return channel.slots._value
+
+
+def presented_to(channel: BookieChannel) -> set[int]:
+    """The ledgers whose keys the bookie was shown by this connection."""
+    return channel._presented
+
+
+def present_keys(channel: BookieChannel, ledger_ids: set[int]) -> None:
+    """Show the bookie the keys of these ledgers, as far as it wasn't."""
+    channel._present(ledger_ids)
+
+
+def transport_of(channel: BookieChannel) -> asyncio.Transport:
+    """The connection that is up."""
+    return channel._transport()
+
+
+def introducing(channel: BookieChannel) -> bool:
+    """Whether the bookie has yet to answer this client's greeting."""
+    return channel._greeting is not None
+
+
+def look_up_by(channel: BookieChannel, address: Callable[[str], Awaitable[str]]) -> Callable[[str], Awaitable[str]]:
+    """Let `address` say where the bookie is from now on; what has said so before."""
+    before, channel._address = channel._address, address
+    return before
+
+
+def samples_of(latency: ReadLatency) -> int:
+    """How many recent reads are remembered."""
+    return len(latency._samples)
+
+
+def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
+    """From now on."""
+    latency._late_min_s = latency.late_s = seconds
+
+
+# --- the client's writers -----------------------------------------------------------------------------------------
+
+GIVE_ROOM: Final[Method] = (LedgerWriter, "_give_room")
+NEXT_PAUSE: Final[Method] = (Replication, "_next_pause")
+
+
+def replication_of(writer: LedgerWriter) -> Replication:
+    """What sends the writer's batches and counts their acknowledgements."""
+    return writer._replication
+
+
+def pending_of(writer: LedgerWriter) -> PendingAppends:
+    """The appends that have no answer yet."""
+    return writer._pending
+
+
+def codec_of(writer: LedgerWriter) -> RecordCodec:
+    """What makes the records of the writer's ledger."""
+    return writer._pending._codec
+
+
+def out_of_order_of(writer: LedgerWriter) -> OutOfOrder:
+    """The entries of caller-chosen ids that wait for others."""
+    assert writer._out_of_order is not None
+    return writer._out_of_order
+
+
 def window_of(writer: LedgerWriter) -> tuple[int, int]:
-    """The bytes and the entries that fill the writer's window."""
-    return writer._pending.window_bytes, writer._pending.window_entries
+    """Entries and bytes that are pending."""
+    return writer._pending.window_entries, writer._pending.window_bytes
+
+
+def waiting_for_room(writer: LedgerWriter) -> int:
+    """How many appends wait for the window to have room."""
+    return len(writer._waiters)
+
+
+def appends_given_room(writer: LedgerWriter) -> int:
+    """How many appends were given room and have not gone on yet."""
+    return writer._admitted
+
+
+def failed_bookies(writer: LedgerWriter) -> Mapping[str, BookKeeperError]:
+    """The bookies of the present ensemble that have failed, and how."""
+    return writer._replication._failed
+
+
+def logged_failures(writer: LedgerWriter) -> Sequence[str]:
+    """The bookies of the present ensemble whose failure was logged."""
+    return writer._replication._logged_failures
+
+
+def batch_queues(writer: LedgerWriter) -> tuple[Any, Any]:
+    """Where the writer keeps batches that are not confirmed: for those who append, and for those who send."""
+    return writer._pending._batches, writer._replication.acks._queue
+
+
+def is_held(client: Client, writer: LedgerWriter) -> bool:
+    """Whether the writer waits for a bookie to owe less."""
+    return writer._replication in client._dispatcher._held
+
+
+# --- recovery -----------------------------------------------------------------------------------------------------
+
+FENCE: Final[Method] = (LedgerRecovery, "_fence")
+FETCH: Final[Method] = (LedgerRecovery, "_fetch")
+
+
+def metadata_of(recovery: LedgerRecovery) -> LedgerMetadata:
+    """The ledger's metadata, as the recovery last stored or found them."""
+    return recovery._metadata
+
+
+def go_by(recovery: LedgerRecovery, metadata: LedgerMetadata) -> None:
+    """Let the recovery take these for the ledger's metadata."""
+    recovery._metadata = metadata
+
+
+# --- the bookie ---------------------------------------------------------------------------------------------------
+
+
+def storage_of(node: BookieNode) -> LedgerStorage:
+    """The storage of a bookie that was started."""
+    assert node._storage is not None
+    return node._storage
+
+
+def server_of(node: BookieNode) -> BookieServer:
+    """What listens, of a bookie that was started."""
+    assert node._server is not None
+    return node._server
+
+
+def service_of(node: BookieNode) -> BookieService:
+    """What its connections share, of a bookie that was started."""
+    assert node._service is not None
+    return node._service
+
+
+def store_of(node: BookieNode) -> MetadataStore:
+    """The bookie's session with the metadata store."""
+    return node._store
+
+
+def metrics_of(node: BookieNode) -> str:
+    """The text of the bookie's page of metrics."""
+    return node._metrics.render().decode()
+
+
+def connections_of(node: BookieNode) -> list[Connection]:
+    """The connections that the bookie has accepted, in order of arrival."""
+    return list(server_of(node)._connections)
+
+
+def stop_ticking(server: BookieServer) -> None:
+    """Let no time go by for the bookie's connections but by `tick_once`."""
+    assert server._ticker is not None
+    server._ticker.cancel()
+
+
+def tick_once(server: BookieServer) -> None:
+    """What happens when `tick_s` have gone by."""
+    server._tick()
+    stop_ticking(server)
+
+
+def pauses_of(connection: Connection) -> set[str]:
+    """Why the bookie doesn't read from it."""
+    return connection._pauses
+
+
+def accepted_transport(connection: Connection) -> asyncio.Transport:
+    """The bookie's end of a connection that is up."""
+    assert connection._transport is not None
+    return connection._transport
+
+
+def takes_answers(connection: Connection) -> bool:
+    """Whether the client reads what it is answered."""
+    return connection.requests._writable.is_set()
+
+
+def keys_taken(keys: Keys) -> int:
+    """How many keys the connection's client has shown that were not forgotten."""
+    return len(keys.authorised) + len(keys._taken)
+
+
+def keys_max(keys: Keys) -> int:
+    """How many of them are kept."""
+    return keys._ledgers_max
+
+
+def chunk_bytes(buffer: ReceiveBuffer) -> int:
+    """Bytes of the memory that the connection receives into."""
+    return len(buffer._chunk)
+
+
+# --- storage ------------------------------------------------------------------------------------------------------
+
+GROWN: Final[Method] = (LedgerStorage, "_grown")
+TAKE_FILE: Final[Method] = (JournalWriter, "_take_file")
+
+LOOK_UP: Final = "_look_up"
+READ_STEPS: Final = (LOOK_UP, "_blocks", "_verify")  # methods of a shard, in the order in which a read takes them
+
+
+def was_closed(storage: LedgerStorage) -> bool:
+    """Whether the storage was closed."""
+    return storage._closed
+
+
+def journal_worker(journal: Journal) -> Worker:
+    """The worker that writes the journal."""
+    return journal._worker
+
+
+def journal_writer(journal: Journal) -> JournalWriter:
+    """What writes the journal's frames, on its worker."""
+    return journal._writer
+
+
+def can_recycle(writer: JournalWriter) -> bool:
+    """Whether the next journal file can be an old one."""
+    return bool(writer._recyclable)
+
+
+def flush_worker(shard: Shard) -> Worker:
+    """The worker that writes the shard's checkpoints."""
+    return shard._flush_worker
+
+
+def cached_blocks(shard: Shard) -> int:
+    """How many blocks are in memory."""
+    return len(shard._cache)
+
+
+def open_logs(shard: Shard) -> int:
+    """How many entry logs are open for reading."""
+    return len(shard._reader._open)
+
+
+def ledgers_of(replay: Replay) -> Ledgers:
+    """What is replayed into."""
+    return replay._ledgers
+
+
+def cache_of(ledgers: Ledgers) -> LedgerCache:
+    """The states that are in memory."""
+    return ledgers._cache
+
+
+def states_max(cache: LedgerCache) -> int:
+    """How many states are kept in memory if no more are needed."""
+    return cache._infos_max
+
+
+def loading_of(ledgers: Ledgers) -> asyncio.Lock:
+    """Held by whoever loads states."""
+    return ledgers._loading
+
+
+async def load_states(ledgers: Ledgers, ledger_ids: set[int]) -> None:
+    """Look these up on the disk, for whoever holds `loading_of`."""
+    await ledgers._load(ledger_ids)
+
+
+def take_for_unseen(ledgers: Ledgers, ledger_id: int) -> None:
+    """As if the last load had found no trace of the ledger."""
+    ledgers._unseen.add(ledger_id)
+
+
+# --- metadata -----------------------------------------------------------------------------------------------------
+
+
+def id_generator_of(catalog: LedgerCatalog) -> IdGenerator:
+    """Where the ids of new ledgers come from."""
+    return catalog._new_ids
+
+
+async def publish(registration: Registration) -> None:
+    """One attempt to bring the bookie's node up to date, and none to keep it so."""
+    await registration._publish()
+
+
+def keeping_of(registration: Registration) -> asyncio.Task[Any]:
+    """The task that keeps a bookie registered."""
+    assert registration._task is not None
+    return registration._task
+
+
+def lose_events(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store in memory tells nobody of changes any more."""
+    monkeypatch.setattr(tree, "_wake", lambda path, children: None)
+
+
+def session_of(store: ZooKeeperStore) -> Session:
+    """The store's session with ZooKeeper."""
+    return store._session
+
+
+def session_password(store: ZooKeeperStore) -> bytes:
+    """With which, and the session's id, anybody may take the session over."""
+    return store._session._password
+
+
+def present_later(store: ZooKeeperStore, auth: Iterable[tuple[str, bytes]]) -> None:
+    """The credentials that are presented from the next connection on."""
+    store._session._auth = tuple(auth)
+
+
+def try_first(store: ZooKeeperStore, port: int) -> None:
+    """Connect to this one of the servers before all others."""
+    store._session._hosts.sort(key=lambda host: host[1] != port)
+
+
+def last_failure(store: ZooKeeperStore) -> str:
+    """Why the last server that was tried could not be used."""
+    return store._session._last_failure
+
+
+def forget_failure(store: ZooKeeperStore) -> None:
+    """Let `last_failure` tell of what comes."""
+    store._session._last_failure = ""
+
+
+def pretend_seen(store: ZooKeeperStore, zxid: int) -> int:
+    """As if a server had shown the session this transaction; the newest that one has."""
+    before, store._session._last_zxid = store._session._last_zxid, zxid
+    return before
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+def servers_of(server: ZooKeeperServer) -> list[str]:
+    """The lines by which a server of an ensemble is told of all of them."""
+    assert server._membership is not None
+    return server._membership.members.splitlines()
+
+
+def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
+    """From its next start on."""
+    assert server._membership is not None
+    server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
+
+
+def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this process had no Java process of Spark's."""
+    from bkpy.spark import jvm  # which only the tests of Spark have
+
+    monkeypatch.setattr(jvm, "_running", None)

@@ -18,7 +18,7 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 from bkpy.runtime.system import real_runtime
-from tests.hooks import cluster_of
+from tests.hooks import cluster_of, connections_of, server_of, service_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,22 +105,16 @@ class InProcess:
         return next(node for node in self.nodes if node.settings.bookie_id == name)
 
     def storage(self, name: str) -> LedgerStorage:
-        storage = self.node(name)._storage
-        assert storage is not None
-        return storage
+        return storage_of(self.node(name))
 
     def server(self, name: str) -> BookieServer:
-        server = self.node(name)._server
-        assert server is not None
-        return server
+        return server_of(self.node(name))
 
     def service(self, name: str) -> BookieService:
-        service = self.node(name)._service
-        assert service is not None
-        return service
+        return service_of(self.node(name))
 
     def connections(self, name: str) -> list[Connection]:
-        return list(self.server(name)._connections)
+        return connections_of(self.node(name))
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ async def recovery(theirs: JavaCluster, rounds: int, directory: str) -> Sides:
         await _their_recovery(theirs, mode)
     for _ in range(rounds):
         found = await _ours(directory, "recovery", "--entries", str(ENTRIES), "--size", str(ENTRY_BYTES))
-        _check_unconfirmed(found["unconfirmed_entries"])
+        check_unconfirmed(found["unconfirmed_entries"])
         times["bkpy"].append(found["recovery_ms"])
         for mode in MODES:
             times[f"BookKeeper, {mode}"].append(await _their_recovery(theirs, mode))
@@ -99,12 +99,12 @@ async def _their_recovery(theirs: JavaCluster, mode: str) -> float:
     finally:
         for bookie in theirs.bookies:
             bookie.resume()
-    _check_unconfirmed((await theirs.command("abandon"))["unconfirmed"])
+    check_unconfirmed((await theirs.command("abandon"))["unconfirmed"])
     took: float = (await theirs.command("recover", mode))["recovery_ms"]
     return took
 
 
-def _check_unconfirmed(count: int) -> None:
+def check_unconfirmed(count: int) -> None:
     if count != ENTRIES:
         raise PeerError(f"{count} of {ENTRIES} entries were not known to be confirmed: all of them must be")
 

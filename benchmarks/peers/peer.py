@@ -47,7 +47,7 @@ def fetch_java(title: str, pom: Path, artifact: str, sources: Sequence[str]) -> 
     version = version_of(artifact, pom.read_text())
     home = cache_directory() / f"{artifact.removesuffix('-server')}-{version}"
     jars, classes, complete = home / "jars", home / "classes", home / "complete"
-    javac = shutil.which("javac") or _javac_of_java()
+    javac = shutil.which("javac") or javac_of_java()
     if javac is None:
         raise PeerError("javac is missing: the client is compiled with a JDK, 17 or newer (Debian: openjdk-17-jdk)")
     if not complete.exists():
@@ -68,7 +68,8 @@ def version_of(artifact: str, pom: str) -> str:
     return pom.partition(f"<artifactId>{artifact}</artifactId>")[2].split("<version>")[1].split("</version>")[0]
 
 
-def _javac_of_java() -> str | None:
+def javac_of_java() -> str | None:
+    """The compiler beside the `java` that is used, if there is one."""
     javac = find_java().home / "bin" / "javac"
     return str(javac) if os.access(javac, os.X_OK) else None
 

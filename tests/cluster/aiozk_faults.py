@@ -26,6 +26,7 @@ from tests.cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+from tests.hooks import try_first
 
 from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -242,7 +243,7 @@ async def d6(kind: Kind, proxy: ZooKeeperProxy) -> str:
     shuffle, random.sample = random.sample, lambda population, k: list(population)[:k]  # the silent one first
     client = kind([silent.port, proxy.port])
     if isinstance(client, Ours):
-        client.store._session._hosts.sort(key=lambda host: host[1] != silent.port)
+        try_first(client.store, silent.port)
     start = await outcome(client.start())
     random.sample = shuffle
     await client.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiozk import protocol
 from tests.cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
+from tests.hooks import session_of, session_password
 
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.resolve import ensure_path
@@ -167,7 +168,7 @@ class ZooKeeperHarness(Harness):
     async def expire(self, store: MetadataStore) -> None:
         # Whoever knows a session's id and password may end it: at once, where its timeout would take seconds.
         assert isinstance(store, ZooKeeperStore)
-        session = store._session
+        session = session_of(store)
         proxy = self.proxies[store]
         was_cut = not proxy.serving
         await proxy.cut()  # else the client would take its session back in the middle of this
@@ -176,7 +177,7 @@ class ZooKeeperHarness(Harness):
             last_seen_zxid=0,
             timeout=2000,
             session_id=session.session_id,
-            password=session._password,
+            password=session_password(store),
             read_only=False,
         )
         connection = await ZooKeeperConnection.open(

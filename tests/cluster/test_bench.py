@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE_S = 100.0
-SHORT = ("--seconds", "0.5", "--outstanding", "20")
+SHORT = ("--seconds", "0.2", "--outstanding", "20")
 NUMBERS = ("entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_gap_ms", "client_rss_anon_mb")
 
 
@@ -281,7 +281,7 @@ def test_failures_become_medians_and_a_table(monkeypatch: pytest.MonkeyPatch) ->
     assert found["median_ms"] == {"bkpy": 5.0, "BookKeeper": 45.0}
     assert failures.table([found]).row_count == 2
     with pytest.raises(failures.PeerError, match="9999 of 10000"):
-        failures._check_unconfirmed(9999)
+        failures.check_unconfirmed(9999)
 
 
 def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,10 +306,10 @@ def test_the_peers_version_is_the_one_that_is_fetched(
     assert peer.cache_directory() == tmp_path / "bkpy-bench"
     assert peer.version_of(artifact, (BENCHMARKS / "peers" / pom).read_text()).startswith(version)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(peer, "_javac_of_java", lambda: "javac")
+    monkeypatch.setattr(peer, "javac_of_java", lambda: "javac")
     with pytest.raises(peer.PeerError, match="mvn is missing"):
         script(monkeypatch, name).fetch()
-    monkeypatch.setattr(peer, "_javac_of_java", lambda: None)
+    monkeypatch.setattr(peer, "javac_of_java", lambda: None)
     with pytest.raises(peer.PeerError, match="javac is missing"):
         script(monkeypatch, name).fetch()
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment
+from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment
 
 import bkpy as bkpy_library
 from bkpy.local import LocalCluster
@@ -103,3 +103,18 @@ def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[
     completion = {"_BKPY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
     shown = bkpy(**completion).stdout.decode().split()
     assert {entry.partition(",")[2] for entry in shown} == wanted
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["ledger", "write", "--help"], ["ledger", "lst"]])
+def test_a_run_that_was_forked_ends_as_one_that_was_started(arguments: list[str]) -> None:
+    """What most tests of the command rest on."""
+    forked = PRELOADED.run(arguments, stdin=b"x" * 1_000_000, env=environment(None), timeout_s=PATIENCE_S)
+    started = subprocess.run([*COMMAND, *arguments], capture_output=True, env=environment(None), timeout=PATIENCE_S)
+    ends = [(done.returncode, done.stdout, done.stderr) for done in (forked, started)]
+    assert ends[0] == ends[1]
+
+
+def test_a_forked_run_that_takes_too_long_is_ended_and_the_next_is_not_told_of_it() -> None:
+    with pytest.raises(TimeoutError):
+        PRELOADED.run(["ledger", "tail", "1"], stdin=b"", env=environment("zk://127.0.0.1:1/x"), timeout_s=0.001)
+    assert bkpy("--version").stdout.startswith(b"bkpy ")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.test_metadata_ledgers import builder, created
+from tests.hooks import servers_of, tell_servers
 
 from bkpy.local.process import free_port
 from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -76,14 +77,14 @@ class Lagging:
     def __init__(self, directory: Path) -> None:
         self.ensemble = ZooKeeperEnsemble(directory)
         first = self.ensemble.servers[0]
-        lines = first._config_extra.splitlines()
+        lines = servers_of(first)
         self.links: list[Link] = []
         for index in (1, 2):  # server.N=host:peer port:election port
             host, peer, election = lines[index].rsplit(":", 2)
             link = Link(int(peer))
             self.links.append(link)
             lines[index] = f"{host}:{link.port}:{election}"
-        first._config_extra = "".join(f"{line}\n" for line in lines)
+        tell_servers(first, lines)
 
     @property
     def follower(self) -> ZooKeeperServer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.metadata_harness import Harness, harness, store
+from tests.hooks import id_generator_of
 
 from bkpy.errors import (
     BookieUnavailableError,
@@ -235,7 +236,8 @@ async def test_a_session_lost_between_id_and_ledger_costs_only_the_id(harness: H
         ids.append(ledger_id)
         return builder()(ledger_id)
 
-    new_id = cluster.catalog._new_ids.next
+    new_ids = id_generator_of(cluster.catalog)
+    new_id = new_ids.next
 
     async def new_id_and_expiry() -> NewId | NotDone:
         found = await new_id()
@@ -243,7 +245,7 @@ async def test_a_session_lost_between_id_and_ledger_costs_only_the_id(harness: H
             await harness.expire(store)
         return found
 
-    cluster.catalog._new_ids.next = new_id_and_expiry  # type: ignore[method-assign]
+    new_ids.next = new_id_and_expiry  # type: ignore[method-assign]
     made, _ = await created(cluster.catalog, build)
     assert ids == [first.ledger_id + 1, first.ledger_id + 2]
     assert await listed(cluster) == [first.ledger_id, made.ledger_id] == [first.ledger_id, ids[1]]

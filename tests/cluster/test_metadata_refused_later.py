@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.metadata_harness import DEADLINE_S
 from tests.cluster.zookeeper_proxy import ZooKeeperProxy
+from tests.hooks import present_later
 
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -26,7 +27,7 @@ async def test_who_watches_is_told_that_the_session_has_ended(zookeeper: ZooKeep
     watch = store.watch("/watched")
     await anext(watch)
     told = asyncio.ensure_future(anext(watch))
-    store._session._auth = (("no-such-scheme", b"x"),)
+    present_later(store, [("no-such-scheme", b"x")])
     await proxy.reset()
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(UnauthorizedError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
+from tests.hooks import keeping_of
 
 from bkpy.config.client import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
@@ -226,8 +227,7 @@ async def test_a_registration_ends_quietly_when_its_store_is_closed(
     await registration.register()
     await bookie.close()
     await eventually(lambda: directory.bookies == {}, "b1 is gone")
-    assert registration._task is not None
-    await asyncio.wait([registration._task])
+    await asyncio.wait([keeping_of(registration)])
     assert deaths == []
 
 

@@ -28,6 +28,7 @@ from tests.cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+from tests.hooks import pretend_seen
 
 from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
 from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -287,12 +288,11 @@ async def test_d5_a_server_that_lags_behind_is_refused_and_the_session_kept(
 ) -> None:
     store = await open_store(proxy)
     session = store.session_id
-    newest = store._session._last_zxid
-    store._session._last_zxid = 1 << 60  # as if another server had shown us more than this one has
+    newest = pretend_seen(store, 1 << 60)  # as if another server had shown us more than this one has
     await proxy.reset()
     await eventually(lambda: proxy.accepted >= 4, "several tries")
     assert store.state is SessionState.SUSPENDED
-    store._session._last_zxid = newest
+    pretend_seen(store, newest)
     await connected(store)
     assert store.session_id == session
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.metadata_harness import DEADLINE_S, eventually
 from tests.cluster.zookeeper_proxy import ZooKeeperProxy
+from tests.hooks import forget_failure, last_failure
 
 import bkpy
 from bkpy.config.client import client_settings
@@ -16,7 +17,7 @@ from bkpy.errors import MetadataUnavailableError
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
-from bkpy.metadata.zookeeper.session import _is_refusal
+from bkpy.metadata.zookeeper.session import is_refusal
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
@@ -59,7 +60,7 @@ async def test_a_client_says_so_too_and_may_be_told_how_long_to_wait() -> None:
 async def test_whoever_waits_for_servers_that_are_still_to_be_started_finds_them(proxy: ZooKeeperProxy) -> None:
     store = ZooKeeperStore([("127.0.0.1", proxy.port)], real_runtime())
     starting = asyncio.create_task(store.start(NEVER_S, None))
-    await eventually(lambda: "refused" in store._session._last_failure.lower(), "the connection is refused")
+    await eventually(lambda: "refused" in last_failure(store).lower(), "the connection is refused")
     await proxy.start()
     async with asyncio.timeout(DEADLINE_S):
         await starting
@@ -74,8 +75,8 @@ async def test_servers_that_go_away_later_are_waited_for(proxy: ZooKeeperProxy) 
     await proxy.cut()
     refused = 0
     while refused < 3:  # at least two rounds later than a first connection would be given up
-        store._session._last_failure = ""
-        await eventually(lambda: "refused" in store._session._last_failure.lower(), "the connection is refused")
+        forget_failure(store)
+        await eventually(lambda: "refused" in last_failure(store).lower(), "the connection is refused")
         refused += 1
     await proxy.start()
     assert await store.exists("/")
@@ -143,4 +144,4 @@ async def test_one_request_at_a_time_is_enough(zookeeper: ZooKeeperServer) -> No
     ],
 )
 def test_what_counts_as_refused(error: Exception, refusal: bool) -> None:
-    assert _is_refusal(error) == refusal
+    assert is_refusal(error) == refusal

@@ -42,8 +42,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "equal bytes found by a write that was refused at once count as its own",
         "of two who write from the same version, both believe that they were first",
-        "return Changed() if unknown is None else await _whose_value(store, path, data, expected_version)",
-        "return await _whose_value(store, path, data, expected_version)",
+        "return Changed() if unknown is None else await whose_value(store, path, data, expected_version)",
+        "return await whose_value(store, path, data, expected_version)",
         (f"{_OUTCOMES}::test_a_put",),
     ),
     Mutant(
@@ -202,7 +202,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a server that does not answer counts as one that is not there",
         "nobody waits for a server that is slow to start",
-        "if not _is_refusal(error):",
+        "if not is_refusal(error):",
         "if False:",
         (f"{_REFUSALS}::test_one_server_that_is_silent_is_reason_to_wait",),
     ),

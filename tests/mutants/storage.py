@@ -102,7 +102,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "rows weakened by a checkpoint",
         "a mistake elsewhere makes a bookie forget a fence for good",
-        "_check_no_less(ledger_id, info, row)",
+        "check_no_less(ledger_id, info, row)",
         "pass",
         (f"{_EVICTED}::test_a_checkpoint_never_weakens_a_row",),
     ),

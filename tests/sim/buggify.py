@@ -170,12 +170,12 @@ NOT_DRAWN: Mapping[str, str] = {
 
 def bookie_bounds(world: World, host: str) -> dict[str, Any]:
     """The settings of a bookie's bounds in this run."""
-    return _consistent(_draw(world, host, BOOKIE))
+    return _consistent(draw(world, host, BOOKIE))
 
 
 def client_bounds(world: World, host: str) -> dict[str, Any]:
     """The settings of a client's bounds in this run."""
-    return _consistent(_draw(world, host, CLIENT))
+    return _consistent(draw(world, host, CLIENT))
 
 
 def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
@@ -183,7 +183,8 @@ def smallest(bounds: Mapping[str, Bound]) -> dict[str, Any]:
     return _consistent({name: bound.small[0] for name, bound in bounds.items()})
 
 
-def _draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
+def draw(world: World, host: str, bounds: Mapping[str, Bound]) -> dict[str, Any]:
+    """Those of a host's bounds that are small in this run; each is drawn by itself."""
     calm = world.stream("buggify").random() < CALM
     drawn = {}
     for name, bound in bounds.items():

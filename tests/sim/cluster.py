@@ -28,6 +28,7 @@ from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage
+from tests.hooks import pool_of, settings_of
 
 from .buggify import bookie_bounds, client_bounds
 from .marks import (
@@ -349,9 +350,9 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
     held: set[int] = set()
     first, last = 0, max(promised, default=-1)
     while first <= last:
-        head = pack([0, reader.ledger_id, first, last, reader._settings.read_bytes])
-        channel = reader._pool.channel(bookie.settings.bookie_id)
-        frame = await channel.call(Op.READ, head, timeout_s=reader._settings.read_timeout_s)
+        head = pack([0, reader.ledger_id, first, last, settings_of(reader).read_bytes])
+        channel = pool_of(reader).channel(bookie.settings.bookie_id)
+        frame = await channel.call(Op.READ, head, timeout_s=settings_of(reader).read_timeout_s)
         if (status := reply_status(frame.head)) != Status.OK:
             raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
         reply, view = decode_read_reply(frame.head), frame.body

@@ -88,7 +88,7 @@ class SimDisk:
         self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
         self.on_crash: Callable[[], None] | None = None
         self._faults: list[_Fault] = []
-        self._directories: dict[str, Directory] = {"/": Directory()}
+        self.directories: dict[str, Directory] = {"/": Directory()}
         self._locks: set[str] = set()
         self._stalled = False
         self._waiting: list[Callable[[], None]] = []  # workers that go on when the stall ends
@@ -130,7 +130,7 @@ class SimDisk:
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Flip the bits of `mask` in one stored byte: rot that no checksum of the disk has noticed."""
-        inode = self._inode(path)
+        inode = self.inode(path)
         sector, inside = divmod(offset, SECTOR_BYTES)
         if offset >= inode.size:
             raise ValueError(f"{path} has {inode.size} bytes, there is none at {offset}")
@@ -154,7 +154,7 @@ class SimDisk:
         choose = fate or self._random_fate
         for item, inodes in self._undecided().items():
             self._settle(item, inodes, choose(item))
-        for directory in self._directories.values():
+        for directory in self.directories.values():
             directory.view = dict(directory.durable)
             directory.dirty.clear()
             for inode in directory.view.values():
@@ -174,7 +174,7 @@ class SimDisk:
         """What is dirty, and in which files: those that shared a name since the last sync_dir share the decision."""
         found: dict[Dirty, list[Inode]] = {}
         seen: set[int] = set()  # a file with names in two directories is decided about once, in the first
-        for at, directory in sorted(self._directories.items()):
+        for at, directory in sorted(self.directories.items()):
             for i in range(len(directory.dirty)):
                 found[Dirty("entry", at, i)] = []
             for name, inode in sorted(all_entries(directory), key=lambda entry: entry[0]):
@@ -190,7 +190,7 @@ class SimDisk:
 
     def _settle(self, item: Dirty, inodes: list[Inode], fate: Fate) -> None:
         if item.kind == "entry" and fate is Fate.KEPT:
-            directory = self._directories[item.path]
+            directory = self.directories[item.path]
             apply(directory.durable, directory.dirty[item.index])
         for inode in inodes:
             if item.kind == "sector":
@@ -211,7 +211,7 @@ class SimDisk:
 
     def contents(self, path: str) -> bytes:
         """All bytes of a file as a process sees them."""
-        inode = self._inode(path)
+        inode = self.inode(path)
         return inode.read(inode.size, 0)
 
     def replace(self, path: str, data: bytes) -> None:
@@ -246,7 +246,7 @@ class SimDisk:
         raise OSError(error, os.strerror(error), path)
 
     def used_bytes(self) -> int:
-        inodes = {id(inode): inode for d in self._directories.values() for inode in d.view.values()}
+        inodes = {id(inode): inode for d in self.directories.values() for inode in d.view.values()}
         return sum(inode.size for inode in inodes.values())
 
     def _room_for(self, inode: Inode, size: int) -> int:
@@ -255,14 +255,15 @@ class SimDisk:
 
     def _parent(self, path: str) -> tuple[Directory, str]:
         at, name = posixpath.split(_normal(path))
-        directory = self._directories.get(at)
+        directory = self.directories.get(at)
         if directory is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return directory, name
 
-    def _inode(self, path: str) -> Inode:
+    def inode(self, path: str) -> Inode:
+        """The file at `path`, as the process sees it."""
         directory, name = self._parent(path)
-        if _normal(path) in self._directories:
+        if _normal(path) in self.directories:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if name not in directory.view:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -274,25 +275,25 @@ class SimDisk:
         if create:
             self.operate("open", path)
             directory, name = self._parent(path)
-            if name in directory.view or _normal(path) in self._directories:
+            if name in directory.view or _normal(path) in self.directories:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             directory.change([(name, Inode())])
         elif self.dead:
             raise SimulatedCrash(f"open {path} after the crash")
-        return SimFile(self, path, self._inode(path), read_only)
+        return SimFile(self, path, self.inode(path), read_only)
 
     def listdir(self, path: str) -> list[str]:
         at = _normal(path)
-        if at not in self._directories:
+        if at not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        below = {posixpath.basename(d) for d in self._directories if d != "/" and posixpath.dirname(d) == at}
-        return sorted(below | set(self._directories[at].view))
+        below = {posixpath.basename(d) for d in self.directories if d != "/" and posixpath.dirname(d) == at}
+        return sorted(below | set(self.directories[at].view))
 
     def exists(self, path: str) -> bool:
-        if _normal(path) in self._directories:
+        if _normal(path) in self.directories:
             return True
         try:
-            self._inode(path)
+            self.inode(path)
         except OSError:
             return False
         return True
@@ -300,31 +301,31 @@ class SimDisk:
     def make_dirs(self, path: str) -> None:
         """Durable on return, like the real one."""
         at = _normal(path)
-        if at in self._directories:
+        if at in self.directories:
             return
         self.operate("make_dirs", path)
-        while at not in self._directories:
-            above = self._directories.get(posixpath.dirname(at))
+        while at not in self.directories:
+            above = self.directories.get(posixpath.dirname(at))
             if above is not None and posixpath.basename(at) in above.view:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            self._directories[at] = Directory()
+            self.directories[at] = Directory()
             at = posixpath.dirname(at)
 
     def rename(self, source: str, target: str) -> None:
         self.operate("rename", source)
-        inode = self._inode(source)
+        inode = self.inode(source)
         directory, name = self._parent(source)
         into, new_name = self._parent(target)
         if into is not directory:
             raise OSError(errno.EXDEV, "a rename across directories isn't modelled", source)
-        if _normal(target) in self._directories:
+        if _normal(target) in self.directories:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
         if new_name != name:
             directory.change([(name, None), (new_name, inode)])
 
     def link(self, path: str, further: str) -> None:
         self.operate("link", further)
-        inode = self._inode(path)
+        inode = self.inode(path)
         directory, name = self._parent(further)
         if self.exists(further):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), further)
@@ -333,21 +334,21 @@ class SimDisk:
         directory.change([(name, inode)])
 
     def links(self, path: str) -> int:
-        inode = self._inode(path)
-        return sum(named is inode for d in self._directories.values() for named in d.view.values())
+        inode = self.inode(path)
+        return sum(named is inode for d in self.directories.values() for named in d.view.values())
 
     def unlink(self, path: str) -> None:
         self.operate("unlink", path)
-        self._inode(path)
+        self.inode(path)
         directory, name = self._parent(path)
         directory.change([(name, None)])
 
     def sync_dir(self, path: str) -> None:
         self.operate("sync_dir", path)
         at = _normal(path)
-        if at not in self._directories:
+        if at not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        self._directories[at].sync()
+        self.directories[at].sync()
 
     def space(self, path: str) -> tuple[int, int]:
         return max(0, self.capacity_bytes - self.used_bytes()), self.capacity_bytes
@@ -463,11 +464,11 @@ class SimWorker:
         self._disk = disk
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self._scheduled = False
-        self._closed = False
+        self.closed = False
         self._resolved_at = 0.0  # results are seen in order, as the real worker's are
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        if self._closed:
+        if self.closed:
             raise RuntimeError(f"worker {self.name} is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -515,7 +516,7 @@ class SimWorker:
 
     def close(self) -> None:
         """Run what was submitted now; the results are seen as usual."""
-        self._closed = True
+        self.closed = True
         while self._queue:
             self._run_one(self._queue[0][0].get_loop())
 

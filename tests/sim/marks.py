@@ -15,10 +15,10 @@ from bkpy.bookie.waiters import Waiters
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import Unknown
 from bkpy.storage import replay
-from bkpy.storage.engine import LedgerStorage
-from bkpy.storage.journal.journal import Journal, JournalWriter
+from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import LedgerCache
 from bkpy.storage.replay import Replay
+from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
 
 if TYPE_CHECKING:
     from .world import World
@@ -79,7 +79,7 @@ def observed(world: World) -> Iterator[None]:
 
         return patch.object(owner, name, call)
 
-    whose_value = resolve._whose_value
+    whose_value = resolve.whose_value
 
     async def in_doubt(*args: Any) -> Any:
         outcome = await whose_value(*args)
@@ -89,14 +89,14 @@ def observed(world: World) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for patched in (
             before(LedgerCache, "trim", _evicts),
-            after(LedgerStorage, "_grown", lambda storage, shard: MEMORY_FULL if storage.full else None),
+            after(*GROWN, lambda storage, shard: MEMORY_FULL if storage.full else None),
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
             before(Replay, "run", _finds_shards_apart),
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
-            before(JournalWriter, "_take_file", lambda writer, path: FILE_RECYCLED if writer._recyclable else None),
+            before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
-            patch.object(resolve, "_whose_value", in_doubt),
+            patch.object(resolve, "whose_value", in_doubt),
         ):
             stack.enter_context(patched)
         yield
@@ -104,13 +104,13 @@ def observed(world: World) -> Iterator[None]:
 
 def _evicts(cache: LedgerCache, keep: Any = ()) -> str | None:
     idle = sum(not state.pins and state.ledger_id not in keep for state in cache.all())
-    return EVICTED if keep and idle and len(cache) > cache._infos_max else None
+    return EVICTED if keep and idle and len(cache) > states_max(cache) else None
 
 
 def _forgets(keys: Keys, present: Any) -> str | None:
-    used = len(keys.authorised) + len(keys._taken)
-    return KEYS_FORGOTTEN if used and used + len(present.keys) > keys._ledgers_max else None
+    used = keys_taken(keys)
+    return KEYS_FORGOTTEN if used and used + len(present.keys) > keys_max(keys) else None
 
 
 def _finds_shards_apart(replay: Replay) -> str | None:
-    return SHARDS_APART if len({shard.row.marks for shard in replay._ledgers.shards}) > 1 else None
+    return SHARDS_APART if len({shard.row.marks for shard in ledgers_of(replay).shards}) > 1 else None

@@ -32,7 +32,7 @@ class SimSession(MemorySession):
     ) -> None:
         super().__init__(tree, session_timeout_s, call_timeout_s)
         self._rng = rng
-        self._latency_s = latency_s
+        self.latency_s = latency_s
         self._asked_at = self._answered_at = 0.0
         self._losing: asyncio.Future[None] | None = None
         self._calls_left: int | None = None
@@ -52,7 +52,7 @@ class SimSession(MemorySession):
 
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         loop = asyncio.get_running_loop()
-        self._asked_at = max(self._asked_at, loop.time() + self._rng.uniform(*self._latency_s))
+        self._asked_at = max(self._asked_at, loop.time() + self._rng.uniform(*self.latency_s))
         await asyncio.sleep(self._asked_at - loop.time())
         try:
             result = await super()._call(function, write=write)
@@ -62,7 +62,7 @@ class SimSession(MemorySession):
             return result
         finally:
             self._count()
-            self._answered_at = max(self._answered_at, loop.time() + self._rng.uniform(*self._latency_s))
+            self._answered_at = max(self._answered_at, loop.time() + self._rng.uniform(*self.latency_s))
             await asyncio.sleep(self._answered_at - loop.time())
 
     def _count(self) -> None:
@@ -76,4 +76,4 @@ class SimSession(MemorySession):
 
     def forgotten(self) -> None:
         """The store has not heard of the process for the session's timeout."""
-        self._tree.end_session(self.session_id)
+        self.tree.end_session(self.session_id)

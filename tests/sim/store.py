@@ -55,7 +55,7 @@ class SimStores:
             self.disk.make_dirs(path)
             self.disk.replace(data, b"")
             self.disk.replace(posixpath.join(path, "lock.mdb"), b"")
-        inode = self.disk._inode(data)
+        inode = self.disk.inode(data)
         if inode.rows is None:
             inode.rows = _Rows()
         assert path not in self._open, f"the store {path} is already open in this process"
@@ -79,12 +79,12 @@ class SimStore:
         self._readers = 0
         self._generation = self._disk.generation
         self._writing = False
-        self._closed = False
+        self.closed = False
 
     def _check(self) -> None:
         if self._disk.dead or self._generation != self._disk.generation:
             raise SimulatedCrash(f"store {self._path} after the crash")
-        assert not self._closed, f"the store {self._path} is closed"
+        assert not self.closed, f"the store {self._path} is closed"
 
     @contextlib.contextmanager
     def read(self) -> Iterator[SimReadTransaction]:
@@ -122,9 +122,9 @@ class SimStore:
         self._inode.rows = rows
 
     def close(self) -> None:
-        if not self._closed and self._generation == self._disk.generation:
+        if not self.closed and self._generation == self._disk.generation:
             self._stores.closed(self._path)
-        self._closed = True
+        self.closed = True
 
 
 class SimReadTransaction:

@@ -19,6 +19,7 @@ from bkpy.metadata import resolve
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.ledgers.ledgers import Ledgers
+from tests.hooks import cache_of, load_states, loading_of, take_for_unseen
 
 from .runs import Range, play
 
@@ -34,18 +35,18 @@ def evicting_what_is_asked_for() -> Iterator[None]:
     """A ledger's state is evicted for the sake of another one of the same request, and then it counts as never seen."""
 
     async def load(ledgers: Ledgers, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
-        cached = ledgers._cache.get
+        cached = cache_of(ledgers).get
         missing = [ledger_id for ledger_id in ledger_ids if cached(ledger_id) is None]
         if missing:
-            async with ledgers._loading:
-                ledgers._cache.trim()
-                await ledgers._load({ledger_id for ledger_id in missing if cached(ledger_id) is None})
+            async with loading_of(ledgers):
+                cache_of(ledgers).trim()
+                await load_states(ledgers, {ledger_id for ledger_id in missing if cached(ledger_id) is None})
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
 
     introduce = Ledgers.introduce
 
     def introduced(ledgers: Ledgers, ledger_id: int, key: bytes) -> LedgerInfo:
-        ledgers._unseen.add(ledger_id)
+        take_for_unseen(ledgers, ledger_id)
         return introduce(ledgers, ledger_id, key)
 
     def authorise(keys: Keys, ledger_id: int) -> None:
@@ -57,7 +58,7 @@ def evicting_what_is_asked_for() -> Iterator[None]:
         patch.object(Keys, "authorise", authorise),
         # And a third: a state that is made up is refused, and never written.
         patch.object(Ledgers, "introduce", introduced),
-        patch.object(flush, "_check_no_less", lambda ledger_id, state, row: None),
+        patch.object(flush, "check_no_less", lambda ledger_id, state, row: None),
     ):
         yield
 
@@ -65,13 +66,13 @@ def evicting_what_is_asked_for() -> Iterator[None]:
 @contextlib.contextmanager
 def doubt_taken_for_failure() -> Iterator[None]:
     """A change was stored and its reply lost, and the store is away when it is read back: nothing was stored, then."""
-    whose_value = resolve._whose_value
+    whose_value = resolve.whose_value
 
     async def answered(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
         outcome = await whose_value(store, path, data, expected_version)
         return NotDone(outcome.error) if isinstance(outcome, Unknown) else outcome
 
-    with patch.object(resolve, "_whose_value", answered):
+    with patch.object(resolve, "whose_value", answered):
         yield
 
 

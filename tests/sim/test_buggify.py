@@ -11,7 +11,7 @@ from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import ClientSettings
 
 from . import cluster
-from .buggify import BOOKIE, CLIENT, NOT_DRAWN, Bound, _draw, bookie_bounds, client_bounds, numeric, smallest
+from .buggify import BOOKIE, CLIENT, NOT_DRAWN, Bound, bookie_bounds, client_bounds, draw, numeric, smallest
 from .runs import Range, play
 from .world import World
 
@@ -53,10 +53,10 @@ def test_nothing_hangs_when_every_bound_is_at_its_smallest(scenario: str, monkey
 
 def test_a_setting_more_does_not_reshuffle_the_others() -> None:
     world = World(17)
-    drawn = _draw(world, "bookie-1", BOOKIE)
+    drawn = draw(world, "bookie-1", BOOKIE)
     fewer = dict(list(BOOKIE.items())[::2])
-    assert _draw(world, "bookie-1", fewer) == {name: value for name, value in drawn.items() if name in fewer}
-    assert drawn != _draw(world, "bookie-2", BOOKIE)
+    assert draw(world, "bookie-1", fewer) == {name: value for name, value in drawn.items() if name in fewer}
+    assert drawn != draw(world, "bookie-2", BOOKIE)
 
 
 def test_in_some_runs_a_bound_is_tiny_and_in_some_it_is_not() -> None:

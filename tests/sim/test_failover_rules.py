@@ -21,13 +21,15 @@ from bkpy.errors import LedgerFencedError, LedgerRecoveryError
 from bkpy.protocol.acks import LedgerAcks
 from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.recovery import Forward, Reply
-from bkpy.recovery.ledger_recovery import LedgerRecovery
 from tests.faults.oracle import make_payload
+from tests.hooks import FENCE, FETCH, go_by, metadata_of
 
 from .cluster import Bookie, Cluster
 from .stories import PASSWORD, Stories
 
 if TYPE_CHECKING:
+    from bkpy.recovery.ledger_recovery import LedgerRecovery
+
     from .world import Host
 
 # Nothing is to happen that the schedule doesn't ask for.
@@ -113,7 +115,7 @@ async def change_while_an_ack_is_under_way(scene: Scene) -> None:
     await scene.append()
     scene.net.slow(late.host.address, scene.writing.address, 0.06)
     scene.net.block(scene.writing.address, cut_off.host.address)
-    scene.writing.sessions[-1]._latency_s = (0.1, 0.1)  # each way, of the client's session
+    scene.writing.sessions[-1].latency_s = (0.1, 0.1)  # each way, of the client's session
     acknowledged = scene.append()
     await scene.until(lambda: 1 in dying.promises[0] and 1 in late.promises[0])
     await asyncio.sleep(0.005)  # the answer is on its way, and arrives
@@ -198,24 +200,24 @@ def not_frozen() -> AbstractContextManager[Any]:
 
 
 def reading_without_fencing() -> AbstractContextManager[Any]:
-    defaults = LedgerRecovery._fetch.__kwdefaults__
+    defaults = getattr(*FETCH).__kwdefaults__
     assert defaults is not None
     return patch.dict(defaults, flags=0)
 
 
 def reading_from_the_answers_alone() -> AbstractContextManager[Any]:
-    fence = LedgerRecovery._fence
+    fence = getattr(*FENCE)
 
     async def unaided(recovery: LedgerRecovery) -> int:
-        metadata = recovery._metadata
+        metadata = metadata_of(recovery)
         everything = Fragment(0, metadata.fragments[-1].bookies)
-        recovery._metadata = dataclasses.replace(metadata, fragments=(everything,))
+        go_by(recovery, dataclasses.replace(metadata, fragments=(everything,)))
         try:
             return await fence(recovery)
         finally:
-            recovery._metadata = metadata
+            go_by(recovery, metadata)
 
-    return patch.object(LedgerRecovery, "_fence", unaided)
+    return patch.object(*FENCE, unaided)
 
 
 def failures_as_denials() -> AbstractContextManager[Any]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hooks import without_jvm
 
 from bkpy.errors import BookKeeperError
 from bkpy.spark import jvm, jvm_guard
@@ -66,7 +67,7 @@ def test_the_commands_input_does_not_end_and_its_status_is_the_guards() -> None:
 
 def test_a_java_process_that_does_not_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # there is no bin/java
-    monkeypatch.setattr(jvm, "_running", None)
+    without_jvm(monkeypatch)
     with open(tmp_path / "log", "wb") as log, pytest.raises(BookKeeperError, match="ended with status 1 while"):
         jvm.start_jvm({}, output=log.fileno(), grace_s=10.0)
     assert b"java" in (tmp_path / "log").read_bytes()

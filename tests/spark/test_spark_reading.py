@@ -39,7 +39,7 @@ def entries_read(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(source, "_blocks", some)
+    monkeypatch.setattr(source, "blocks_of", some)
     options = SourceOptions("zk://127.0.0.1:2181/ledgers", (3,), fail_on_data_loss=fail_on_data_loss)
     reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
     made = reader.read(InputPartition(EntryRange(3, 0, 9, 100)))

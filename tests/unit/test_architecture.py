@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import bkpy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 PACKAGE = Path(bkpy.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -49,6 +50,9 @@ LIBRARIES_OUTSIDE = {"aiofiles", "aiozk", "lmdb", "requests"}
 # kernel's options of a connection. Settings are read from a file before there is a runtime.
 SEAM_EXEMPT = ("runtime/", "config/", "metadata/zookeeper/", "bookie/process.py", "bookie/sockets.py")
 
+# Calls that reach outside without an import that says so.
+AROUND = {"open", "print", "input", "datetime.now", "datetime.utcnow", "asyncio.to_thread", "asyncio.run"}
+
 IMPURE = OUTSIDE | LIBRARIES_OUTSIDE | {"aiohttp", "asyncio", "contextvars", "datetime", "logging", "pathlib", "sys"}
 
 
@@ -62,10 +66,15 @@ def part_of(path: Path) -> str:
     return layer_of(*path.relative_to(PACKAGE).with_suffix("").parts)
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[str]:
     """The full names of what the module imports, anywhere in it, relative ones resolved."""
     here = ("bkpy", *path.relative_to(PACKAGE).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -90,32 +99,49 @@ def test_the_layers_are_there() -> None:
     assert SEALED
 
 
-@pytest.mark.parametrize("path", LAYERED, ids=name_of)
-def test_imports_point_down(path: Path) -> None:
-    allowed = LAYERS[part_of(path)] | {part_of(path)}
-    own = [name for name in imports(path) if name.split(".")[0] == "bkpy"]
-    upwards = [name for name in own if layer_of(*name.split(".")[1:]) not in allowed]
-    assert not upwards, f"{part_of(path)} may import {sorted(allowed)}, not {upwards}"
+def assert_none(offences: Iterable[str]) -> None:
+    """All of them are told at once, each in a line of its own."""
+    if found := list(offences):
+        pytest.fail("\n".join(found), pytrace=False)
 
 
-@pytest.mark.parametrize("path", SEALED, ids=name_of)
-def test_nothing_reaches_around_the_runtime(path: Path) -> None:
-    names = {name for name in imports(path) if name.split(".")[0] in OUTSIDE | LIBRARIES_OUTSIDE}
-    assert not names, f"{name_of(path)} must take what it needs from a Runtime, not from {sorted(names)}"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    around = called & {"open", "print", "input", "datetime.now", "datetime.utcnow", "asyncio.to_thread", "asyncio.run"}
-    around |= {name for name in called if name.endswith((".run_in_executor", ".create_task"))}
-    assert not around, f"{name_of(path)} must not call {sorted(around)}"
+def test_imports_point_down() -> None:
+    def offences() -> Iterator[str]:
+        for path in LAYERED:
+            allowed = LAYERS[part_of(path)] | {part_of(path)}
+            own = [name for name in imports(path) if name.split(".")[0] == "bkpy"]
+            if upwards := [name for name in own if layer_of(*name.split(".")[1:]) not in allowed]:
+                yield f"{name_of(path)}: {part_of(path)} may import {sorted(allowed)}, not {upwards}"
+
+    assert_none(offences())
 
 
-@pytest.mark.parametrize("path", PURE, ids=name_of)
-def test_the_protocol_is_pure(path: Path) -> None:
-    impure = {name for name in imports(path) if name.split(".")[0] in IMPURE}
-    assert not impure, f"{name_of(path)} imports {sorted(impure)}"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    asynchronous = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor)]
-    assert not asynchronous, f"{name_of(path)} is asynchronous in lines {asynchronous}"
+def test_nothing_reaches_around_the_runtime() -> None:
+    def offences() -> Iterator[str]:
+        for path in SEALED:
+            names = {name for name in imports(path) if name.split(".")[0] in OUTSIDE | LIBRARIES_OUTSIDE}
+            if names:
+                yield f"{name_of(path)} must take what it needs from a Runtime, not from {sorted(names)}"
+            called = {ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
+            around = called & AROUND | {name for name in called if name.endswith((".run_in_executor", ".create_task"))}
+            if around:
+                yield f"{name_of(path)} must not call {sorted(around)}"
+
+    assert_none(offences())
+
+
+def test_the_protocol_is_pure() -> None:
+    def offences() -> Iterator[str]:
+        for path in PURE:
+            if impure := {name for name in imports(path) if name.split(".")[0] in IMPURE}:
+                yield f"{name_of(path)} imports {sorted(impure)}"
+            waits = [
+                n for n in ast.walk(tree_of(path)) if isinstance(n, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor)
+            ]
+            if waits:
+                yield f"{name_of(path)} is asynchronous in lines {[n.lineno for n in waits]}"
+
+    assert_none(offences())
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
@@ -148,47 +174,59 @@ def is_metadata_write(node: ast.AST) -> bool:
     return of == "catalog" and name in CATALOG_WRITES
 
 
-@pytest.mark.parametrize("path", OUTCOMES, ids=name_of)
-def test_only_one_module_sends_writes_to_a_metadata_store(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    writes = [n.lineno for n in ast.walk(tree) if receiver(n)[0] == "store" and receiver(n)[1] in STORE_WRITES]
-    assert not writes, f"{name_of(path)} must leave the writes in lines {writes} to metadata/resolve.py"
+def test_only_one_module_sends_writes_to_a_metadata_store() -> None:
+    def offences() -> Iterator[str]:
+        for path in OUTCOMES:
+            calls = [(n, *receiver(n)) for n in ast.walk(tree_of(path))]
+            if writes := [n.lineno for n, of, name in calls if of == "store" and name in STORE_WRITES]:
+                yield f"{name_of(path)} must leave the writes in lines {writes} to metadata/resolve.py"
+
+    assert_none(offences())
 
 
-@pytest.mark.parametrize("path", OUTCOMES, ids=name_of)
-def test_an_unknown_outcome_is_a_value(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            asked = [
-                n.lineno
-                for n in ast.walk(function)
-                if isinstance(n, ast.Attribute) and n.attr == "outcome_unknown" and isinstance(n.ctx, ast.Load)
-            ]
-            allowed = (name_of(path), function.name) in COPIES_ITS_OWN
-            assert allowed or not asked, f"{name_of(path)} must match an outcome, not ask an error, in lines {asked}"
+def test_an_unknown_outcome_is_a_value() -> None:
+    def offences() -> Iterator[str]:
+        for path in OUTCOMES:
+            for function in ast.walk(tree_of(path)):
+                if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                asked = [
+                    n.lineno
+                    for n in ast.walk(function)
+                    if isinstance(n, ast.Attribute) and n.attr == "outcome_unknown" and isinstance(n.ctx, ast.Load)
+                ]
+                if asked and (name_of(path), function.name) not in COPIES_ITS_OWN:
+                    yield f"{name_of(path)} must match an outcome, not ask an error, in lines {asked}"
+
+    assert_none(offences())
 
 
-@pytest.mark.parametrize("path", OUTCOMES, ids=name_of)
-def test_nobody_learns_from_an_error_what_became_of_a_metadata_write(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Try):
-            continue
-        caught = {
-            part.rpartition(".")[2]
-            for handler in node.handlers
-            if handler.type is not None
-            for part in ast.unparse(handler.type).strip("()").replace("|", ",").replace(" ", "").split(",")
-        }
-        writes = [n.lineno for part in node.body for n in ast.walk(part) if is_metadata_write(n)]
-        if caught & CATCH_METADATA_ERRORS:
-            assert not writes, f"{name_of(path)}: line {node.lineno} catches what becomes of the writes in {writes}"
+def test_nobody_learns_from_an_error_what_became_of_a_metadata_write() -> None:
+    def offences() -> Iterator[str]:
+        for path in OUTCOMES:
+            for node in ast.walk(tree_of(path)):
+                if not isinstance(node, ast.Try) or not caught_by(node) & CATCH_METADATA_ERRORS:
+                    continue
+                if writes := [n.lineno for part in node.body for n in ast.walk(part) if is_metadata_write(n)]:
+                    yield f"{name_of(path)}: line {node.lineno} catches what becomes of the writes in {writes}"
+
+    assert_none(offences())
+
+
+def caught_by(node: ast.Try) -> set[str]:
+    """The names of the errors that its handlers name, without their modules."""
+    return {
+        part.rpartition(".")[2]
+        for handler in node.handlers
+        if handler.type is not None
+        for part in ast.unparse(handler.type).strip("()").replace("|", ",").replace(" ", "").split(",")
+    }
 
 
 def test_the_rules_on_outcomes_find_what_they_look_for() -> None:
-    writes = [n for n in ast.walk(ast.parse(RESOLVING.read_text(encoding="utf-8"))) if receiver(n)[0] == "store"]
+    writes = [n for n in ast.walk(tree_of(RESOLVING)) if receiver(n)[0] == "store"]
     assert {receiver(n)[1] for n in writes} >= STORE_WRITES
-    matched = [n for path in OUTCOMES for n in ast.walk(ast.parse(path.read_text("utf-8"))) if is_metadata_write(n)]
+    matched = [n for path in OUTCOMES for n in ast.walk(tree_of(path)) if is_metadata_write(n)]
     assert len(matched) >= 10
 
 
@@ -317,12 +355,17 @@ def numbers(tree: ast.Module) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", BOUNDED, ids=name_of)
-def test_a_bound_is_a_setting(path: Path) -> None:
-    found = numbers(ast.parse(path.read_text(encoding="utf-8")))
-    allowed = CONSTANTS.get(name_of(path), {}).keys()
-    assert not found - allowed, f"make {sorted(found - allowed)} settings, or say in CONSTANTS why they are no bounds"
-    assert not allowed - found, f"{sorted(allowed - found)} are gone from {name_of(path)}"
+def test_a_bound_is_a_setting() -> None:
+    def offences() -> Iterator[str]:
+        for path in BOUNDED:
+            name, found = name_of(path), numbers(tree_of(path))
+            allowed = CONSTANTS.get(name, {}).keys()
+            if new := sorted(found - allowed):
+                yield f"{name}: make {new} settings, or say in CONSTANTS why they are no bounds"
+            if gone := sorted(allowed - found):
+                yield f"{name}: {gone} are gone"
+
+    assert_none(offences())
 
 
 def test_numbers_are_found() -> None:
@@ -336,19 +379,80 @@ def test_numbers_are_found() -> None:
 LINES_MAX = 500
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_can_be_read_in_one_go(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").count("\n")
-    assert lines <= LINES_MAX, f"{name_of(path)} has {lines} lines: take it apart"
+def test_a_module_can_be_read_in_one_go() -> None:
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in MODULES}
+    assert_none(f"{name_of(path)} has {n} lines: take it apart" for path, n in lines.items() if n > LINES_MAX)
 
 
 def test_one_name_is_one_thing() -> None:
     named: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 named.setdefault(node.name, []).append(name_of(path))
     assert {name: where for name, where in named.items() if len(where) > 1} == {}
+
+
+# What other classes of the package may inherit from, besides protocols and abstract classes.
+INHERITED = {
+    "errors.BookKeeperError": "what is caught says how much is",
+    "errors.CallerError": "what is caught says how much is",
+    "errors.ClusterError": "what is caught says how much is",
+    "errors.DiskError": "what is caught says how much is",
+    "metadata.store.StoreRefusal": "what is caught says how much is",
+    "config.base.Settings": "checks and describes the fields of whoever inherits",
+    "config.base.MetadataSettings": "has the fields that clients and bookies share",
+}
+
+
+def is_interface(of: ast.ClassDef) -> bool:
+    """Whether the class only says what others are to have: a protocol, or one that `abc` makes abstract."""
+    bases = {ast.unparse(base).split("[")[0] for base in of.bases}
+    return bool(bases & {"Protocol", "typing.Protocol", "ABC", "abc.ABC"})
+
+
+def inherited(sources: dict[str, str]) -> dict[str, set[str]]:
+    """The classes of these modules that others of them inherit and that are no interfaces, each with its heirs."""
+    classes: dict[str, ast.ClassDef] = {}
+    known: dict[str, dict[str, str]] = {}  # what a module calls the classes of others
+    for module, source in sources.items():
+        names = known[module] = {}
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                classes[f"{module}.{node.name}"] = node
+                names[node.name] = f"{module}.{node.name}"
+            elif isinstance(node, ast.ImportFrom):
+                names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                names |= {alias.asname or alias.name: alias.name for alias in node.names}
+    found: dict[str, set[str]] = {}
+    for heir, of in classes.items():
+        names = known[heir.rpartition(".")[0]]
+        for base in of.bases:
+            prefix, _, last = ast.unparse(base).split("[")[0].rpartition(".")
+            name = f"{names.get(prefix, prefix)}.{last}" if prefix else names.get(last, last)
+            if name in classes and not is_interface(classes[name]):
+                found.setdefault(name, set()).add(heir)
+    return found
+
+
+def test_classes_inherit_from_interfaces_errors_and_settings_alone() -> None:
+    found = inherited({module_of(path): path.read_text(encoding="utf-8") for path in MODULES})
+    allowed = {f"bkpy.{name}" for name in INHERITED}
+    refused = {base: sorted(heirs) for base, heirs in found.items() if base not in allowed}
+    assert not refused, f"let these hold an object of that class, or give it a parameter: {refused}"
+    assert not allowed - found.keys(), f"nobody inherits from {sorted(allowed - found.keys())} any more"
+
+
+def test_inheritance_is_found() -> None:
+    sources = {
+        "p.a": "class A: ...\nclass I(Protocol): ...\nclass J(I, Protocol[T]): ...\nclass K(abc.ABC): ...\n"
+        "class G(Generic[T]): ...\nclass E(Exception): ...\n",
+        "p.b": "from p.a import A as Other, I, K\nimport p.a\nimport p.a as q\n"
+        "class B(Other): ...\nclass C(p.a.A): ...\nclass D(q.G[int]): ...\n"
+        "class L(I): ...\nclass M(K): ...\nclass N(B): ...\nclass A(dict): ...\n",
+    }
+    assert inherited(sources) == {"p.a.A": {"p.b.B", "p.b.C"}, "p.a.G": {"p.b.D"}, "p.b.B": {"p.b.N"}}
 
 
 def module_of(path: Path) -> str:
@@ -405,11 +509,20 @@ def test_circles_are_found() -> None:
     assert circles(of) == [["a", "b", "c"], ["e"]]
 
 
+def loaded_by(program: str) -> set[str]:
+    """The modules that a process has loaded at the end of the program."""
+    command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
+    return set(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.split())
+
+
 def test_a_client_loads_nothing_of_a_disk() -> None:
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, bkpy; bkpy.connect; print(*sys.modules)"],
-        stdout=subprocess.PIPE,
-        check=True,
-    ).stdout.split()
-    assert b"bkpy.client.client" in loaded
-    assert not {b"lmdb", b"bkpy.runtime.system", b"bkpy.storage", b"bkpy.bookie"} & set(loaded)
+    loaded = loaded_by("import bkpy; bkpy.connect")
+    assert "bkpy.client.client" in loaded
+    assert not {"lmdb", "bkpy.runtime.system", "bkpy.storage", "bkpy.bookie"} & loaded
+
+
+def test_a_bookie_loads_no_http_server() -> None:
+    """Most have no page of metrics, and would take half as long again to start."""
+    loaded = loaded_by("import bkpy.bookie.process")
+    assert "bkpy.storage.engine" in loaded
+    assert "aiohttp" not in loaded

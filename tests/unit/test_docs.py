@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -22,16 +20,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_resolve(page: Path) -> None:
+def test_links_resolve() -> None:
     broken = []
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-        if target.startswith(("http://", "https://", "mailto:")):
-            continue
-        path, _, fragment = re.sub(r"\s+", " ", target).partition("#")
-        file = (page.parent / path).resolve() if path else page
-        if not file.exists() or (fragment and file.suffix == ".md" and fragment not in anchors(file)):
-            broken.append(target)
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            if target.startswith(("http://", "https://", "mailto:")):
+                continue
+            path, _, fragment = re.sub(r"\s+", " ", target).partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists() or (fragment and file.suffix == ".md" and fragment not in anchors(file)):
+                broken.append((name_of(page), target))
     assert not broken
 
 
@@ -66,9 +64,17 @@ def test_the_tests_that_hold_the_rules_of_storage_are_there() -> None:
         assert (file, test) in there
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_files_that_a_page_names_are_there(page: Path) -> None:
-    named = re.findall(r"`((?:[\w.]+/)+\w+\.py)`", page.read_text(encoding="utf-8"))
+def test_the_files_that_a_page_names_are_there() -> None:
     package = ROOT / "src" / "bkpy"
-    roots = [ROOT, ROOT / "tests", package, package / page.stem]  # the last: in docs/storage.md, what is in storage/
-    assert not [name for name in named if not any((root / name).exists() for root in roots)]
+    gone = []
+    for page in PAGES:
+        roots = [
+            ROOT,
+            ROOT / "tests",
+            package,
+            package / page.stem,
+        ]  # the last: in docs/storage.md, what is in storage/
+        for name in re.findall(r"`((?:[\w.]+/)+\w+\.py)`", page.read_text(encoding="utf-8")):
+            if not any((root / name).exists() for root in roots):
+                gone.append((name_of(page), name))
+    assert not gone

@@ -161,7 +161,8 @@ async def recovery(
 async def _abandoned(uri: str, ensemble: Sizes, size: int, entries: int) -> tuple[int, int]:
     """(id of a ledger whose writer has gone, the last entry that its bookies know to be confirmed).
 
-    All entries leave in one turn, so none says that another was acknowledged; and the writer says nothing later on.
+    All entries leave in one tick of the event loop, so none says that another was acknowledged, and the
+    writer says nothing later on.
     """
     async with bkpy.connect(uri, explicit_lac_interval_s=0) as client:
         writer = await _create(client, ensemble)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
 
 _DEFERRED: Final = int(Flags.DEFERRED_SYNC)
-_OK_HEAD: Final = m.pack(int(Status.OK))
+OK_HEAD: Final = m.pack(int(Status.OK))
 
 
 class AddConnection(Protocol):
@@ -113,7 +113,7 @@ class AddHandler:
 
         def done() -> None:
             metrics.add_done(began)
-            connection.reply(Op.ADD, correlation_id, answer or _OK_HEAD)
+            connection.reply(Op.ADD, correlation_id, answer or OK_HEAD)
             if waiters.by_ledger:
                 waiters.wake(columns.ledger_ids)
             self.in_flight -= 1

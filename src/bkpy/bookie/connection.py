@@ -1,7 +1,7 @@
 """One client's connection: frames in, requests to the storage, replies out.
 
 Invariants: nothing is answered before HELLO; what is pending for a connection is bounded, by not reading from the
-socket; a request that makes no sense is answered with that, and only bytes that are no frames cost the connection.
+socket; a request that makes no sense is answered with that, and only bytes that are not a frame cost the connection.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received_bytes = 0
         self._owner = owner
         self._settings = service.settings
-        # A stranger gets no more memory than it takes to introduce oneself.
+        # A stranger gets no more memory than an introduction takes.
         self._receive = ReceiveBuffer(m.HELLO_BYTES_MAX, service.chunks, service.receive_budget, self._room)
         self._transport: asyncio.Transport | None = None
         self._socket: Socket | None = None

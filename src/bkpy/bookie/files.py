@@ -1,7 +1,7 @@
 """How many files a bookie may open, and how many connections that leaves.
 
 Every connection is a file. Were there as many as the process may open, the next file of the journal couldn't be, and
-the bookie would end. So connections get what is left when the storage has all it may come to need.
+the bookie would end. So connections get what is left when the storage has all that it may need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARE_OF_NEWCOMERS: Final = 8  # one in so many
 
 
 def storage_files(settings: BookieSettings) -> int:
-    """Files that the storage and the process may come to have open, and those that are kept to spare."""
+    """Files that the storage and the process may have open, and those that are kept in reserve."""
     return (
         _OF_PROCESS
         + settings.files_spare

@@ -27,7 +27,7 @@ class Claim(NamedTuple):
         if self.key is None:
             return Status.KEY_REQUIRED
         if known == b"":
-            return Status.UNKNOWN  # the key was lost with the index: who may write can't be told
+            return Status.UNKNOWN  # the key was lost with the index: nobody knows who may write
         return Status.OK if known is None or known == self.key else Status.UNAUTHORIZED
 
 

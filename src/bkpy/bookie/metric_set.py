@@ -1,4 +1,4 @@
-"""Counters and histograms that cost next to nothing to update, and become Prometheus metrics when they are asked for.
+"""Counters and histograms that cost next to nothing to update, and become Prometheus metrics when they are scraped.
 
 Prometheus' own take a lock for each update: several microseconds for each frame of a bookie. These are updated by the
 event loop only.

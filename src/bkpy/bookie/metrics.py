@@ -27,7 +27,7 @@ _BYTES: Final = tuple(1 << k for k in range(8, 25, 2))
 
 
 class BookieMetrics:
-    """One registry a bookie, so that several in one process don't mix. Also the storage's observer."""
+    """One registry per bookie, so that several in one process don't mix. Also the storage's observer."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
@@ -67,7 +67,7 @@ class BookieMetrics:
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 
     def watch(self, storage: LedgerStorage, connections: Callable[[], int], read_only: Callable[[], bool]) -> None:
-        """Gauges that are read when somebody asks."""
+        """Add gauges that are read at each scrape."""
         memory = Gauge("bkpy_bookie_memtable_bytes", "Bytes of entries held in memory", registry=self.registry)
         memory.set_function(lambda: storage.memory_bytes)
         self._connections.set_function(connections)

@@ -34,7 +34,7 @@ def run_bookie(settings: BookieSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit status is 0 after a clean stop, 1 if the bookie had to give up."""
     logging.basicConfig(
         stream=sys.stderr,
-        force=True,  # the command line has set up its own, which is silent
+        force=True,  # the command line has set up its own, which logs nothing
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
@@ -72,7 +72,7 @@ def _with_files(settings: BookieSettings) -> BookieSettings:
     return fitting
 
 
-async def _watch_files(settings: BookieSettings, clock: Clock) -> None:
+async def watch_files(settings: BookieSettings, clock: Clock) -> None:
     """Say so when no file can be opened any more: the loop then closes new connections without a word."""
     complain = Complaint(log, clock, settings.complaint_interval_s)
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -107,7 +107,7 @@ async def _serve(settings: BookieSettings) -> None:
     try:
         node = BookieNode(settings, store, root, runtime)
         await node.start()
-        runtime.spawn(_watch_files(settings, runtime.clock), name="watch on open files")
+        runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage
         stop = asyncio.ensure_future(stopping.wait())
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)

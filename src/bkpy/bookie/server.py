@@ -80,7 +80,7 @@ class BookieServer:
     # --- the connections' calls -------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """Keep it. When too many have not introduced themselves, the one that was first to come is turned away."""
+        """Keep it. When too many have not introduced themselves, the one that came first is turned away."""
         if self._service.draining:
             connection.abort()
             return

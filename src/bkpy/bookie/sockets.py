@@ -1,4 +1,4 @@
-"""What the kernel is to do for an accepted connection. Imports `socket`: the loop has no words for these options."""
+"""What the kernel is to do for an accepted connection. Imports `socket`: asyncio doesn't cover these options."""
 
 from __future__ import annotations
 

@@ -31,8 +31,11 @@ _TOP: Mapping[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used."""
+class RootGroup(click.Group):
+    """The program: a group whose commands are imported when they are used, and that ends as shells expect.
+
+    Ctrl-C and a closed output are ends for which click has messages, or statuses, of its own.
+    """
 
     def __init__(self, lazy: Mapping[str, tuple[str, str]], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]
@@ -60,10 +63,6 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
-
-
-class RootGroup(LazyGroup):
-    """Ctrl-C and a closed output are ends of the program for which click has messages, or statuses, of its own."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -35,7 +35,7 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
 @click.option(
     "--outstanding", type=click.IntRange(1), default=None, help="Calls in flight.  [default: 1000, of reads 1]"
 )
-@click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in turn.")
+@click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in rotation.")
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of failover and recovery.")

@@ -40,7 +40,7 @@ def demo(directory: str, keep: bool) -> int:
 
     started = time.monotonic()
     lines = steps.load_flights()
-    base = _fresh(Path(directory).absolute())
+    base = fresh_directory(Path(directory).absolute())
     cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES)
     with interruptible(f"the demo in {base} was not finished"):
         agree = _steps(cluster, lines, base, keep, started)
@@ -68,7 +68,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
     return stored and recovered and numbers_agree
 
 
-def _fresh(base: Path) -> Path:
+def fresh_directory(base: Path) -> Path:
     """An empty directory for the demo: a new one, or an earlier demo's."""
     if base.exists() and any(base.iterdir()):
         if not (base / _MARK).exists():
@@ -162,10 +162,10 @@ def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], bas
         f"Exported {exported.rows:,} rows to {exported.files} Parquet files in {exported.seconds:.2f} s: "
         f"{exported.rows / exported.seconds:,.0f} rows/s"
     )
-    return all((_compare(ours, theirs), by_ledger == {m.ledger_id: m.entries for m in months}))
+    return all((compare(ours, theirs), by_ledger == {m.ledger_id: m.entries for m in months}))
 
 
-def _compare(spark: Numbers, csv: Numbers) -> bool:
+def compare(spark: Numbers, csv: Numbers) -> bool:
     """Print the numbers side by side; whether they are the same."""
     click.echo("\nFlights and mean departure delay (minutes) by carrier")
     carriers = sorted(spark.flights | csv.flights)

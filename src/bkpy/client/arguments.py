@@ -43,6 +43,13 @@ def check_bytes(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must be bytes, not {type(value).__name__}")
 
 
+def payload_of(data: Any) -> bytes:
+    """An entry's bytes, copied, so that a buffer that changes later doesn't change the entry; else `ConfigError`."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise ConfigError(f"an entry is bytes, not {type(data).__name__}")
+
+
 def _check_whole(name: str, value: Any, ledger_id: int | None = None) -> None:
     if type(value) is not int:  # a bool is one by inheritance, and a mistake
         raise ConfigError(f"{name} must be a whole number, not {_described(value)}", ledger_id=ledger_id)

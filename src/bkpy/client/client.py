@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from bkpy._version import version
 from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
 from bkpy.client.bookies.ensembles import Ensembles
-from bkpy.client.bookies.placement import Placement, RackAwarePlacement
+from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
@@ -76,7 +76,7 @@ class Client:
         self._publisher = Publisher(settings, runtime)
         self._progress = Progress()
         self._ensembles = Ensembles(
-            directory, placement or RackAwarePlacement(runtime.rng), self._pool, settings, runtime
+            directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
         self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
@@ -191,7 +191,7 @@ class Client:
         self._writing.pop(writing, None)
 
     def _watch_progress(self) -> None:
-        """Now and then, look for writers whose quorums don't answer. On no append's path."""
+        """Periodically look for writers whose quorums don't answer. Not on the path of an append."""
         self._watching = None
         self._progress.look(self._runtime.clock.monotonic(), self._dispatcher.watched())
         if self._writing:

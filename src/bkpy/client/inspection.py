@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def last_entries(
     metadata: LedgerMetadata, pool: BookiePool, timeout_s: float
 ) -> dict[str, int | BookKeeperError]:
-    """By bookie of any fragment, the last entry of the ledger that it has, or why that can't be told."""
+    """By bookie of any fragment, the last entry of the ledger that it has, or why that is unknown."""
     bookies = sorted({bookie_id for fragment in metadata.fragments for bookie_id in fragment.bookies})
     told = await asyncio.gather(*(_last_entry(metadata.ledger_id, bookie_id, pool, timeout_s) for bookie_id in bookies))
     return dict(zip(bookies, told, strict=True))

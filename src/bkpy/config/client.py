@@ -152,7 +152,7 @@ class ClientSettings(MetadataSettings):
     )
     launch_bytes: Size = Field(
         default=256 * KIB,
-        description="bytes appended in one turn of the event loop after which they leave, so that bookies are at work "
+        description="bytes appended in one tick of the event loop after which they leave, so that bookies are at work "
         "on them while the rest is still being appended",
     )
     launch_append_bytes: Size = Field(

@@ -217,7 +217,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 class _Ports:
-    """Hands out TCP ports that no other process of this kind hands out, in turn.
+    """Hands out TCP ports that no other process of this kind hands out, one after another.
 
     They lie below the range that the kernel gives to outgoing connections (32768 and up on Linux): a port from there
     could be somebody's source port by the time its server comes back to it. Between choice and use, nothing at a port

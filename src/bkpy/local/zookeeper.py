@@ -12,7 +12,7 @@ import importlib.util
 import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.local.java import find_java
@@ -62,19 +62,27 @@ autopurge.purgeInterval=1
 """
 
 
+class _Membership(NamedTuple):
+    """A server's place in an ensemble."""
+
+    number: int
+    members: str  # the lines of a configuration that name all servers of the ensemble
+
+
 class ZooKeeperServer:
     """One ZooKeeper server with its files in `directory`.
 
     `port` is chosen when it is not given and stays the same for the life of this object. The process inherits the file
-    descriptors `pass_fds`.
+    descriptors `pass_fds`. A server of an ensemble is made by `ZooKeeperEnsemble`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, port: int | None = None) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, port: int | None = None, membership: _Membership | None = None
+    ) -> None:
         self.directory = Path(directory)
         self.port = free_port() if port is None else port
         self.pass_fds: Sequence[int] = ()
-        self._main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        self._config_extra = ""
+        self._membership = membership
         self._process = ManagedProcess(self.directory / "zookeeper.log")
 
     @property
@@ -123,10 +131,15 @@ class ZooKeeperServer:
         data.mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
         settings = _CONFIG.format(data=_property(str(data.absolute())), port=self.port, host=_HOST)
-        config.write_text(settings + self._config_extra)
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        if self._membership is not None:
+            main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+            settings += self._membership.members
+            (data / "myid").write_text(f"{self._membership.number}\n")
+        config.write_text(settings)
         java = find_java()
         self._process.spawn(
-            [str(java.executable), *_JVM_OPTIONS, "-cp", _classpath(), self._main, str(config.absolute())],
+            [str(java.executable), *_JVM_OPTIONS, "-cp", _classpath(), main, str(config.absolute())],
             env=os.environ | {"LC_ALL": "C.UTF-8"},  # by which Java takes its arguments and the names of files
             pass_fds=self.pass_fds,
         )
@@ -189,7 +202,7 @@ class ZooKeeperEnsemble:
             for i, (peer, election) in enumerate(zip(peers, elections, strict=True), 1)
         )
         self.servers = [
-            _EnsembleMember(base / f"zookeeper-{i}", port=port, number=i, members=members)
+            ZooKeeperServer(base / f"zookeeper-{i}", port=port, membership=_Membership(i, members))
             for i, port in enumerate(clients, 1)
         ]
 
@@ -225,20 +238,6 @@ class ZooKeeperEnsemble:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-class _EnsembleMember(ZooKeeperServer):
-    def __init__(self, directory: Path, *, port: int, number: int, members: str) -> None:
-        super().__init__(directory, port=port)
-        self._main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._config_extra = members
-        self._number = number
-
-    def launch(self) -> None:
-        data = self.directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
-        (data / "myid").write_text(f"{self._number}\n")
-        super().launch()
 
 
 def _property(text: str) -> str:

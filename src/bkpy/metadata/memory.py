@@ -61,6 +61,15 @@ class MemoryStore:
         """A new connected session."""
         return MemorySession(self, session_timeout_s, call_timeout_s)
 
+    @property
+    def paths(self) -> list[str]:
+        """All nodes there are, the root included."""
+        return list(self._nodes)
+
+    def watched(self, path: str, *, children: bool = False) -> bool:
+        """Whether a watch is set that has not fired."""
+        return bool(self._watches.get((path, children)))
+
     def new_session_id(self) -> int:
         self._last_session_id += 1
         return self._last_session_id
@@ -185,6 +194,11 @@ class MemorySession(MetadataStore):
         self.session_events.emit(SessionState.CONNECTED)
 
     @property
+    def tree(self) -> MemoryStore:
+        """The store that this is a session with."""
+        return self._tree
+
+    @property
     def session_id(self) -> int:
         return self._session_id
 
@@ -221,7 +235,7 @@ class MemorySession(MetadataStore):
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         if self._closed:
             raise ClientClosedError("the metadata session is closed")
-        await asyncio.sleep(0)  # no call of a real store returns within the caller's turn
+        await asyncio.sleep(0)  # no call of a real store returns within the caller's tick of the event loop
         try:
             async with asyncio.timeout(self.call_timeout_s):
                 await self._connected.wait()

@@ -1,4 +1,4 @@
-"""What became of a conditional write: values that a caller has to tell apart, where an error could be passed over.
+"""What became of a conditional write: values that a caller has to distinguish, where an error could be passed over.
 
     certain   Done, Gone; Exists, Missing, Changed: refused, and nothing of this call is there; NotDone: never sent
     open      Unknown: it may be there, now or later; Overtaken: it is not there any more, but may have been

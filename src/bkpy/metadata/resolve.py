@@ -114,7 +114,7 @@ async def put_certainly(
             case Answer():
                 return Done(result.value)
             case BadVersion():
-                return Changed() if unknown is None else await _whose_value(store, path, data, expected_version)
+                return Changed() if unknown is None else await whose_value(store, path, data, expected_version)
             case NoNode():
                 return Missing(path)
             case Unknown():
@@ -129,7 +129,7 @@ async def put_certainly(
     return unknown
 
 
-async def _whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
+async def whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
     """Who wrote the value that is there, after an attempt with an unknown outcome."""
     found = await _read_back(store, path)
     if isinstance(found, Unknown):

@@ -92,8 +92,8 @@ SessionCallback = Callable[[SessionState], None]
 class Watch:
     """Wakes its reader whenever a node, or its children, may have changed: `async for _ in store.watch(path)`.
 
-    The first turn comes at once. The watch is set anew before each turn, so a reader that reads the node in every turn
-    misses no final state; changes between two turns are one wake-up, and a wake-up without a change is possible. A
+    The first round comes at once. The watch is set anew before each round, so a reader that reads the node in every
+    round misses no final state; changes between two rounds are one wake-up, and there may be one without a change. A
     lost connection is waited out, a lost session wakes every watch. Ends when it or the store is closed.
     """
 
@@ -126,7 +126,7 @@ class Watch:
             try:
                 await self._arm(self)
             except BaseException:
-                self._changed.set()  # not armed: the next turn must not wait for a change that nobody reports
+                self._changed.set()  # not armed: the next round must not wait for a change that nobody reports
                 raise
         if self.closed:
             raise StopAsyncIteration

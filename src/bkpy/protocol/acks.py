@@ -3,8 +3,9 @@
 Events in and outcomes out, no I/O:
 
 * `Batch`: consecutive appends of one ledger that share a write set; ids first_id, first_id + stride, ...
-* `Flight`: what one turn sends to one write set, batches of any number of ledgers in one frame. While all bookies
-  answer alike it is counted as a whole; only a reply whose statuses differ makes it count batch by batch.
+* `Flight`: what one tick of the event loop sends to one write set, batches of any number of ledgers in one frame.
+  While all bookies answer alike it is counted as a whole; only a reply whose statuses differ makes it count batch by
+  batch.
 * `LedgerAcks`: the batches of one ledger in order of their first ids, and last add confirmed.
 * `ReassignedBatch`: a batch whose bookies changed after it was sent, from then on counted by the bookies' names and no
   longer by its flight.
@@ -197,8 +198,8 @@ class LedgerAcks:
         return self._advance()
 
     def _advance(self) -> int:
-        """All ids below the first one of the first batch that isn't done are acknowledged, because batches of one turn
-        share out a contiguous range of ids and turns follow each other."""
+        """All ids below the first one of the first batch that isn't done are acknowledged, because the batches of
+        one tick of the event loop share out a contiguous range of ids, and these ranges follow each other."""
         queue = self._queue
         while queue and queue[0].done:
             batch = queue.popleft()

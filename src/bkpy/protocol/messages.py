@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 I64_MAX: Final = (1 << 63) - 1
 KEY_BYTES: Final = 32
 HELLO_BYTES_MAX: Final = 4096  # of the whole frame: names are short, and strangers get no more memory than that
-BATCHES_MAX: Final = 65_536  # in one ADD frame: bounds the columns, far above what a turn of the client makes
+BATCHES_MAX: Final = 65_536  # in one ADD frame: bounds the columns, far above what a client sends at once
 
 
 # What an ADD and a PRESENT need for one batch and one key besides its bytes, at most, and for themselves. A msgpack

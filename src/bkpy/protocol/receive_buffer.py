@@ -46,7 +46,7 @@ class ChunkPool:
         """A chunk of `size` bytes that nobody else has, whatever is in it."""
         if size != self.bytes_max:
             return bytearray(size)
-        if not self._handed_out or not _unused(self._handed_out[0]):
+        if not self._handed_out or not is_unused(self._handed_out[0]):
             chunk = bytearray(size)
         else:
             chunk = self._handed_out.popleft()
@@ -54,7 +54,7 @@ class ChunkPool:
         return chunk
 
 
-def _unused(chunk: bytearray) -> bool:
+def is_unused(chunk: bytearray) -> bool:
     """Whether there is no memoryview of the chunk: only then can its size be changed."""
     try:
         last = chunk.pop()

@@ -6,7 +6,7 @@
 A recovery, which closes its ledger itself, goes through the states without CLOSING.
 
 Invariants: the table is total; a writer that has failed acknowledges nothing any more; once it was closed or abandoned,
-or somebody began to close it, it never takes entries again.
+or somebody began to close it, it never takes entries again; one that was abandoned begins to close nothing.
 """
 
 from __future__ import annotations
@@ -85,8 +85,6 @@ _MOVES: Final[Mapping[tuple[WriterState, Event], WriterState]] = {
     (WriterState.CLOSING_CHANGING, Event.ABANDON): WriterState.GIVEN_UP,
     (WriterState.CLOSING_FAILED, Event.STORED): WriterState.CLOSED,
     (WriterState.CLOSING_FAILED, Event.ABANDON): WriterState.GIVEN_UP,
-    # One that had failed before it was abandoned can still say where its ledger ends.
-    (WriterState.ABANDONED, Event.CLOSE): WriterState.GIVEN_UP,
     # The write was on its way when the client was closed.
     (WriterState.GIVEN_UP, Event.STORED): WriterState.CLOSED,
 }

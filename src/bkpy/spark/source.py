@@ -28,26 +28,37 @@ if TYPE_CHECKING:
 
 
 class LedgerSourceReader(DataSourceReader):
-    """Reads closed ledgers. Spark pickles it with each task."""
+    """Reads closed ledgers, of those what its conditions leave. Spark pickles it with each task."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._conditions = Conditions()
 
     @staticmethod
-    def of(given: Mapping[str, str], schema: StructType) -> LedgerSourceReader:
+    def of(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
         """The reader for these options and the schema that Spark settled. Raises `ConfigError`."""
         options = resolve(given, schema)
-        return (FilteringReader if options.pushdown else LedgerSourceReader)(options, schema)
+        reader = LedgerSourceReader(options, schema)
+        return FilteringReader(reader) if options.pushdown else reader
+
+    def add_conditions(self, filters: list[Filter]) -> list[Filter]:
+        """Plan only what these leave, as far as a plan can tell; returns those that Spark has to apply."""
+        left = []
+        for condition in filters:
+            both = self._conditions.and_also(condition)
+            if both is None:
+                left.append(condition)
+            else:
+                self._conditions = both
+        return left
 
     def partitions(self) -> list[InputPartition]:
         """What each task reads, an `EntryRange`. Raises what `load_ledgers` and `plan` raise."""
         from bkpy.spark.planning import load_ledgers, plan
 
-        return [InputPartition(part) for part in plan(load_ledgers(self._options).ledgers, self._options, self._narrow)]
-
-    def _narrow(self, whole: EntryRange) -> EntryRange | None:
-        return whole
+        ledgers = load_ledgers(self._options).ledgers
+        return [InputPartition(part) for part in plan(ledgers, self._options, self._conditions.narrow)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of one partition. Raises what reading raises, `DigestMismatchError` for damaged entries.
@@ -66,7 +77,7 @@ class LedgerSourceReader(DataSourceReader):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         expected = part.first
         try:
-            for block in _stepwise(_blocks(self._options, part)):
+            for block in _stepwise(blocks_of(self._options, part)):
                 _check(part, expected, block.first_entry)
                 expected = block.last_entry + 1
                 yield from batches(block, columns, schema, self._options.batch_bytes_max)
@@ -77,24 +88,26 @@ class LedgerSourceReader(DataSourceReader):
             _check(part, expected, part.last + 1)
 
 
-class FilteringReader(LedgerSourceReader):
-    """Plans only what a query's conditions leave. A class of its own: Spark asks any reader that has `pushFilters`."""
+class FilteringReader(DataSourceReader):
+    """A reader that takes a query's conditions.
 
-    _conditions = Conditions()
+    A class of its own, because Spark refuses any reader that has `pushFilters` when its filter pushdown is disabled.
+    """
+
+    def __init__(self, reader: LedgerSourceReader) -> None:
+        self._reader = reader
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take over what narrows the plan; returns the conditions that Spark has to apply."""
-        left = []
-        for condition in filters:
-            both = self._conditions.and_also(condition)
-            if both is None:
-                left.append(condition)
-            else:
-                self._conditions = both
-        return left
+        return self._reader.add_conditions(filters)
 
-    def _narrow(self, whole: EntryRange) -> EntryRange | None:
-        return self._conditions.narrow(whole)
+    def partitions(self) -> list[InputPartition]:
+        """What each task reads of what the conditions leave."""
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one partition."""
+        return self._reader.read(partition)
 
 
 def _check(part: EntryRange, expected: int, found: int) -> None:
@@ -105,7 +118,7 @@ def _check(part: EntryRange, expected: int, found: int) -> None:
         )
 
 
-async def _blocks(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
+async def blocks_of(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
     """The entries of a range, over connections that live as long as the iteration."""
     import bkpy
 

@@ -346,7 +346,7 @@ class LedgerStorage:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """Acknowledge nothing any more, and tell whoever runs this process."""
+        """Acknowledge nothing any more, and tell the owner of this process."""
         if self.failed.done():
             return
         if not isinstance(error, BookKeeperError):

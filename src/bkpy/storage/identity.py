@@ -32,7 +32,7 @@ class LedgerDirectory(NamedTuple):
 
 
 class Cookie(NamedTuple):
-    """What is agreed upon. Compared as a whole; only ledger directories may be added at the end."""
+    """What directories, settings and metadata agree on, compared whole; only ledger directories may be added, last."""
 
     bookie_id: str
     instance_id: str  # of the cluster
@@ -187,7 +187,7 @@ class Directories:
     def _moves(self, found: Mapping[str, Cookie]) -> dict[str, str]:
         """Old and new paths of directories that were moved since they were used last, with the cookies in them.
 
-        What the metadata store has is told first of a move, so only the cookies in directories can be those from
+        The metadata store hears of a move first, so only the cookies in directories can be those from
         before: directories that say otherwise than it are an old copy, and are refused later.
         """
         moves: dict[str, str] = {}

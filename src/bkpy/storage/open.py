@@ -21,7 +21,7 @@ from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
@@ -145,24 +145,26 @@ class _Opening:
         """A new index; one that a start left behind before it got to the cookies is taken if it is empty."""
         path = f"{directory}/{INDEX_NAME}"
         store = self._open_index(path, create=True)
-        row = index.load_shard(store)
-        if row is not None and row.ledgers:
-            store.close()
-            raise IdentityError("this directory's index holds ledgers, but it has no cookie", path=path)
-        if row is None:
-            row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))
-        self._files.sync_dir(path)
-        self._files.sync_dir(directory)
+        with _closed_on_error(store):
+            row = index.load_shard(store)
+            if row is not None and row.ledgers:
+                raise IdentityError("this directory's index holds ledgers, but it has no cookie", path=path)
+            if row is None:
+                row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))
+            self._files.sync_dir(path)
+            self._files.sync_dir(directory)
         return store, row
 
     def _known_shards(self, known: Sequence[LedgerDirectory]) -> list[Shard]:
-        with contextlib.ExitStack() as stores:  # the shards', once all are found to be right
-            indexes = [self._known_index(directory, stores) for directory in known]
-            shards = [self._shard(number, directory.path, *indexes[number]) for number, directory in enumerate(known)]
-            stores.pop_all()
+        shards: list[Shard] = []
+        with contextlib.ExitStack() as opened:  # the caller's, once all are found to be right
+            for number, directory in enumerate(known):
+                shards.append(self._shard(number, directory.path, *self._known_index(directory)))
+                opened.callback(shards[-1].close)
+            opened.pop_all()
         return shards
 
-    def _known_index(self, directory: LedgerDirectory, stores: contextlib.ExitStack) -> tuple[OrderedStore, ShardRow]:
+    def _known_index(self, directory: LedgerDirectory) -> tuple[OrderedStore, ShardRow]:
         path = f"{directory.path}/{INDEX_NAME}"
         try:
             store = self._open_index(path)
@@ -170,26 +172,29 @@ class _Opening:
             raise IdentityError(
                 "this directory's index is gone; restore it, or start a new bookie under a new bookie_id", path=path
             ) from None
-        stores.callback(store.close)
-        row = index.load_shard(store)
-        if row is None or row.uuid.hex() != directory.uuid:
-            raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
-        with store.read() as txn:
-            sound = index.ledgers_fit(txn, row)
-        if not sound:
-            self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
-            row = index.put_all_in_limbo(store, row)
+        with _closed_on_error(store):
+            row = index.load_shard(store)
+            if row is None or row.uuid.hex() != directory.uuid:
+                raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+            with store.read() as txn:
+                sound = index.ledgers_fit(txn, row)
+            if not sound:
+                self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
+                row = index.put_all_in_limbo(store, row)
         return store, row
 
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
-        return Shard(number, directory, store, row, self._runtime, self._settings, self._observer)
+        """The shard, which closes its index from here on."""
+        with _closed_on_error(store):
+            return Shard(number, directory, store, row, self._runtime, self._settings, self._observer)
 
     def _add_shard(self, ledgers: Ledgers, directory: str, ends: Sequence[Mark]) -> None:
         """A further ledger directory: everything journaled so far is in the others' indexes already."""
         store, row = self._new_index(directory)
         row = row._replace(marks=tuple(ends))
         # Before the cookies name it: a later start that found its first marks would miss journals that are long gone.
-        index.put_shard(store, row)
+        with _closed_on_error(store):
+            index.put_shard(store, row)
         ledgers.add_shard(self._shard(len(ledgers.shards), directory, store, row))
 
     # --- journals -----------------------------------------------------------------------------------------------------
@@ -212,3 +217,12 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+@contextlib.contextmanager
+def _closed_on_error(store: OrderedStore) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        store.close()
+        raise

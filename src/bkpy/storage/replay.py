@@ -1,7 +1,7 @@
 """Fills the shards with what the journals have behind their marks, and checkpoints it.
 
 Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
-that is its reason; a journal is changed only by cutting a frame off that was never acknowledged.
+that is its reason; a journal is changed only by cutting off a frame that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Replay:
         self._observer = observer
 
     async def run(self) -> None:
-        """Return when all that was read is in the indexes."""
+        """Replay all journals; return when everything that was read is in the indexes."""
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
         if not all(shard.active.empty for shard in self._ledgers.shards):

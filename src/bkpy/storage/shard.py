@@ -87,13 +87,14 @@ class Shard:
         self._log: LogWriter | None = None
         self._kept_files = KeptFiles(runtime.files, directory, settings)
         self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
-        self._flush_worker = runtime.files.worker(f"flush-{number}")
-        self._read_worker = runtime.files.worker(f"read-{number}")
         # Blocks read last: scans go on inside them, tailing readers share them.
         self._cache: OrderedDict[Place, StoredBlock] = OrderedDict()
         self._cache_bytes = 0
         self._unlisted_logs = self._list_logs()
         self.active = self._generation()
+        # Last: they have threads, which nobody would end if something before failed.
+        self._flush_worker = runtime.files.worker(f"flush-{number}")
+        self._read_worker = runtime.files.worker(f"read-{number}")
 
     def _list_logs(self) -> dict[int, LogRow]:
         """Logs that an unclean stop left without a row. Blocks; also raises the next log's id above all there are."""
@@ -203,7 +204,7 @@ class Shard:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def catch_up(self, ledger_id: int) -> bool:
-        """Let the memtable's index take in what has arrived, in steps; whether others were let in between."""
+        """Bring the memtable's index up to date, in steps; whether the event loop ran in between."""
         step = self._settings.memtable_step_batches
         waited = False
         while not all(g.catch_up(ledger_id, step) for g in (self.sealed, self.active) if g is not None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgpack
 from tests.in_process import DEADLINE_S, InProcess, eventually
@@ -91,6 +91,14 @@ class Raw:
             data = data[count:]
             for got in self._buffer.received(count):
                 self._replies[got.correlation_id] = (got.opcode, msgpack.unpackb(got.head))
+
+    def forget_replies(self) -> None:
+        """Those that came and that nobody asks for."""
+        self._replies.clear()
+
+    def stop_reading(self) -> None:
+        """Let what the bookie sends pile up."""
+        cast("asyncio.Transport", self.writer.transport).pause_reading()
 
     def close(self) -> None:
         self.writer.close()

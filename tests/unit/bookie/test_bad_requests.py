@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.hooks import pool_of
+from tests.hooks import metrics_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.bookie.raw import Raw, add, frame, hello
 
@@ -88,7 +88,7 @@ async def test_a_bad_request_is_answered_under_its_own_id_and_the_connection_goe
             assert isinstance(answer[1], str)
     assert (await raw.reply(57))[1] == Status.OK
     assert (await raw.reply(58))[1] == [Status.OK, 0, [], -1]  # nothing was stored of what was refused
-    assert b"bkpy_bookie_bad_requests_total 2.0" in cluster.node("a")._metrics.render()
+    assert "bkpy_bookie_bad_requests_total 2.0" in metrics_of(cluster.node("a"))
     raw.close()
 
 
@@ -199,7 +199,7 @@ def test_no_head_ends_a_connection_or_goes_unanswered(tmp_path: Path) -> None:
             for i, (op, _, _) in enumerate(requests):
                 if op not in (Op.PRESENT, Op.WAIT_LAC):  # those may have no answer, or not yet
                     assert (await raw.reply(1000 + i))[0] == op | wire.REPLY
-            raw._replies.clear()
+            raw.forget_replies()
 
         loop.run_until_complete(ask())
 

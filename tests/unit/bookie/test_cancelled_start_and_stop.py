@@ -8,10 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import store_of, tasks_of
 from tests.in_process import InProcess, eventually
 from tests.stepping import naming, run_to
-
-from bkpy.runtime.process import TaskSpawner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
 
 
 async def left_nothing(node: BookieNode, threads: int) -> None:
-    spawn = node._runtime.spawn
-    assert isinstance(spawn, TaskSpawner)
-    await eventually(lambda: not spawn.tasks)
+    await eventually(lambda: not tasks_of(node))
     assert threading.active_count() == threads
-    await node._store.close()
+    await store_of(node).close()
 
 
 @pytest.mark.parametrize("late", [False, True])

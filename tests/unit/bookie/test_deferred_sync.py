@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import codec_of, journal_writer, pool_of
 from tests.in_process import DEADLINE_S, InProcess, add, eventually
 
 from bkpy.errors import BookieUnavailableError
@@ -37,7 +37,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
 @contextmanager
 def stalled(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No sync of bookie a's journal returns meanwhile."""
-    writer = cluster.storage("a").journals[0]._writer
+    writer = journal_writer(cluster.storage("a").journals[0])
     released = threading.Event()
     write = writer.write
 
@@ -61,7 +61,7 @@ async def ledger(client: Client) -> LedgerWriter:
 
 async def send(client: Client, writer: LedgerWriter, entry_id: int, flags: int = DEFERRED, size: int = 10) -> Any:
     parts: list[Any] = []
-    writer._pending._codec.encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
+    codec_of(writer).encode(parts, [b"d" * size], entry_id, 1, entry_id - 1, [100])
     body = b"".join(parts)
     columns = [flags, [writer.ledger_id], [entry_id], [1], 1, [len(body)]]
     return await add(pool_of(client).channel("a"), columns, body, pool_of(client))

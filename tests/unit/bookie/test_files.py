@@ -12,7 +12,7 @@ import pytest
 from tests.in_process import eventually
 
 from bkpy.bookie.files import fit_files, storage_files
-from bkpy.bookie.process import _watch_files
+from bkpy.bookie.process import watch_files
 from bkpy.config.loading import load_bookie_settings
 from bkpy.errors import ConfigError
 from bkpy.runtime.system import real_runtime
@@ -56,7 +56,7 @@ def test_a_limit_that_leaves_no_room_is_refused_with_what_to_do() -> None:
 
 async def test_it_is_said_when_no_file_can_be_opened_any_more(caplog: pytest.LogCaptureFixture) -> None:
     runtime = real_runtime()
-    task = runtime.spawn(_watch_files(settings(disk_check_interval_s="0.005"), runtime.clock), name="watch")
+    task = runtime.spawn(watch_files(settings(disk_check_interval_s="0.005"), runtime.clock), name="watch")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = os.dup(0)
     os.close(spare)  # the lowest number that is free

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import keys_of, pool_of, present_keys
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
 from bkpy.protocol import messages as m
@@ -67,7 +67,7 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
     await cluster.restart("a")
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
-    key = pool_of(client)._keys[ledger_id]
+    key = keys_of(client)[ledger_id]
     for other in (901, 902, 903):
         pool_of(client).add_key(other, key)
     connection = await connected(cluster, client)
@@ -82,10 +82,10 @@ async def test_a_key_that_was_forgotten_while_it_was_checked_has_to_be_presented
 
     with monkeypatch.context() as patched:
         patched.setattr(storage, "states", held)
-        channel._present({ledger_id})
+        present_keys(channel, {ledger_id})
         async with asyncio.timeout(DEADLINE_S):
             await looking.wait()
-        channel._present({901, 902, 903})  # more than one connection may have: all before are forgotten
+        present_keys(channel, {901, 902, 903})  # more than one connection may have: all before are forgotten
         await eventually(lambda: len(connection.adds.backlog) == 1)
         go_on.set()
         await eventually(lambda: not connection.adds.backlogged)
@@ -102,7 +102,7 @@ async def test_a_client_that_is_still_authorised_fences_without_its_key(cluster:
     client = await cluster.client()
     ledger_id = await ledger_of_another(cluster, client)
     connection = await connected(cluster, client)
-    pool_of(client).channel("a")._present({ledger_id})
+    present_keys(pool_of(client).channel("a"), {ledger_id})
     await eventually(lambda: ledger_id in connection.keys.authorised)
     assert await ask(client, op, ledger_id) == Status.OK
     assert ledger_id in cluster.storage("a").fenced

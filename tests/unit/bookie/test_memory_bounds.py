@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.hooks import pauses_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.bookie.raw import Raw, add, frame
 
@@ -81,7 +82,7 @@ async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, mo
     for ledger_id, raw in enumerate(raws):
         raw.send(present(ledger_id))
         raw.send(*(add(ledger_id, i, payload=bytes(10_000), correlation_id=10 + i) for i in range(60)))
-    await eventually(lambda: service.receive_budget.exhausted and all(raw.near._pauses for raw in raws))
+    await eventually(lambda: service.receive_budget.exhausted and all(pauses_of(raw.near) for raw in raws))
     waiting = sum(size for raw in raws for size, _ in raw.near.adds.backlog)
     assert waiting <= 2 * bytes_max + len(raws) * 20_000  # each of them may fill what it has
     go_on.set()
@@ -110,8 +111,8 @@ async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(
     monkeypatch.setattr(type(storage.journals[0]), "full", property(lambda journal: full))
     writer.send(add(1, 1, correlation_id=11))
     assert (await writer.reply(11))[1] == Status.OK  # it had come before anybody knew
-    assert "memory" in writer.near._pauses
-    assert "memory" in other.near._pauses  # it writes, too, and hasn't tried
+    assert "memory" in pauses_of(writer.near)
+    assert "memory" in pauses_of(other.near)  # it writes, too, and hasn't tried
     newcomers = [await Raw.connect(cluster) for _ in range(3)]  # greeted, all of them
     received = [raw.near.received_bytes for raw in newcomers]
     for raw in newcomers:

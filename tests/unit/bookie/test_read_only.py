@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cluster.metadata_harness import eventually
-from tests.hooks import pool_of
+from tests.hooks import codec_of, metrics_of, pool_of, storage_of
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client
@@ -140,7 +140,7 @@ async def add(client: Client, *writers: LedgerWriter, entry_id: int, flags: Flag
     bodies = []
     for writer in writers:
         parts: list[Any] = []
-        writer._pending._codec.encode(parts, [b"%d" % entry_id], entry_id, 1, entry_id - 1, [0])
+        codec_of(writer).encode(parts, [b"%d" % entry_id], entry_id, 1, entry_id - 1, [0])
         bodies.append(b"".join(parts))
     ids = [writer.ledger_id for writer in writers]
     columns = [int(flags), ids, [entry_id] * len(ids), [1] * len(ids), 1, [len(body) for body in bodies]]
@@ -184,7 +184,7 @@ async def test_new_entries_are_refused_with_one_status_a_frame_and_all_else_goes
     assert await add(late, first, second, entry_id=1) == Status.READ_ONLY
     # What recoveries write, of ledgers that it has and of those that it has never seen.
     assert await add(client, first, second, entry_id=1, flags=Flags.RECOVERY) == Status.OK
-    explicit = m.pack([first.ledger_id]), (first._pending._codec.explicit_lac(1, 2),)
+    explicit = m.pack([first.ledger_id]), (codec_of(first).explicit_lac(1, 2),)
     reply = (
         await pool_of(client)
         .channel("one")
@@ -227,7 +227,7 @@ async def test_no_new_ledger_is_placed_on_it(one: One) -> None:
 async def test_the_metrics_page_says_whether_it_is_read_only(one: One) -> None:
     for read_only in (False, True, False):
         await one.node.set_read_only(read_only, "a test")
-        assert f"bkpy_bookie_read_only {float(read_only)}\n" in one.node._metrics.render().decode()
+        assert f"bkpy_bookie_read_only {float(read_only)}\n" in metrics_of(one.node)
 
 
 # --- the order of changes -------------------------------------------------------------------------------------------
@@ -289,8 +289,7 @@ async def test_a_bookie_that_has_lost_data_is_read_only_from_the_start_and_stays
     client = await one.client()
     writer = await small_ledger(client)
     assert await add(client, writer, entry_id=0) == Status.OK
-    assert one.node._storage is not None
-    one.node._storage.ledgers.distrust_everything()
+    storage_of(one.node).ledgers.distrust_everything()
     await one.node.stop()
     await one.start()
     assert one.registered() == "read-only"

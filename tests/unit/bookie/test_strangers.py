@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.hooks import stop_ticking, tick_once
 from tests.in_process import InProcess, eventually
 
 from bkpy.protocol import frame as wire
@@ -25,15 +26,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
 async def test_who_stops_in_the_first_frame_is_hung_up_on_in_less_than_a_second(cluster: InProcess) -> None:
     """Counted in the server's ticks: however soon after a tick the half frame came."""
     server = cluster.server("a")
-    assert server._ticker is not None
-    server._ticker.cancel()
+    stop_ticking(server)
     _, sender = await asyncio.open_connection(*cluster.node("a").address.rsplit(":", 1))
     sender.write(HELLO[: len(HELLO) // 2])
     await eventually(lambda: any(connection.mid_frame for connection in cluster.connections("a")))
     ticks = 0
     while cluster.connections("a"):
-        server._tick()
-        server._ticker.cancel()
+        tick_once(server)
         ticks += 1
         for _ in range(3):
             await asyncio.sleep(0)  # a connection that was aborted is gone some turns later

@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import pauses_of
 from tests.in_process import InProcess, eventually
 from tests.unit.bookie.raw import Raw, add, frame
 
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.receive_buffer import ChunkPool, _unused
+from bkpy.protocol.receive_buffer import ChunkPool, is_unused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -68,7 +69,7 @@ async def test_requests_that_wait_hold_none_of_their_connections_memory(
         assert (await raw.reply(1))[1][0] == Status.BAD_REQUEST
     raw.send(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=99))
     await eventually(lambda: len(service.waiters.by_ledger) >= 1)
-    kept = [chunk for chunk in {id(chunk): chunk for chunk in chunks}.values() if not _unused(chunk)]
+    kept = [chunk for chunk in {id(chunk): chunk for chunk in chunks}.values() if not is_unused(chunk)]
     assert len(kept) <= 2, f"{len(kept)} chunks are kept by 20 requests"  # what is received into, on either side
     held.set()
     raw.close()
@@ -116,10 +117,10 @@ async def test_answers_that_are_not_read_are_bounded_over_all_connections_and_en
     for i in range(5):
         silent.send(add(LEDGER, i, payload=payload, correlation_id=10 + i))
         assert (await silent.reply(10 + i))[1] == Status.OK
-    silent._reader._transport.pause_reading()  # type: ignore[attr-defined]
+    silent.stop_reading()
     silent.send(*(frame(Op.READ, [0, LEDGER, i, i, 100], correlation_id=20 + i) for i in range(5)))
     service = cluster.service("a")
-    await eventually(lambda: service.answers.locked() and "writing" in silent.near._pauses)
+    await eventually(lambda: service.answers.locked() and "writing" in pauses_of(silent.near))
     other.send(frame(Op.READ, [0, LEDGER, 0, 0, 100], correlation_id=30))
     assert (await other.reply(30))[1][0] == Status.OK
     assert silent.near.lost

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import CHANNEL_SEND, channels_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
-from bkpy.client.bookies.channel import BookieChannel
+
+if TYPE_CHECKING:
+    from bkpy.client.bookies.channel import BookieChannel
 
 NO_NUMBERS = [1.0, True, "1", b"1", float("nan"), [1]]
 TOO_LARGE = 1 << 63
@@ -41,13 +43,13 @@ PASSWORDS: dict[str, Any] = {
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is sent to bookies besides appends."""
     sent: list[Any] = []
-    send = BookieChannel._send
+    send = getattr(*CHANNEL_SEND)
 
     def recorded(self: BookieChannel, op: Any, head: bytes, body: Any) -> Any:
         sent.append(op)
         return send(self, op, head, body)
 
-    monkeypatch.setattr(BookieChannel, "_send", recorded)
+    monkeypatch.setattr(*CHANNEL_SEND, recorded)
     return sent
 
 
@@ -120,4 +122,4 @@ async def test_the_highest_ids_there_can_be_harm_nobody(cluster: InProcess) -> N
         await writer.close()
     assert [entry async for entry in reader.read(0, -1)] == []
     assert await contents(client, writer.ledger_id) == [b"0", b"1"]
-    assert {channel.generation for channel in pool_of(client)._channels.values()} == {1}
+    assert {channel.generation for channel in channels_of(client).values()} == {1}

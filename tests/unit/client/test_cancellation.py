@@ -15,7 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
-from tests.hooks import cluster_of, pool_of, window_of
+from tests.hooks import (
+    GIVE_ROOM,
+    appends_given_room,
+    channels_of,
+    cluster_of,
+    free_slots,
+    out_of_order_of,
+    pending_of,
+    pool_of,
+    replication_of,
+    settings_of,
+    tasks_of,
+    transport_of,
+    unanswered_adds,
+    unanswered_calls,
+    waiting_for_room,
+    window_of,
+)
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 from tests.stepping import naming, run_to
 
@@ -24,7 +41,6 @@ from bkpy.client.client import Client, open_client
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import client_settings
 from bkpy.metadata.memory import MemorySession
-from bkpy.runtime.process import TaskSpawner
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -57,17 +73,15 @@ def on_a_cluster(
 
 
 def running(client: Client) -> list[str]:
-    spawn = client._runtime.spawn
-    assert isinstance(spawn, TaskSpawner)
-    return sorted(task.get_name() for task in spawn.tasks if not task.done())
+    return sorted(task.get_name() for task in tasks_of(client) if not task.done())
 
 
 async def settled(client: Client) -> None:
     """Return when nothing is left of what was done with the client."""
     await eventually(lambda: all(name.startswith(LASTING) for name in running(client)))
-    for channel in pool_of(client)._channels.values():
-        await eventually(lambda channel=channel: not channel._calls and not channel._adds)  # type: ignore[misc]
-        assert channel.slots._value == client._settings.calls_in_flight_max
+    for channel in channels_of(client).values():
+        await eventually(lambda channel=channel: not unanswered_calls(channel) and not unanswered_adds(channel))  # type: ignore[misc]
+        assert free_slots(channel) == settings_of(client).calls_in_flight_max
 
 
 async def written(client: Client, **ledger: Any) -> LedgerWriter:
@@ -158,7 +172,7 @@ async def check_end(writer: LedgerWriter, client: Client) -> None:
     lost = (bkpy.BookieUnavailableError,) if writer.metadata.deferred_sync else ()
     async with asyncio.timeout(DEADLINE_S):
         try:
-            entry_id = await writer.append(b"more", entry_id=writer._pending.next_id if caller_ids else None)
+            entry_id = await writer.append(b"more", entry_id=pending_of(writer).next_id if caller_ids else None)
         except (bkpy.LedgerClosedError, bkpy.LedgerFencedError):
             entry_id = -1
         try:
@@ -316,12 +330,12 @@ async def test_an_append_that_was_cancelled_while_it_waited_for_room_holds_up_no
     small = asyncio.create_task(writer.append(bytes(10)))
     await asyncio.sleep(0)
     large.cancel()
-    await eventually(lambda: writer._pending.next_id == 3)  # there is room for the small one
+    await eventually(lambda: pending_of(writer).next_id == 3)  # there is room for the small one
     large = asyncio.create_task(writer.append(bytes(80)))
     await asyncio.sleep(0)
     large.cancel()
     await asyncio.wait([large])
-    assert not writer._waiters  # `close` waits for those: for one that never ends it would spin
+    assert not waiting_for_room(writer)  # `close` waits for those: for one that never ends it would spin
     closing = asyncio.create_task(writer.close())
     for connection in [connection for bookie_id in "abc" for connection in cluster.connections(bookie_id)]:
         connection.resume("hung")
@@ -336,15 +350,15 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
     """Cancelled in the turn of the loop in which there was room, before it has gone on."""
     client = await cluster.client(write_window_bytes=100, write_window_entries=3)
     given_room: list[asyncio.Task[int]] = []
-    give_room = LedgerWriter._give_room
+    give_room = getattr(*GIVE_ROOM)
 
     def give_room_and_cancel(self: LedgerWriter) -> None:
         give_room(self)
-        if self._admitted:
+        if appends_given_room(self):
             while given_room:
                 given_room.pop().cancel()
 
-    monkeypatch.setattr(LedgerWriter, "_give_room", give_room_and_cancel)
+    monkeypatch.setattr(*GIVE_ROOM, give_room_and_cancel)
     writer = await client.create_ledger()
     for _ in range(5):  # each would take its part of the window along
         first = writer.append_nowait(bytes(60))
@@ -357,6 +371,41 @@ async def test_an_append_that_is_cancelled_when_it_is_given_room_passes_it_on(
         assert first.result() + 1 == behind.result()
         assert window_of(writer) == (0, 0)
     await writer.close()
+
+
+@pytest.mark.parametrize("leaving", ["cancelled", "too large by now"])
+async def test_an_append_with_its_own_id_that_leaves_when_it_is_given_room_passes_it_on(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, leaving: str
+) -> None:
+    """It leaves in the tick of the loop in which there was room, and nothing that is on its way will make more."""
+    client = await cluster.client(write_window_entries=1)
+    given_room: list[asyncio.Task[int]] = []
+    give_room = getattr(*GIVE_ROOM)
+
+    def give_room_and_leave(self: LedgerWriter) -> None:
+        give_room(self)
+        if leaving == "cancelled":
+            given_room[0].cancel()
+        else:  # as when another bookie of the ensemble takes smaller entries
+            replication_of(self).entry_bytes_max = 10
+
+    monkeypatch.setattr(*GIVE_ROOM, give_room_and_leave)
+    writer = await client.create_ledger(caller_ids=True)
+    first = writer.append_nowait(b"0", entry_id=0)
+    given_room.append(asyncio.create_task(writer.append(bytes(60), entry_id=1)))
+    behind = asyncio.create_task(writer.append(b"2", entry_id=2))
+    await asyncio.sleep(0)
+    assert list(out_of_order_of(writer).room_waiters) == [1, 2]
+    await first
+    await asyncio.wait(given_room)
+    assert given_room[0].cancelled() or isinstance(given_room[0].exception(), bkpy.FrameTooLargeError)
+    await eventually(lambda: 2 in out_of_order_of(writer).early)
+    async with asyncio.timeout(DEADLINE_S):
+        await writer.append(b"1", entry_id=1)
+        await behind
+        await writer.close()
+    assert window_of(writer) == (0, 0)
+    assert await contents(client, writer.ledger_id) == [b"0", b"1", b"2"]
 
 
 async def test_of_two_who_close_a_writer_one_may_be_cancelled(cluster: InProcess) -> None:
@@ -382,7 +431,7 @@ def test_a_client_that_is_closed_keeps_no_connection_to_a_bookie_that_reads_noth
         writer = await written(client)
         hung = pool_of(client).channel(writer.ensemble[0])
         cluster.hang(hung.bookie_id)
-        transport = hung._transport()
+        transport = transport_of(hung)
         while transport.get_write_buffer_size() < 1 << 20:  # what the kernel doesn't take
             await writer.append(bytes(1 << 20))
         await client.close()

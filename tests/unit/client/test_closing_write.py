@@ -115,7 +115,7 @@ async def test_a_ledger_that_is_gone_can_not_be_closed(ledger: Ledger) -> None:
     await ledger.changed(tagged)
     path = ledger.catalog.path_of(0)
     # Gone before the write, or between the write, which is refused, and the look at who wrote.
-    ledger.store.script.extend([None, lambda: ledger.store._tree.apply(Delete(path), 0)])
+    ledger.store.script.extend([None, lambda: ledger.store.tree.apply(Delete(path), 0)])
     for _ in range(2):
         with pytest.raises(bkpy.NoSuchLedgerError, match="deleted while it was open"):
             await ledger.close()
@@ -134,7 +134,7 @@ async def test_a_ledger_that_is_gone_can_not_be_closed(ledger: Ledger) -> None:
 )
 async def test_what_is_said_of_it_is_no_more_than_is_known(ledger: Ledger, script: list[Any], expected: type) -> None:
     def somebody() -> None:
-        path, tree = ledger.catalog.path_of(0), ledger.store._tree
+        path, tree = ledger.catalog.path_of(0), ledger.store.tree
         fresh = LedgerMetadata.decode(0, tree.node(path).data)
         tree.apply(Put(path, tagged(fresh).encode(), tree.node(path).version), 0)
 

@@ -5,14 +5,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import dispatcher_of, pool_of, window_of
+from tests.hooks import (
+    CHANNEL_CAME_UP,
+    accepted_transport,
+    cluster_of,
+    codec_of,
+    connections_of,
+    dispatcher_of,
+    keys_of,
+    owed_bytes,
+    pool_of,
+    replication_of,
+    takes_answers,
+    waiting_for_room,
+    window_of,
+)
 from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
 
 import bkpy
 from bkpy.bookie import add_handler
 from bkpy.client.bookies import channel as client_channel
+from bkpy.metadata.ledgers import LedgerCatalog
+from bkpy.metadata.outcome import NotDone, PutOutcome
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.protocol.records import ledger_key
 
@@ -93,7 +110,7 @@ async def test_recovery_adds_pass_the_fence(cluster: InProcess) -> None:
     channel = pool.channel("a")
     await channel.call(Op.READ_LAC, m.pack([int(Flags.RECOVERY), ledger_id]), present=ledger_id, timeout_s=DEADLINE_S)
     parts: list[Any] = []
-    writer._pending._codec.encode(parts, [b"back"], 1, 1, 0, [5])
+    codec_of(writer).encode(parts, [b"back"], 1, 1, 0, [5])
     body = b"".join(parts)
     for flags, expected in [(0, [int(Status.FENCED)]), (int(Flags.RECOVERY), int(Status.OK))]:
         statuses = await add(channel, [flags, [ledger_id], [1], [1], 1, [len(body)]], body, pool)
@@ -108,8 +125,7 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
     writer = await client.create_ledger()
     await writer.append(b"x")
     slow = pool_of(client).channel("b")
-    assert cluster.nodes[1]._server is not None
-    for connection in cluster.nodes[1]._server._connections:
+    for connection in connections_of(cluster.nodes[1]):
         connection.pause("test")
     owed = 0
     appended = 0
@@ -118,7 +134,7 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
         while slow.up and slow.generation == generation:  # it is soon back, by another connection
             await writer.append(bytes(10_000))
             appended += 1
-            owed = max(owed, slow._in_flight_bytes)
+            owed = max(owed, owed_bytes(slow))
     assert owed < 100_000 + 2 * 10_100
     assert appended >= 9
     assert not slow.congested
@@ -141,8 +157,7 @@ async def test_memory_pressure_in_a_bookie_pauses_its_clients_and_loses_nothing(
 
 async def test_a_registered_bookie_that_cannot_be_reached_is_avoided(cluster: InProcess) -> None:
     client = await cluster.client(connect_timeout_s=1.0)
-    assert cluster.nodes[2]._server is not None
-    cluster.nodes[2]._server.stop()  # registered, but nobody listens
+    cluster.server("c").stop()  # registered, but nobody listens
     for _ in range(5):
         writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
         assert "c" not in writer.metadata.fragments[0].bookies
@@ -164,7 +179,7 @@ async def test_a_part_of_a_turn_is_confirmed_when_its_first_batches_are(cluster:
             done = sum(f.done() for f in futures)
             assert [f.done() for f in futures] == [True] * done + [False] * (500 - done)
             assert writer.last_add_confirmed + 1 >= done
-            assert window_of(writer)[1] == 800 - (writer.last_add_confirmed + 1)
+            assert window_of(writer)[0] == 800 - (writer.last_add_confirmed + 1)
             await asyncio.sleep(0.0005)
     assert await whole == range(500, 800)
     assert writer.length == 500 * 100 + 300 * 50
@@ -179,22 +194,20 @@ async def test_a_client_that_asks_and_does_not_read_costs_little_memory(cluster:
     await writer.append_batch([bytes(10_000)] * 200)
     await writer.flush()
     node = cluster.nodes[0]
-    assert node._server is not None
-    before = set(node._server._connections)
+    before = set(connections_of(node))
     _, sender = await asyncio.open_connection(*node.address.rsplit(":", 1), limit=1)
-    await eventually(lambda: len(node._server._connections) > len(before))
+    await eventually(lambda: len(connections_of(node)) > len(before))
     head = m.pack([0, writer.ledger_id, 0, 199, 1 << 20])
     requests = [wire.encode(Op.HELLO, 1, m.pack(["test", "", ""]))]
     requests += [wire.encode(Op.READ, 2 + i, head) for i in range(500)]
     sender.writelines([part for request in requests for part in request])
-    (connection,) = set(node._server._connections) - before
+    (connection,) = set(connections_of(node)) - before
     async with asyncio.timeout(DEADLINE_S):
-        while connection.requests._writable.is_set():
+        while takes_answers(connection):
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     assert connection.requests.in_flight > 400
-    assert connection._transport is not None
-    assert connection._transport.get_write_buffer_size() < 10 << 20
+    assert accepted_transport(connection).get_write_buffer_size() < 10 << 20
     sender.close()
     async with asyncio.timeout(DEADLINE_S):
         while connection.requests.in_flight:
@@ -210,6 +223,39 @@ async def test_closing_an_abandoned_writer_leaves_its_ledger_open(cluster: InPro
     with pytest.raises(bkpy.ClientClosedError):
         await writer.close()
     assert (await client.ledger_metadata(writer.ledger_id)).state == "OPEN"
+
+
+@pytest.mark.parametrize("ending", ["abandoned", "client closed", "abandoned when its close had failed"])
+async def test_closing_a_writer_that_failed_and_was_abandoned_leaves_its_ledger_open(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    replication_of(writer).failed(bkpy.BookieUnavailableError("too few bookies are left"))
+    if ending == "client closed":
+        await client.close()
+    else:
+        if ending == "abandoned when its close had failed":
+            with monkeypatch.context() as away:
+                away.setattr(type(cluster_of(client).catalog), "write", metadata_away)
+                with pytest.raises(bkpy.MetadataUnavailableError):
+                    await writer.close()
+        writer.abandon()
+    for _ in range(2):
+        with pytest.raises(bkpy.ClientClosedError) as failure:
+            await writer.close()
+        assert failure.value.ledger_id == writer.ledger_id
+        assert failure.value.outcome_unknown == (ending == "abandoned when its close had failed")
+    with pytest.raises(bkpy.BookKeeperError):
+        await writer.append(b"y")
+    assert (await other.ledger_metadata(writer.ledger_id)).state == "OPEN"
+    reader = await other.recover_ledger(writer.ledger_id)
+    assert [entry.data async for entry in reader.read()] == [b"x"]
+
+
+async def metadata_away(catalog: LedgerCatalog, metadata: LedgerMetadata, version: int) -> PutOutcome:
+    return NotDone(bkpy.MetadataUnavailableError("the metadata store is away"))
 
 
 async def test_nothing_is_acknowledged_before_its_own_batch_in_a_large_turn_of_a_striped_ledger(
@@ -271,8 +317,8 @@ async def test_close_ends_when_an_append_was_cancelled_as_its_writer_failed(clus
     waiting = asyncio.create_task(writer.append(b"waited"))
     first.add_done_callback(lambda _: waiting.cancel())
     await asyncio.sleep(0)
-    assert writer._waiters
-    writer._replication.failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
+    assert waiting_for_room(writer)
+    replication_of(writer).failed(bkpy.QuorumTimeoutError("nothing was acknowledged"))
     with pytest.raises(asyncio.CancelledError):
         await waiting
     async with asyncio.timeout(DEADLINE_S):
@@ -326,9 +372,9 @@ async def test_abandoning_a_writer_twice_leaves_a_recovery_its_key(cluster: InPr
     pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)  # as a recovery does
     writer.abandon()
     writer.abandon()
-    assert pool_of(client)._keys == {writer.ledger_id: writer.metadata.ledger_key}
+    assert keys_of(client) == {writer.ledger_id: writer.metadata.ledger_key}
     pool_of(client).forget_key(writer.ledger_id)
-    assert not pool_of(client)._keys
+    assert not keys_of(client)
 
 
 @pytest.mark.scenario(40)
@@ -339,7 +385,7 @@ async def test_an_idle_writer_publishes_last_add_confirmed_though_it_was_asked_f
     client, other = await cluster.client(), await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    dispatcher_of(client).schedule(writer._replication)
+    dispatcher_of(client).schedule(replication_of(writer))
     reader = await other.open_ledger(writer.ledger_id)
     async with asyncio.timeout(DEADLINE_S):
         while await reader.read_last_add_confirmed() < 0:
@@ -353,7 +399,7 @@ async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailab
     """Whoever waited for the connection is woken a turn of the loop after it came up."""
     client = await cluster.client()
     channel = pool_of(client).channel("a")
-    came_up = client_channel.BookieChannel._came_up
+    came_up = getattr(*CHANNEL_CAME_UP)
 
     def come_and_go(self: client_channel.BookieChannel, connection: Any) -> None:
         came_up(self, connection)
@@ -361,7 +407,7 @@ async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailab
         self.connection_lost(connection, None)
 
     with monkeypatch.context() as patched:
-        patched.setattr(client_channel.BookieChannel, "_came_up", come_and_go)
+        patched.setattr(*CHANNEL_CAME_UP, come_and_go)
         with pytest.raises(bkpy.BookieUnavailableError, match="lost") as failure:
             await channel.call(Op.READ_LAC, m.pack([0, 1]), timeout_s=DEADLINE_S)
         assert failure.value.bookie == "a"
@@ -372,7 +418,7 @@ async def test_a_bookie_that_is_lost_between_connecting_and_sending_is_unavailab
 async def test_a_reply_that_makes_no_sense_fails_the_append_and_not_only_the_connection(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(add_handler, "_OK_HEAD", m.pack("nonsense"))
+    monkeypatch.setattr(add_handler, "OK_HEAD", m.pack("nonsense"))
     client = await cluster.client(no_bookies_timeout_s=0.2)
     writer = await client.create_ledger()
     async with asyncio.timeout(DEADLINE_S):
@@ -388,8 +434,7 @@ async def test_the_end_of_one_writer_harms_no_other_when_keys_are_asked_for_agai
         leaving = await client.create_ledger(ack_quorum=3)  # in the same flights
         await asyncio.gather(staying.append(b"x"), leaving.append(b"x"))
         for node in cluster.nodes:
-            assert node._server is not None
-            for connection in node._server._connections:
+            for connection in connections_of(node):
                 connection.keys.authorised.clear()
         both = [asyncio.create_task(writer.append(b"y")) for writer in (staying, leaving)]
         await asyncio.sleep(0)
@@ -445,7 +490,7 @@ async def test_an_explicit_lac_that_is_none_is_refused(cluster: InProcess) -> No
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"x")
-    good = writer._pending._codec.explicit_lac(0, 1)
+    good = codec_of(writer).explicit_lac(0, 1)
     bad = [b"", bytes(32), good[:-1], good + bytes(1), good[:31] + b"\1", b"x" * 100_000]
     for record, expected in [*((record, Status.BAD_REQUEST) for record in bad), (good, Status.OK)]:
         reply = (

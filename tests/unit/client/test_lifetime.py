@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import replication_of
 from tests.in_process import ROOT, InProcess
 
 import bkpy
@@ -50,7 +51,7 @@ async def test_a_client_that_is_closed_tells_of_writers_that_were_not(cluster: I
     closed, abandoned, failed, *left = writers
     await closed.close()
     abandoned.abandon()
-    failed._replication.failed(bkpy.LedgerFencedError("fenced"))
+    replication_of(failed).failed(bkpy.LedgerFencedError("fenced"))
     with pytest.warns(ResourceWarning) as caught:
         await client.close()
     (warning,) = [w for w in caught if "writers of" in str(w.message)]

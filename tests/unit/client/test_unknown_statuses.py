@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import channels_of, ensembles_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed, payload, write
 
@@ -48,7 +48,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, ops: dict[Op, bytes], names: str)
 
 
 def generations(client: Client) -> dict[str, int]:
-    return {name: channel.generation for name, channel in pool_of(client)._channels.items()}
+    return {name: channel.generation for name, channel in channels_of(client).items()}
 
 
 async def patient(cluster: InProcess, **settings: Any) -> Client:
@@ -85,7 +85,7 @@ async def test_a_batch_that_is_sent_once_more_and_answered_so_finds_another_book
     first = min(unused)
     for name in unused:
         await pool_of(client).channel(name).connect()
-    client._ensembles.failed(max(unused))  # so that the other one is chosen first
+    ensembles_of(client).failed(max(unused))  # so that the other one is chosen first
     answering(monkeypatch, {Op.ADD: TO_ADDS["one for each batch"]}, first)
     five.kill(writer.ensemble[0])
     async with asyncio.timeout(DEADLINE_S):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.cli.demo import _compare, _fresh
+from bkpy.cli.demo import compare, fresh_directory
 from bkpy.demo.flights import Account, Numbers, Pauses, account, count, digest, load_flights
 from bkpy.errors import ConfigError
 
@@ -49,10 +49,10 @@ def test_the_digest_sees_every_difference() -> None:
 def test_a_comparison_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [b"2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z"]
     ours, theirs = count(lines), count(lines)
-    assert _compare(ours, theirs)
+    assert compare(ours, theirs)
     theirs.delay_minutes["UA"] += 1
-    assert not _compare(ours, theirs)
-    assert not _compare(Numbers(), ours)
+    assert not compare(ours, theirs)
+    assert not compare(Numbers(), ours)
     assert "2.00" in capsys.readouterr().out
 
 
@@ -89,10 +89,10 @@ def test_a_pause_counts_as_the_kills_if_it_ended_after_it() -> None:
 
 
 def test_only_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
-    base = _fresh(tmp_path / "new")
+    base = fresh_directory(tmp_path / "new")
     (base / "data").write_text("old")
-    assert not (_fresh(base) / "data").exists()
+    assert not (fresh_directory(base) / "data").exists()
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(ConfigError, match="not from an earlier demo"):
-        _fresh(tmp_path)
+        fresh_directory(tmp_path)
     assert (tmp_path / "mine").read_text() == "precious"

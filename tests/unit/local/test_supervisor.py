@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 from typing import TYPE_CHECKING
@@ -110,7 +111,7 @@ async def test_one_that_waits_for_its_start_holds_up_no_other(tmp_path: Path) ->
             while hopeless.starts < 2:
                 await asyncio.sleep(0.01)
             assert other.pid == pid
-            other.process._signal(signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
             while not any("other serves again" in line for line in said):
                 await asyncio.sleep(0.01)
         assert any("other was ended by SIGTERM" in line for line in said)

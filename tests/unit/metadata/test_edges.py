@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import publish
 from tests.in_process import DEADLINE_S
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
 
@@ -93,7 +94,7 @@ async def error_of(call: Awaitable[Any]) -> BookKeeperError:
     ],
 )
 async def test_making_a_cluster(store: Troubled, script: list[Any], kind: type, unknown: bool) -> None:
-    instance_id, root = Somebody(store._tree, f"{ROOT}/INSTANCEID"), Somebody(store._tree, ROOT)
+    instance_id, root = Somebody(store.tree, f"{ROOT}/INSTANCEID"), Somebody(store.tree, ROOT)
     acts = {"changes": instance_id.puts(b"another"), "deletes": root.deletes}
     store.script.extend([acts.get(turn, turn) for turn in script])
     error = await error_of(init_cluster(store, ROOT))
@@ -131,7 +132,7 @@ async def test_a_cluster_is_there_if_its_makers_connection_was_lost_or_somebody_
 async def test_creating_a_ledger(store: Troubled, cluster: Cluster, script: list[Any], expected: type) -> None:
     path = cluster.catalog.path_of(1)
     theirs = builder("theirs")(1).encode()
-    somebody = Somebody(store._tree, path)
+    somebody = Somebody(store.tree, path)
     acts = {"changes": somebody.puts(theirs), "creates": somebody.creates(theirs), "deletes": somebody.deletes}
     store.script.extend([acts.get(turn, turn) for turn in script])
     outcome = await cluster.catalog.create(builder("ours"))
@@ -143,7 +144,7 @@ async def test_creating_a_ledger(store: Troubled, cluster: Cluster, script: list
     elif isinstance(outcome, Unknown):
         assert outcome.error.ledger_id == 1
     else:
-        assert path not in store._tree._nodes
+        assert path not in store.tree.paths
 
 
 async def test_ids_that_are_all_taken(store: Troubled) -> None:
@@ -151,7 +152,7 @@ async def test_ids_that_are_all_taken(store: Troubled) -> None:
     made = await init_cluster(store, ROOT, settings=settings)
     assert isinstance(await made.catalog.create(builder("first")), Created)
     for ledger_id in (1, 2):
-        store._tree.apply(Create(made.catalog.path_of(ledger_id), b"by hand"), 0)
+        store.tree.apply(Create(made.catalog.path_of(ledger_id), b"by hand"), 0)
     outcome = await made.catalog.create(builder("ours"))
     assert isinstance(outcome, NotDone)
     assert "2 new ledger ids in a row were taken" in outcome.error.message
@@ -161,7 +162,7 @@ async def test_ids_that_are_all_taken(store: Troubled) -> None:
 @pytest.mark.parametrize("theirs", [True, False], ids=["somebody else's", "changed by somebody"])
 async def test_only_what_was_made_is_taken_back(store: Troubled, cluster: Cluster, theirs: bool) -> None:
     """The creation is cancelled before its answer; meanwhile somebody has made, or changed, the ledger of that id."""
-    path, tree = cluster.catalog.path_of(1), store._tree
+    path, tree = cluster.catalog.path_of(1), store.tree
     multi, sent = store.multi, asyncio.Event()
 
     async def held(operations: Any) -> Any:
@@ -185,8 +186,8 @@ async def test_only_what_was_made_is_taken_back(store: Troubled, cluster: Cluste
 
 
 async def test_a_cluster_that_was_removed_under_a_client(store: Troubled, cluster: Cluster) -> None:
-    for path in sorted((path for path in store._tree._nodes if path != "/"), key=len, reverse=True):
-        store._tree.apply(Delete(path), 0)
+    for path in sorted((path for path in store.tree.paths if path != "/"), key=len, reverse=True):
+        store.tree.apply(Delete(path), 0)
     outcome = await cluster.catalog.create(builder("ours"))
     assert isinstance(outcome, NotDone)
     assert isinstance(outcome.error, NoSuchClusterError)
@@ -197,7 +198,7 @@ async def test_a_cluster_that_was_removed_under_a_client(store: Troubled, cluste
 
 @pytest.mark.parametrize("known", [None, 0], ids=["the first", "another"])
 async def test_writing_a_cookie(store: Troubled, cluster: Cluster, known: int | None) -> None:
-    somebody = Somebody(store._tree, f"{ROOT}/cookies/b")
+    somebody = Somebody(store.tree, f"{ROOT}/cookies/b")
     if known is not None:
         somebody.creates(b"{}")()
     for script, kind, unknown in (
@@ -224,7 +225,7 @@ async def test_writing_a_cookie(store: Troubled, cluster: Cluster, known: int | 
 async def test_a_cookie_is_deleted_once(store: Troubled, cluster: Cluster) -> None:
     """The bookie may come back, and write another one, before a second attempt."""
     await write_cookie(store, ROOT, "b", COOKIE, None)
-    somebody = Somebody(store._tree, f"{ROOT}/cookies/b")
+    somebody = Somebody(store.tree, f"{ROOT}/cookies/b")
     store.script.extend([REPLY_LOST, somebody.creates(b"another")])
     error = await error_of(delete_cookie(store, ROOT, "b", 0))
     assert (type(error), error.outcome_unknown, error.bookie) == (MetadataUnavailableError, True, "b")
@@ -292,13 +293,13 @@ async def test_leaving_without_the_store_is_an_error(store: Troubled, cluster: C
 
 async def test_a_node_that_can_not_be_brought_up_to_date_is_an_error(store: Troubled, cluster: Cluster) -> None:
     registration = Registration(store, ROOT, B, real_runtime())
-    await registration._publish()
+    await publish(registration)
     registration.info = dataclasses.replace(B, free_bytes=9)
     for script, unknown in (([None, None, AWAY], False), ([None, None, REPLY_LOST], True)):
         store.script.extend(script)  # the creation, the look, the replacement
-        error = await error_of(registration._publish())
+        error = await error_of(publish(registration))
         assert (error.outcome_unknown, error.bookie) == (unknown, "b")
-    await registration._publish()
+    await publish(registration)
     assert json.loads((await store.get(f"{ROOT}/available/b"))[0])["free_bytes"] == 9
 
 

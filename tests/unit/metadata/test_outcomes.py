@@ -138,7 +138,7 @@ async def test_a_delete(script: Script, expected: type) -> None:
     store = Troubled(tree, script(other))
     assert type(await delete_certainly(store, NODE, 0, attempts_max=ATTEMPTS)) is expected
     if expected is not Unknown:
-        assert (NODE in tree._nodes) == (expected in (Changed, Overtaken, NotDone))
+        assert (NODE in tree.paths) == (expected in (Changed, Overtaken, NotDone))
 
 
 async def test_a_node_with_nodes_below_is_not_deleted() -> None:
@@ -183,9 +183,9 @@ async def test_what_is_certain_is_true_whatever_happens(write: str, first: str |
         if isinstance(outcome, Done | Gone):
             assert store.applied or (write == "delete" and "deletes" in history), history
         elif isinstance(outcome, Exists | Changed | NotDone):
-            assert not store.applied or NODE not in tree._nodes or "deletes" in history, history
+            assert not store.applied or NODE not in tree.paths or "deletes" in history, history
         elif isinstance(outcome, Missing):
-            assert not store.applied or NODE not in tree._nodes, history
+            assert not store.applied or NODE not in tree.paths, history
 
 
 # --- what is made of them -------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Troubled(MemorySession):
 
     async def _apply(self, operation: Operation, sequential: bool = False) -> str | int | None:
         def apply() -> str | int | None:
-            result = self._tree.apply(operation, self.session_id, sequential)
+            result = self.tree.apply(operation, self.session_id, sequential)
             self.applied.append(operation)
             return result
 
@@ -55,7 +55,7 @@ class Troubled(MemorySession):
 
     async def multi(self, operations: Any) -> list[str | int | None]:
         def apply() -> list[str | int | None]:
-            results = self._tree.apply_all(operations, self.session_id)
+            results = self.tree.apply_all(operations, self.session_id)
             self.applied.extend(operations)
             return results
 
@@ -70,13 +70,13 @@ class Somebody:
         self.path = path
 
     def _try(self, operation: Operation) -> None:
-        if isinstance(operation, Create) == (self.path in self.tree._nodes):
+        if isinstance(operation, Create) == (self.path in self.tree.paths):
             return
         self.tree.apply(operation, 0)
 
     def puts(self, data: bytes) -> Act:
         def act() -> None:
-            if self.path in self.tree._nodes:
+            if self.path in self.tree.paths:
                 self._try(Put(self.path, data, self.tree.node(self.path).version))
 
         return act

@@ -61,6 +61,7 @@ def test_nothing_is_acknowledged_again_after_a_failure() -> None:
         ([E.FAIL, E.CLOSE, E.STORED], S.CLOSED),
         ([E.CLOSE, E.STORED, E.ABANDON, E.FAIL], S.CLOSED),
         ([E.ABANDON, E.FAIL], S.ABANDONED),
+        ([E.FAIL, E.ABANDON, E.CLOSE], S.ABANDONED),
         ([E.CLOSE, E.ABANDON], S.GIVEN_UP),
         ([E.CLOSE, E.ABANDON, E.STORED], S.CLOSED),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import cluster_of, keys_of, pending_of, pool_of, settings_of
 from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
@@ -242,7 +242,7 @@ async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(fiv
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(3):
         await writer.append(payload(i))
-    writer._pending.publish_lac()
+    pending_of(writer).publish_lac()
     channels = [pool_of(other).channel(name) for name in writer.ensemble]
     async with asyncio.timeout(DEADLINE_S):
         for channel in channels:  # each has heard of entry 2, with its length
@@ -271,7 +271,7 @@ async def test_a_recovery_with_every_bound_at_one(cluster: InProcess, count: int
     smallest = await cluster.client(
         **SMALLEST, recovery_ranges_at_once=1, recovery_first_entries=1, recovery_range_entries_max=1
     )
-    assert smallest._settings.metadata_conflicts_max == 1
+    assert settings_of(smallest).metadata_conflicts_max == 1
     writer = await client.create_ledger()
     if count:
         await writer.append(payload(0))
@@ -593,4 +593,4 @@ async def test_the_key_in_the_metadata_is_what_fences(cluster: InProcess) -> Non
     writer = await write(client, 1, password=b"p")
     assert writer.metadata.ledger_key == ledger_key(b"p")
     await client.recover_ledger(writer.ledger_id, password=b"p")
-    await eventually(lambda: writer.ledger_id not in pool_of(client)._keys)
+    await eventually(lambda: writer.ledger_id not in keys_of(client))

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import channels_of, keys_of, pool_of, presented_to, unanswered_calls
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed, fail_adds, put, write
 
@@ -97,7 +97,7 @@ async def test_one_damaged_copy_denies_no_entry_of_a_ledger_that_is_recovered(
 
         async def later(ledger_id: int, first: int, last: int, bytes_max: int, read: Any = storage.read) -> Any:
             await answered.wait()
-            await eventually(lambda: not damaged._calls)
+            await eventually(lambda: not unanswered_calls(damaged))
             return await read(ledger_id, first, last, 1)
 
         monkeypatch.setattr(storage, "read", later)
@@ -151,5 +151,5 @@ async def test_no_ledger_stays_presented_after_its_recovery(five: InProcess) -> 
     await other.recover_ledger(writer.ledger_id)
     await check_closed(other, writer.ledger_id, 7)
     assert len((await other.ledger_metadata(writer.ledger_id)).fragments) == 2
-    assert not any(channel._presented for channel in pool_of(other)._channels.values())
-    assert not pool_of(other)._keys
+    assert not any(presented_to(channel) for channel in channels_of(other).values())
+    assert not keys_of(other)

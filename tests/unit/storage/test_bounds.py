@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.hooks import cached_blocks, open_logs
 from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Reports, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
@@ -40,7 +41,7 @@ async def test_blocks_in_memory_are_bounded(blocks: int, bound: int) -> None:
     host = Host(settings=bookie_settings(block_cache_bytes_max=bound))
     storage = await filled(host)
     await check_filled(storage)
-    assert len(storage.shards[0]._cache) == blocks
+    assert cached_blocks(storage.shards[0]) == blocks
     storage.check_invariants()
 
 
@@ -51,7 +52,7 @@ async def test_open_entry_logs_are_bounded(bound: int) -> None:
     await check_filled(storage, rounds=6)
     logs = [name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log")]
     assert len(logs) > 2
-    assert len(storage.shards[0]._reader._open) == min(bound, len(logs))
+    assert open_logs(storage.shards[0]) == min(bound, len(logs))
 
 
 @pytest.mark.parametrize("bound", [0, 1, 4])

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import flush_worker, journal_worker
 from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
 from tests.unit.storage.support import settings as bookie_settings
 
@@ -41,7 +42,7 @@ async def test_a_stalled_journal_is_told_and_holds_up_no_flush(journals: int) ->
     host = Host(settings=bookie_settings(journals=journals, memtable_bytes_max=100_000, journal_queue_bytes_max=50_000))
     storage = await host.boot()
     await known(storage)
-    stall = Stall(storage.journals[-1]._worker)
+    stall = Stall(journal_worker(storage.journals[-1]))
     ledger_id = 2 * journals - 1  # of the last journal
     told: list[bool] = []
     storage.on_space.append(lambda: told.append(storage.full))
@@ -77,7 +78,7 @@ async def test_a_checkpoint_does_not_wait_for_a_stalled_journal_and_its_files_go
     for i in range(6):
         await add(storage, Batch(1, i, payload=b"x" * 900_000))
     assert len(host.journal_files()) == 6
-    stall = Stall(storage.journals[0]._worker)
+    stall = Stall(journal_worker(storage.journals[0]))
     stall.begin()
     late = add(storage, Batch(1, 6))
     for _ in range(3):
@@ -100,7 +101,7 @@ async def test_full_memtables_are_told_and_end() -> None:
     await known(storage)
     told: list[bool] = []
     storage.on_space.append(lambda: told.append(storage.full))
-    stall = Stall(storage.shards[1]._flush_worker)
+    stall = Stall(flush_worker(storage.shards[1]))
     stall.begin()
     for i in range(1, 300):
         await add(storage, Batch(1, i, payload=PAYLOAD))
@@ -130,7 +131,7 @@ async def test_fences_count_as_queued() -> None:
     host = Host(settings=bookie_settings(journal_queue_bytes_max=2000))
     storage = await host.boot()
     await known(storage)
-    stall = Stall(storage.journals[0]._worker)
+    stall = Stall(journal_worker(storage.journals[0]))
     stall.begin()
     fences = [asyncio.ensure_future(storage.fence(i, KEY)) for i in range(2, 200)]
     await turns()
@@ -177,7 +178,7 @@ async def test_full_memory_on_real_threads(tmp_path: Path) -> None:
     space = asyncio.Event()
     storage.on_space.append(space.set)
     let_go = threading.Event()
-    storage.shards[0]._flush_worker.run(let_go.wait)
+    flush_worker(storage.shards[0]).run(let_go.wait)
     futures = []
     while not storage.full:
         futures.append(add(storage, Batch(1, len(futures), payload=b"x" * 20_000)))

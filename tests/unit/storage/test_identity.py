@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.disk import SimDisk, SimulatedCrash, SimWorker
+from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
 
-from bkpy.errors import CorruptDataError, IdentityError
+from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
 from bkpy.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COOKIE = Cookie("b", INSTANCE, ("/j0", "/j1"), (LedgerDirectory("/l0", "00" * 16),))
 
@@ -234,3 +239,67 @@ async def test_an_error_of_the_disk_at_start_is_told() -> None:
     with pytest.raises(Exception, match="No space left"):
         await host.boot()
     await host.boot()
+
+
+def held_open(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What workers and indexes were made from now on and not closed again."""
+    made: list[tuple[str, SimWorker | SimStore]] = []
+    worker, open_index = host.disk.worker, SimStores.open
+
+    def make_worker(name: str) -> SimWorker:
+        made.append((name, one := worker(name)))
+        return one
+
+    def make_index(stores: SimStores, path: str, **bounds: Any) -> SimStore:
+        store = open_index(stores, path, **bounds)
+        made.append((path, store))
+        return store
+
+    monkeypatch.setattr(host.disk, "worker", make_worker)
+    monkeypatch.setattr(SimStores, "open", make_index)
+    return lambda: [name for name, one in made if not one.closed]
+
+
+@pytest.mark.parametrize("directory", ["/b/ledgers0", "/b/ledgers1", "/b/ledgers2"])
+async def test_a_start_that_fails_at_one_directory_ends_what_it_began_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, directory: str
+) -> None:
+    host = Host(settings=bookie_settings(ledgers=2))
+    await used(host)
+    host.settings = bookie_settings(ledgers=3)  # the last one is added
+    left = held_open(host, monkeypatch)
+    listdir = host.disk.listdir
+
+    def refuse(path: str) -> list[str]:
+        if path == directory and host.disk.exists(f"{directory}/index/data.mdb"):  # what it holds has been opened
+            raise OSError(errno.EIO, "Input/output error", path)
+        return listdir(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(host.disk, "listdir", refuse)
+        with pytest.raises(StorageFailedError, match="Input/output error"):
+            await host.boot()
+    assert left() == []
+    storage = await host.boot()
+    assert left() != []
+    await storage.close()
+    assert left() == []
+
+
+async def test_a_start_that_fails_at_any_operation_ends_what_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    at, failed = 0, True
+    while failed:
+        at += 1
+        host = Host(settings=bookie_settings(journals=2, ledgers=2))
+        await used(host)
+        host.settings = bookie_settings(journals=2, ledgers=3)
+        with monkeypatch.context() as watching:
+            left = held_open(host, watching)
+            host.disk.fail_at(at, errno.EIO)
+            try:
+                await (await host.boot()).close()
+                failed = False
+            except StorageFailedError:
+                pass
+            assert left() == []
+    assert at > 20

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def move(disk: SimDisk, old: str, new: str) -> None:
     """Rename a directory, durably."""
     disk.make_dirs(posixpath.dirname(new))
-    for path in [p for p in disk._directories if p == old or p.startswith(f"{old}/")]:
-        disk._directories[new + path.removeprefix(old)] = disk._directories.pop(path)
+    for path in [p for p in disk.directories if p == old or p.startswith(f"{old}/")]:
+        disk.directories[new + path.removeprefix(old)] = disk.directories.pop(path)
 
 
 def copy(disk: SimDisk, old: str, new: str) -> None:
     other = disk.clone()
-    for path in [p for p in other._directories if p == old or p.startswith(f"{old}/")]:
-        disk._directories[new + path.removeprefix(old)] = other._directories[path]
+    for path in [p for p in other.directories if p == old or p.startswith(f"{old}/")]:
+        disk.directories[new + path.removeprefix(old)] = other.directories[path]
 
 
 MOVES = [

@@ -342,7 +342,9 @@ class BookieChannel:
             delay = shortest
             self._came_up(connection)
             await connection.lost
-            await asyncio.sleep(shortest)  # a bookie that greets and hangs up at once is not asked in a tight loop
+            await asyncio.sleep(
+                shortest
+            )  # a bookie that greets and hangs up at once is not connected to in a tight loop
 
     async def _connect_once(self) -> BookieConnection:
         connection: BookieConnection | None = None

@@ -43,7 +43,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Flow control is by `congested`: the transport takes whatever it is given. With no buffer allowed, it writes at
-        # once, and not only when everything else in this turn of the loop has run.
+        # once, and not only when everything else in this tick of the event loop has run.
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one only by its methods
         self.transport.set_write_buffer_limits(0)
 

@@ -66,7 +66,7 @@ class Ensembles:
             unreachable |= failed
 
     async def replace(self, ensemble: Sequence[str], positions: Collection[int]) -> tuple[str, ...] | None:
-        """The ensemble with others at `positions`, or at as many of them as others were found for; None for none."""
+        """The ensemble with others at `positions`, or at as many of these as could be filled; None if none could."""
         wanted = list(positions)
         unreachable: set[str] = set()
         while wanted:

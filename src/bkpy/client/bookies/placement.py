@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bkpy.errors import NotEnoughBookiesError
 from bkpy.metadata.registration import BookieInfo
@@ -23,7 +23,7 @@ Domain = Callable[[BookieInfo], Hashable]
 
 
 class Placement(Protocol):
-    """Chooses ensembles. A class with these methods can be given to `connect(placement=...)`."""
+    """Chooses ensembles. Anything with these methods can be given to `connect(placement=...)`."""
 
     def choose(self, bookies: Mapping[str, BookieInfo], size: int, avoid: Collection[str]) -> tuple[str, ...]:
         """`size` different ids out of `bookies`, those in `avoid` only if there is no other way.
@@ -53,17 +53,17 @@ def rack_of(info: BookieInfo) -> Hashable:
 
 
 class SpreadPlacement:
-    """What the policies here share: the choice is spread over `domains`, the wider ones first, and then random.
+    """Spreads ensembles over `domains`, the wider ones first, and chooses at random among equals.
 
     Entries are written to consecutive bookies of the ensemble, in a circle. So two of one domain are kept as far apart
-    as they can be: a write set has two of them only if there are too few domains.
+    as they can be: a write set has two of them only if there are too few domains. If `weighted`, free space decides
+    how likely a bookie is: one with twice the space of another is taken twice as often.
     """
 
-    domains: ClassVar[tuple[Domain, ...]] = ()
-    weighted: ClassVar[bool] = True  # by free space: of two bookies, one with twice the space is taken twice as often
-
-    def __init__(self, rng: Rng) -> None:
+    def __init__(self, rng: Rng, domains: Sequence[Domain], *, weighted: bool = True) -> None:
         self._rng = rng
+        self._domains = domains
+        self._weighted = weighted
 
     def choose(self, bookies: Mapping[str, BookieInfo], size: int, avoid: Collection[str]) -> tuple[str, ...]:
         candidates = sorted(bookies)
@@ -73,15 +73,15 @@ class SpreadPlacement:
         taken: Counter[Hashable] = Counter()
 
         def crowding(bookie_id: str) -> tuple[int, ...]:
-            return bookie_id in avoid, *(taken[domain(bookies[bookie_id])] for domain in self.domains)
+            return bookie_id in avoid, *(taken[domain(bookies[bookie_id])] for domain in self._domains)
 
         while len(chosen) < size:
             bookie_id = self._pick(bookies, candidates, crowding)
             candidates.remove(bookie_id)
             chosen.append(bookie_id)
-            taken.update(domain(bookies[bookie_id]) for domain in self.domains)
-        circle = _interleaved(bookies, chosen, self.domains)
-        # No place is any bookie's by its space or its rack: the first ones get the entries of all short ledgers.
+            taken.update(domain(bookies[bookie_id]) for domain in self._domains)
+        circle = _interleaved(bookies, chosen, self._domains)
+        # No bookie's space or rack may decide its place: the first ones get the entries of all short ledgers.
         start = self._rng.randrange(size)
         return (*circle[start:], *circle[:start])
 
@@ -118,12 +118,12 @@ class SpreadPlacement:
         avoid: Collection[str],
     ) -> str:
         """The candidate whose domains are farthest from `place` in an ensemble of `size`, given who is settled."""
-        distances = [_distances(settled, domain, place, size) for domain in self.domains]
+        distances = [_distances(settled, domain, place, size) for domain in self._domains]
 
         def crowding(bookie_id: str) -> tuple[int, ...]:
             found = [
                 of_domain.get(domain(bookies[bookie_id]), [])
-                for domain, of_domain in zip(self.domains, distances, strict=True)
+                for domain, of_domain in zip(self._domains, distances, strict=True)
             ]
             return bookie_id in avoid, *chain(*((-min(near, default=size), len(near)) for near in found))
 
@@ -136,7 +136,7 @@ class SpreadPlacement:
         ranks = [crowding(bookie_id) for bookie_id in candidates]
         least = min(ranks)
         equals = [bookie_id for bookie_id, rank in zip(candidates, ranks, strict=True) if rank == least]
-        if not self.weighted:
+        if not self._weighted:
             return equals[self._rng.randrange(len(equals))]
         free = [bookies[bookie_id].free_bytes for bookie_id in equals]
         known = [size for size in free if size > 0]
@@ -145,22 +145,19 @@ class SpreadPlacement:
         return equals[bisect_right(shares, self._rng.randrange(shares[-1]))]
 
 
-class RandomPlacement(SpreadPlacement):
+def random_placement(rng: Rng) -> SpreadPlacement:
     """Any bookies, each as likely as the others."""
+    return SpreadPlacement(rng, (), weighted=False)
 
-    weighted = False
 
-
-class RackAwarePlacement(SpreadPlacement):
+def rack_aware_placement(rng: Rng) -> SpreadPlacement:
     """Spread over racks; among equals random, weighted by free space."""
+    return SpreadPlacement(rng, (rack_of,))
 
-    domains = (rack_of,)
 
-
-class RegionAwarePlacement(SpreadPlacement):
+def region_aware_placement(rng: Rng) -> SpreadPlacement:
     """Spread over regions, and within each over its racks; among equals random, weighted by free space."""
-
-    domains = (region_of, rack_of)
+    return SpreadPlacement(rng, (region_of, rack_of))
 
 
 def _interleaved(

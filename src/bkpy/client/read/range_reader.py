@@ -192,7 +192,7 @@ class RangeReader:
             return Block(self._snapshot.ledger_id, first, view[: self._codec.record_end(ends[-1])], starts, ends)
         if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
             return MissKind.UNKNOWN
-        # Whose record a damaged one was can't be told: only a reply that is intact denies what isn't in it.
+        # A damaged record may have been anyone's: only a reply that is intact denies what isn't in it.
         return MissKind.NEGATIVE if self._intact(view) else MissKind.DAMAGED
 
     def _intact(self, view: memoryview) -> bool:

@@ -1,11 +1,11 @@
 """Waiting for news of a ledger: a long poll at each bookie of its last fragment, and a watch on its metadata.
 
-The bookies tell of progress and fences, the metadata of new fragments, the ledger's end and its deletion. Either goes
-on without the other: bookies that are away or refuse to wait are looked at every `tail_poll_s`, and a metadata store
+The bookies report progress and fences; the metadata, new fragments, the ledger's end and its deletion. Each works
+without the other: bookies that are away or refuse to wait are looked at every `tail_poll_s`, and a metadata store
 that is away is waited for.
 
 Invariants: at most one request of a tail is in flight at a bookie; a bookie is asked again only when whoever follows
-the ledger has taken in what was told; nothing is left behind by `close`.
+the ledger has seen what was reported; nothing is left behind by `close`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tail:
         self._watch = catalog.watch(snapshot.ledger_id)
         self._watching: asyncio.Task[None] | None = None
         self._polls: dict[str, asyncio.Task[None]] = {}  # by bookie
-        self._fenced: set[str] = set()  # bookies that have told so
+        self._fenced: set[str] = set()  # bookies that have reported it
 
     async def news(self, seen: int) -> None:
         """Return once last add confirmed is above `seen`, or the ledger is closed. Raises `NoSuchLedgerError`."""

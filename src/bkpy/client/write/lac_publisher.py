@@ -1,9 +1,9 @@
-"""Tells bookies how far the ledgers of writers that pause may be read, a few at once at each bookie.
+"""Tells bookies how far the ledgers of writers that pause may be read, with few requests at a time to each bookie.
 
 Thousands of writers may pause at the same moment: what others ask of the same bookies goes on in between.
 
-Invariants: at most `lac_writes_in_flight_max` requests and as many tasks are there for each bookie, and none for one of
-which nothing waits; a writer waits once for each, and what is sent is what is confirmed by then.
+Invariants: at most `lac_writes_in_flight_max` requests and as many tasks exist for each bookie, and none for one that
+nothing waits for; a writer waits once for each, and what is sent is what is confirmed by then.
 """
 
 from __future__ import annotations

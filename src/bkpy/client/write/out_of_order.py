@@ -1,7 +1,7 @@
 """Entries whose callers chose their ids, and that came before those below them.
 
-Invariant: of the appends that found no room one tries again at a time, best the next in order; one that finds room
-wakes another.
+Invariant: of the appends that found no room one tries again at a time, preferably the next in order; one that finds
+room wakes another, and so does one that gives up, whether it had been woken or not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OutOfOrder:
-    """Of one ledger that was created with `caller_ids`."""
+    """The early entries of one ledger that was created with `caller_ids`, and the appends that wait for room."""
 
     __slots__ = ("early", "room_waiters")
 
@@ -32,16 +32,14 @@ class OutOfOrder:
         return future
 
     def wait_for_room(self, entry_id: int) -> asyncio.Future[None]:
-        """Done when the entry may try again; to be given to `leave` after that, or when it is waited for no longer."""
+        """Done when the entry may try again; to be given to `leave` if it gives up instead."""
         room = self.room_waiters[entry_id] = asyncio.get_running_loop().create_future()
         return room
 
-    def leave(self, entry_id: int, room: asyncio.Future[None]) -> bool:
-        """Whether the entry left before it might try again: then it may have been its turn."""
-        left = self.room_waiters.get(entry_id) is room
-        if left:
+    def leave(self, entry_id: int, room: asyncio.Future[None]) -> None:
+        """The entry gives up. If it was woken before, others with its id may be waiting by now: they stay."""
+        if self.room_waiters.get(entry_id) is room:
             del self.room_waiters[entry_id]
-        return left
 
     def wake_one(self, next_id: int) -> bool:
         """Let one of those that wait for room try again; whether there was one."""

@@ -1,6 +1,6 @@
 """Notices writers whose quorums don't answer. Looks at those that are busy, and at no others.
 
-Invariant: what is kept is for those that were busy at the last look, so a writer that has long been idle begins anew.
+Invariant: what is kept is for those that were busy at the last look, so a writer that has long been idle starts afresh.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Watched(Protocol):
 
 
 class Progress:
-    """Since when each busy writer has not got on."""
+    """Since when each busy writer has made no progress."""
 
     def __init__(self) -> None:
         self._since: dict[Watched, tuple[float, int]] = {}  # when it was first seen with that id confirmed
 
     def look(self, now: float, writers: Iterable[Watched]) -> None:
-        """Tell those that don't get on for how long; called every now and then with all that may be busy."""
+        """Tell those that make no progress for how long; called periodically with all that may be busy."""
         since = {}
         for writer in writers:
             if writer.busy():

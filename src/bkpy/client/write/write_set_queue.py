@@ -1,4 +1,4 @@
-"""Collects what one turn of the event loop sends to one write set, of any number of ledgers, for one ADD frame.
+"""Collects what one tick of the event loop sends to one write set, of any number of ledgers, for one ADD frame.
 
 Invariant: a frame holds no more than every bookie of the write set takes, unless a single batch is larger.
 """
@@ -23,7 +23,7 @@ class QueueOwner(Protocol):
     """What a queue needs of the dispatcher that sends it."""
 
     def loaded(self, queue: WriteSetQueue) -> None:
-        """The queue has batches to send at the end of the turn."""
+        """The queue has batches to send at the end of this tick."""
 
     def next_id(self) -> int:
         """A correlation id that no other request of the client has."""
@@ -33,7 +33,7 @@ class QueueOwner(Protocol):
 
 
 class WriteSetQueue:
-    """One write set with one ack quorum: collects the batches of a turn, of any number of ledgers, in columns."""
+    """One write set with one ack quorum: collects the batches of a tick, of any number of ledgers, in columns."""
 
     __slots__ = (
         "__weakref__",

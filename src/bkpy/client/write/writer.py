@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bkpy.client.arguments import payload_of
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.write.deferred_sync import DeferredSync
 from bkpy.client.write.fragments import StoredFragments
@@ -33,7 +34,7 @@ from bkpy.errors import (
 )
 from bkpy.protocol.acks import AT_REST
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX
-from bkpy.protocol.writer_state import Event
+from bkpy.protocol.writer_state import Event, WriterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -165,7 +166,7 @@ class LedgerWriter:
         unknown once the entry was sent to any bookie, as `outcome_unknown` says.
         """
         if type(data) is not bytes:
-            data = _as_bytes(data)
+            data = payload_of(data)
         size, pending = len(data), self._pending
         if (
             pending.slow_path
@@ -184,7 +185,7 @@ class LedgerWriter:
     def append_nowait(self, data: bytes, *, entry_id: int | None = None) -> asyncio.Future[int]:
         """Like `append`, but returns the future of the entry's id, and raises `WouldBlock` if the window is full."""
         if type(data) is not bytes:
-            data = _as_bytes(data)
+            data = payload_of(data)
         size, pending = len(data), self._pending
         if self._out_of_order is not None or entry_id is not None:
             placed = self._place(entry_id, data, size)
@@ -207,7 +208,7 @@ class LedgerWriter:
             raise ConfigError(
                 "a ledger created with caller_ids=True takes entries one by one", ledger_id=self._ledger_id
             )
-        payloads = [data if type(data) is bytes else _as_bytes(data) for data in entries]
+        payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
         if self._pending.slow_path or largest > self._replication.entry_bytes_max or not self._fits(size, count):
@@ -252,9 +253,6 @@ class LedgerWriter:
             pending.window_bytes + size <= self._window_bytes_max
             and pending.window_entries + count <= self._window_entries_max
         ) or pending.window_entries == 0
-
-    def _set_slow_path(self) -> None:
-        self._pending.slow_path = self._out_of_order is not None or bool(self._waiters) or not self.usable
 
     async def _admit(self, largest: int, size: int, count: int) -> None:
         """Wait, in order of arrival, until the window has room."""
@@ -302,7 +300,7 @@ class LedgerWriter:
                 self._pending.window_entries += many
                 self._admitted += 1
                 admitted.set_result(None)
-        self._set_slow_path()
+        self._pending.slow_path = self._out_of_order is not None or bool(waiters) or not self.usable
 
     def _fail_waiting(self, error: BookKeeperError) -> None:
         """Nothing can be added any more: fail what waits for room, or for entries below it."""
@@ -319,16 +317,26 @@ class LedgerWriter:
     # --- ids that callers choose ------------------------------------------------------------------------------------
 
     async def _append_at(self, entry_id: int | None, data: bytes, size: int) -> int:
-        while (placed := self._place(entry_id, data, size)) is None:
+        placed = self._place(entry_id, data, size)
+        if placed is None:
             assert entry_id is not None
             assert self._out_of_order is not None
-            room = self._out_of_order.wait_for_room(entry_id)
+            placed = await self._place_later(self._out_of_order, entry_id, data, size)
+        return await placed
+
+    async def _place_later(self, ids: OutOfOrder, entry_id: int, data: bytes, size: int) -> asyncio.Future[int]:
+        """Take the entry when there is room."""
+        placed = None
+        while placed is None:
+            room = ids.wait_for_room(entry_id)
             try:
                 await room
-            finally:
-                if self._out_of_order.leave(entry_id, room):
-                    self._wake_room_waiters(self._out_of_order)
-        return await placed
+                placed = self._place(entry_id, data, size)
+            except BaseException:  # it may have been woken, and then another has to try in its place
+                ids.leave(entry_id, room)
+                self._wake_room_waiters(ids)
+                raise
+        return placed
 
     def _place(self, entry_id: int | None, data: bytes, size: int) -> asyncio.Future[int] | None:
         """Take an entry whose caller chose its id; None if there is no room for it now.
@@ -398,14 +406,15 @@ class LedgerWriter:
         If appends have failed for lack of bookies, the ledger is closed behind the last acknowledged one. With deferred
         sync, everything is forced before, which needs the whole ensemble. Raises `LedgerFencedError` if somebody else
         is recovering the ledger, `LedgerClosedError` if it was closed elsewhere at a different entry,
-        `ClientClosedError` if the writer was abandoned before.
+        `ClientClosedError` if the writer was abandoned before, or its client closed.
         """
         while (others := self._closing) is not None:
             await asyncio.wait([others])
             if not others.cancelled():  # else whoever closed has gone, and this call takes its place
                 return others.result()
-        if isinstance(self._replication.error, ClientClosedError):
-            raise self._replication.failure()  # it was abandoned, with the ledger left open
+        if (state := self._replication.state).over:
+            unknown = state is WriterState.GIVEN_UP
+            raise ClientClosedError("the writer was abandoned", ledger_id=self._ledger_id, outcome_unknown=unknown)
         self._replication.move(Event.CLOSE)
         self._pending.slow_path = True
         self._closing = closing = asyncio.get_running_loop().create_future()
@@ -436,7 +445,7 @@ class LedgerWriter:
         self._fail_early(LedgerClosedError("the writer was closed before the entries below this one were appended"))
         if self._out_of_order is not None:
             self._wake_room_waiters(self._out_of_order)
-        while self._waiters or self._admitted:  # the latter are assigned their ids in this loop's next turn
+        while self._waiters or self._admitted:  # the latter are assigned their ids in the event loop's next tick
             if self._waiters:
                 await asyncio.wait([admitted for _, _, admitted in self._waiters])
             await asyncio.sleep(0)
@@ -486,10 +495,3 @@ class LedgerWriter:
             await self.close()
         else:
             self.abandon()
-
-
-def _as_bytes(data: Any) -> bytes:
-    """A copy, so that a buffer that changes later doesn't change the entry."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise ConfigError(f"an entry is bytes, not {type(data).__name__}")

@@ -1,7 +1,7 @@
 """One TCP connection to one ZooKeeper server, from the handshake to its end.
 
 It sends each request once and never again. When it ends, for whatever reason, every call in flight fails with
-`ConnectionLost` in the same turn of the loop; it never comes back to life.
+`ConnectionLost` in the same tick of the event loop; it never comes back to life.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ZooKeeperConnection:
         return cls(reader, writer, answer, on_event, request.last_seen_zxid, reply_bytes_max)
 
     def usable(self) -> bool:
-        """Whether a request can be sent. The transport may be closed some turns before `read` has noticed."""
+        """Whether a request can be sent. The transport may be closed some ticks before `read` has noticed."""
         if self._writer.is_closing():
             self.abort(ConnectionLost("the connection was closed"))
         return not self.ended.done()

@@ -164,7 +164,7 @@ class Session:
             if self._fatal is not None:
                 raise told(NotDone(self._fatal))  # of this call; the reason itself is shared by all
             connection = self._connection
-            # Between a connection's end and this session's noticing it there are turns of the loop.
+            # Between a connection's end and this session's noticing it there are ticks of the event loop.
             if connection is not None and connection.usable():
                 return connection
             if connection is not None:
@@ -218,7 +218,7 @@ class Session:
                 self._last_failure = f"{host}:{port}: {_told(error)}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     refused_since = None
                 elif refused_since is None:
                     refused_since, failures = self._runtime.clock.monotonic(), 1
@@ -312,12 +312,12 @@ class Session:
 
 def _told(error: Exception) -> str:
     """Why a server could not be used, for people."""
-    if _is_refusal(error):
+    if is_refusal(error):
         return "the connection is refused"
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether nobody listens at the address, or at any of those that a name has."""
     if isinstance(error, ConnectionRefusedError):
         return True

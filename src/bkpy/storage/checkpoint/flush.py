@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
 
 
 class BlockDraft(NamedTuple):
-    """What will be a block. A weak one has no data: ids that came with records that can't be told.
+    """What will be a block. A weak one has no data: ids whose records can't be identified.
 
     `kept`: where its data lies already, so that only the index has to learn of it.
     """
@@ -101,9 +101,9 @@ def drafts(
 def _plain(
     batches: Sequence[Batch], last: int, sizes: Sizes, place_of: Callable[[Batch], Place | None] | None
 ) -> tuple[int, Iterator[BlockDraft]] | None:
-    """(highest id, blocks) of batches beyond `last` and one after the other: joined without looking into them.
+    """(highest id, blocks) of batches that follow `last` and one another: joined without looking into them.
 
-    None if they aren't like that.
+    None if any doesn't.
     """
     firsts, counts, strides, bodies, starts, ends = zip(*batches, strict=True)
     followers = list(map(add, firsts, counts))
@@ -151,13 +151,13 @@ def _sliced(
     """The blocks of plain batches; their slices are made only when the first is asked for, and go with the last."""
     parts: list[Bytes] = [body[start:end] for body, start, end in zip(bodies, starts, ends, strict=True)]
     if firsts[-1] + counts[-1] - firsts[0] == sum(counts):
-        yield from _contiguous(firsts[0], counts, parts, sizes)
+        yield from contiguous(firsts[0], counts, parts, sizes)
     else:
-        yield from _joined(zip(firsts, counts, parts, strict=True), sizes)
+        yield from joined(zip(firsts, counts, parts, strict=True), sizes)
 
 
-def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Sizes) -> Iterator[BlockDraft]:
-    """Blocks of about `block_bytes` from parts without gaps between them; as `_joined`, at a fraction of its time.
+def contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Sizes) -> Iterator[BlockDraft]:
+    """Blocks of about `block_bytes` from parts without gaps between them; as `joined`, at a fraction of its time.
 
     The hottest part of a flush, so without a step of Python for each batch.
     """
@@ -176,7 +176,7 @@ def _contiguous(first: int, counts: Sequence[int], parts: list[Bytes], sizes: Si
         begin = end
 
 
-def _joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[BlockDraft]:
+def joined(parts: Iterable[tuple[int, int, Bytes]], sizes: Sizes) -> Iterator[BlockDraft]:
     """Blocks of about `block_bytes` from (first id, count, records of first, first + 1, ...) in ascending order."""
     data: list[Bytes] = []
     runs: list[tuple[int, int]] = []
@@ -229,7 +229,7 @@ def _merged(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Si
                 doubtful.add(entry_id)
             else:
                 records[entry_id] = view[header.offset : header.end]
-    yield from _joined(((entry_id, 1, records[entry_id]) for entry_id in sorted(records)), sizes)
+    yield from joined(((entry_id, 1, records[entry_id]) for entry_id in sorted(records)), sizes)
     yield from _weak(sorted(doubtful.difference(records)))
 
 
@@ -252,8 +252,8 @@ def last_add_confirmed(batch: Batch) -> int:
     return last_add_confirmed_at(body, start)
 
 
-def _check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
-    """Fail rather than write a state that forgets what the ledger's row says: such a state was made up."""
+def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
+    """Fail rather than write a state that forgets what the ledger's row says: such a state is wrong."""
     known = (not row.key or info.key == row.key) and info.fenced >= row.fenced and info.limbo >= row.limbo
     assert known, f"ledger {ledger_id} would be less than its row says"
 
@@ -341,7 +341,7 @@ class Flush:
         info = self._infos.get(ledger_id)
         if info is not None:
             if row is not None:
-                _check_no_less(ledger_id, info, row)
+                check_no_less(ledger_id, info, row)
             stored = row[4:] if row is not None else ()
             row = LedgerRow(info.key, info.fenced, info.limbo, info.explicit_lac, *stored)
         assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
@@ -378,7 +378,7 @@ class Flush:
             self.log = None
 
     def abandon(self) -> None:
-        """After an error: remove the logs that nothing refers to, so that trying again doesn't eat up the disk."""
+        """After an error: remove the logs that nothing refers to, so that trying again doesn't fill the disk."""
         if not self._committing:  # else it may have happened
             self._kept.abandon()
             for log in self._new_logs:

@@ -379,7 +379,7 @@ class Changes:
                 try:
                     old = current[key][1] if key in current else decode_block_row(key, value)
                 except CorruptDataError:
-                    row = row._replace(limbo=True)  # what lives there can't be told any more
+                    row = row._replace(limbo=True)  # nobody knows any more what lives there
                     continue
                 if old is None or old.ids.last < block.ids.first or old.ids.first > block.ids.last:
                     continue

@@ -253,7 +253,7 @@ class Journal:
         self._gathering = _Group(self._writer.number)
 
     def _start_soon(self) -> None:
-        # On the loop's next turn: what other connections send in this one goes into the same frame.
+        # On the event loop's next tick: what other connections send in this one goes into the same frame.
         self._running = True
         self._idle.clear()
         asyncio.get_running_loop().call_soon(self._start)

@@ -46,7 +46,7 @@ class Damage(NamedTuple):
     path: str
     offset: int
     what: str
-    ledgers: frozenset[int]  # those that can be told from what is left of the frame; others may be concerned
+    ledgers: frozenset[int]  # those that can be read from what is left of the frame; others may be affected
 
 
 class JournalFrame(NamedTuple):
@@ -262,7 +262,7 @@ class JournalReader:
         return f"{lost}, and what is there came after a clean stop"
 
     def _ledgers(self, source: _Source, offset: int) -> frozenset[int]:
-        """The ledgers of a frame whose header is right and whose body isn't, as far as they can be told."""
+        """The ledgers of a frame whose header is right and whose body isn't, as far as they can be identified."""
         header = self._header(source, offset)
         if header is None:
             return frozenset()

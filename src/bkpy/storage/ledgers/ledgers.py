@@ -74,10 +74,10 @@ class Ledgers:
 
     async def _load(self, missing: set[int]) -> None:
         # A ledger is in the shard of its id, unless it is older than the number of shards: then in any.
-        for turn in range(len(self.shards)):
+        for offset in range(len(self.shards)):
             by_shard: dict[int, list[int]] = {}
             for ledger_id in sorted(missing):
-                by_shard.setdefault((ledger_id + turn) % len(self.shards), []).append(ledger_id)
+                by_shard.setdefault((ledger_id + offset) % len(self.shards), []).append(ledger_id)
             for number, wanted in by_shard.items():
                 shard = self.shards[number]
                 commits = -1
@@ -94,10 +94,10 @@ class Ledgers:
 
     def load_now(self, ledger_id: int) -> LedgerInfo | None:
         """The ledger's state. Blocks: for the replay at start."""
-        for turn in range(len(self.shards)):
+        for offset in range(len(self.shards)):
             if (info := self._cache.get(ledger_id)) is not None:
                 return info
-            number = (ledger_id + turn) % len(self.shards)
+            number = (ledger_id + offset) % len(self.shards)
             for row in self.shards[number].load_now((ledger_id,)).values():
                 return self._adopt(ledger_id, row, number)
         self._unseen = {ledger_id}
@@ -146,7 +146,7 @@ class Ledgers:
     # --- shards -------------------------------------------------------------------------------------------------------
 
     def add_shard(self, shard: Shard) -> None:
-        """Use one ledger directory more. Ledgers seen before stay where they are."""
+        """Add a ledger directory. Ledgers seen before stay where they are."""
         self.shards.append(shard)
         for info in self._cache.all():
             if info.shard != info.ledger_id % len(self.shards):

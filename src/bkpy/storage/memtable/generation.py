@@ -62,7 +62,7 @@ class LedgerBatches:
         self.last = -1  # the highest id
 
     def refresh(self, batches_max: int) -> bool:
-        """Take in up to that many batches that arrived since the last time; whether there are no more."""
+        """Index up to that many of the batches that arrived since the last call; whether none are left."""
         end = min(len(self._arrived), self._checked + batches_max)
         if self._others is None:
             self._take_in_order(end)
@@ -121,7 +121,7 @@ class LedgerBatches:
 class Generation:
     """Frames, and which ledgers' states changed, since the last seal.
 
-    `fill_target`: how much of what it may hold it is to hold before it is flushed. `step_batches`: what is indexed in
+    `fill_target`: the share of its capacity at which it is flushed. `step_batches`: what is indexed in
     one go.
     """
 
@@ -152,7 +152,7 @@ class Generation:
         return self._index(ledger_id, 1 << 62)[0]
 
     def catch_up(self, ledger_id: int, batches_max: int) -> bool:
-        """Do about that much of what `batches_of` needs; whether there is no more."""
+        """Do about that much of the work that `batches_of` needs; whether none is left."""
         return self._index(ledger_id, batches_max)[1]
 
     def _index(self, ledger_id: int, batches_max: int) -> tuple[LedgerBatches | None, bool]:

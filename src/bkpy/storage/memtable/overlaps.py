@@ -60,7 +60,7 @@ class Run:
 
 
 class Overlaps:
-    """Items in runs of up to `run_max`: no more is sorted at a time."""
+    """Items in runs of up to `run_max`, so that no more than that is sorted at a time."""
 
     def __init__(self, run_max: int) -> None:
         self._run_max = run_max
@@ -83,5 +83,5 @@ class Overlaps:
 
 
 def ascending(parts: list[Iterator[Item]]) -> Iterator[Item]:
-    """What the iterators have, in one order."""
+    """The items of all iterators, merged in ascending order."""
     return parts[0] if len(parts) == 1 else merge(*parts)

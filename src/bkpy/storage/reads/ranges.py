@@ -119,7 +119,7 @@ def _within_run(
             start = stop = header.end
         reached += 1
         if reached == end:
-            break  # what follows may be of no meaning, and doesn't matter here
+            break  # what follows may be meaningless, and doesn't matter here
     if reached < begin or (reached < end and reached == begin and at_least_one):
         raise CorruptDataError("a run ends before the entry that is looked for")
     return start, stop, reached
@@ -152,7 +152,7 @@ def _ranges(ids: Ids, begin: int, end: int) -> list[tuple[int, int]]:
 
 
 def living_records(stored: StoredRange, first: int, last: int) -> Iterator[tuple[int, EntryHeader]]:
-    """(id, header) of the living entries from first to last that can be told; silent about the others."""
+    """(id, header) of the living entries from first to last that can be identified; the others are left out."""
     ids, live = stored.ids, stored.live
     low, high = ids.rank(first), ids.rank(last + 1)
     wanted = None if live is ids else live.bits(first, last)
@@ -248,7 +248,7 @@ def assemble(
             if not group[0].live.full:
                 gap = True
             if segments and high == group[0].live.last and len(group[0].data) > bytes_max - used:
-                return Assembled(segments, low - 1, unknown, gap)  # a whole block more: the next read begins with it
+                return Assembled(segments, low - 1, unknown, gap)  # one more whole block: the next read begins with it
             part = slice_range(group[0], low, high, bytes_max - used, not segments)
         else:
             part = merge(group, ledger_id, low, high, bytes_max - used, not segments)

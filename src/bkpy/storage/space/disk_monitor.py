@@ -1,7 +1,7 @@
 """Looks at the free space of a bookie's directories, and says when there is too little.
 
 Invariant: `low` changes at different marks, down at `disk_free_bytes_min` and up at `disk_free_bytes_resume`, so a
-bookie near one of them doesn't change to and fro. A directory that can't be asked counts as full.
+bookie near one of them doesn't flap. A directory that can't be asked counts as full.
 """
 
 from __future__ import annotations

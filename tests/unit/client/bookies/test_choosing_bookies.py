@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import ensembles_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
 
 import bkpy
-from bkpy.client.bookies.placement import RandomPlacement
+from bkpy.client.bookies.placement import random_placement
 from bkpy.client.client import open_client
 from bkpy.config.client import client_settings
 from bkpy.metadata.registration import BookieInfo
@@ -78,7 +78,7 @@ async def test_a_bookie_that_failed_lately_is_taken_last(five: InProcess) -> Non
         connection.abort()
     await writer.append(b"0")
     await eventually(lambda: victim not in writer.ensemble)
-    assert client._ensembles.quarantined == {victim}
+    assert ensembles_of(client).quarantined == {victim}
     await pool_of(client).channel(victim).connect(again=True)  # it is there again
     for _ in range(20):
         other = await client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
@@ -117,7 +117,7 @@ async def test_a_lost_session_costs_nobody_an_entry(five: InProcess) -> None:
     """Appends go on; a bookie that dies meanwhile is replaced, and the ledger closed, in the new session."""
     store = five.tree.session()
     client = await open_client(
-        store, ROOT, real_runtime(), client_settings(), placement=RandomPlacement(real_runtime().rng)
+        store, ROOT, real_runtime(), client_settings(), placement=random_placement(real_runtime().rng)
     )
     five.clients.append(client)
     writer = await client.create_ledger(ack_quorum=2)

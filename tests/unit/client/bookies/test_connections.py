@@ -10,7 +10,7 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hooks import dispatcher_of, pool_of
+from tests.hooks import dispatcher_of, introducing, look_up_by, pool_of, transport_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
 import bkpy
@@ -27,8 +27,8 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
     client = await cluster.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    await eventually(lambda: not pool_of(client).channel("a")._adds)
-    pool_of(client).channel("a")._transport().abort()
+    await eventually(lambda: not unanswered_adds(pool_of(client).channel("a")))
+    transport_of(pool_of(client).channel("a")).abort()
     with caplog.at_level(logging.WARNING, logger="asyncio"):
         futures = []
         for i in range(1, 50):
@@ -43,16 +43,15 @@ async def test_nothing_is_written_to_a_connection_that_is_gone(
 async def test_whoever_wants_one_more_attempt_is_not_told_of_one_that_had_begun_before(cluster: InProcess) -> None:
     client = await cluster.client()
     channel = pool_of(client).channel("a")
-    address = channel._address
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def unreachable(bookie_id: str) -> str:
         begun.set()
         await go_on.wait()
-        channel._address = address
+        look_up_by(channel, address)
         raise BookieUnavailableError("not yet", bookie=bookie_id)
 
-    channel._address = unreachable
+    address = look_up_by(channel, unreachable)
     first = asyncio.create_task(channel.connect())
     await begun.wait()
     more = asyncio.create_task(channel.connect(again=True))
@@ -70,7 +69,7 @@ async def test_a_bookie_that_is_silent_is_not_waited_for_twice(cluster: InProces
     cluster.hang("a")
     channel = pool_of(client).channel("a")
     first = asyncio.create_task(channel.connect())
-    await eventually(lambda: channel._greeting is not None)
+    await eventually(lambda: introducing(channel))
     more = asyncio.create_task(channel.connect(again=True))
     await asyncio.wait([first])
     done, _ = await asyncio.wait([more], timeout=0)

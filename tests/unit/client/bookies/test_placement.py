@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING
 
@@ -13,21 +14,22 @@ from hypothesis import strategies as st
 
 from bkpy.client.bookies.placement import (
     Placement,
-    RackAwarePlacement,
-    RandomPlacement,
-    RegionAwarePlacement,
     SpreadPlacement,
+    rack_aware_placement,
     rack_of,
+    random_placement,
+    region_aware_placement,
     region_of,
 )
 from bkpy.errors import NotEnoughBookiesError
 from bkpy.metadata.registration import BookieInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
-POLICIES: list[type[SpreadPlacement]] = [RandomPlacement, RackAwarePlacement, RegionAwarePlacement]
+POLICIES = [random_placement, rack_aware_placement, region_aware_placement]
 Bookies = dict[str, BookieInfo]
+Policy = Callable[[random.Random], SpreadPlacement]
 
 
 def bookie(bookie_id: str, rack: str = "default", region: str = "default", free_bytes: int = 0) -> BookieInfo:
@@ -82,7 +84,7 @@ def even(taken: Counter[Hashable], there: Counter[Hashable]) -> bool:
 @pytest.mark.parametrize("policy", POLICIES)
 @given(choices())
 def test_a_choice_is_of_different_bookies_and_avoids_as_many_as_it_can(
-    policy: type[SpreadPlacement], given_: tuple[Bookies, int, set[str], int]
+    policy: Policy, given_: tuple[Bookies, int, set[str], int]
 ) -> None:
     bookies, size, avoid, seed = given_
     chosen = policy(random.Random(seed)).choose(bookies, size, avoid)
@@ -93,7 +95,7 @@ def test_a_choice_is_of_different_bookies_and_avoids_as_many_as_it_can(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(clusters())
-def test_too_few_bookies_are_told_by_name(policy: type[SpreadPlacement], bookies: Bookies) -> None:
+def test_too_few_bookies_are_told_by_name(policy: Policy, bookies: Bookies) -> None:
     placement = policy(random.Random(0))
     with pytest.raises(NotEnoughBookiesError) as caught:
         placement.choose(bookies, len(bookies) + 1, ())
@@ -106,7 +108,7 @@ def test_too_few_bookies_are_told_by_name(policy: type[SpreadPlacement], bookies
 @pytest.mark.parametrize("policy", POLICIES)
 @given(choices())
 def test_the_same_random_numbers_give_the_same_choice(
-    policy: type[SpreadPlacement], given_: tuple[Bookies, int, set[str], int]
+    policy: Policy, given_: tuple[Bookies, int, set[str], int]
 ) -> None:
     bookies, size, avoid, seed = given_
     backwards = dict(reversed(bookies.items()))
@@ -119,7 +121,7 @@ def test_racks_are_used_evenly_and_any_write_set_is_on_as_many_as_possible(
     given_: tuple[Bookies, int, set[str], int],
 ) -> None:
     bookies, size, _, seed = given_
-    chosen = RackAwarePlacement(random.Random(seed)).choose(bookies, size, ())
+    chosen = rack_aware_placement(random.Random(seed)).choose(bookies, size, ())
     used = [rack_of(bookies[b]) for b in chosen]
     assert even(Counter(used), Counter(map(rack_of, bookies.values())))
     # If the fullest rack has m of n, then m of them must share the circle: no better distance than n // m is possible.
@@ -127,10 +129,10 @@ def test_racks_are_used_evenly_and_any_write_set_is_on_as_many_as_possible(
     assert nearest(used) >= (size // most if most > 1 else size)
 
 
-@pytest.mark.parametrize(("policy", "domain"), [(RackAwarePlacement, rack_of), (RegionAwarePlacement, region_of)])
+@pytest.mark.parametrize(("policy", "domain"), [(rack_aware_placement, rack_of), (region_aware_placement, region_of)])
 @given(choices(bookies_max=7, size_max=5))
 def test_no_other_ensemble_keeps_two_of_a_domain_farther_apart(
-    policy: type[SpreadPlacement],
+    policy: Policy,
     domain: Callable[[BookieInfo], Hashable],
     given_: tuple[Bookies, int, set[str], int],
 ) -> None:
@@ -149,7 +151,7 @@ def test_no_other_ensemble_keeps_two_of_a_domain_farther_apart(
 @given(choices())
 def test_regions_are_used_evenly_and_so_are_the_racks_of_each(given_: tuple[Bookies, int, set[str], int]) -> None:
     bookies, size, _, seed = given_
-    chosen = RegionAwarePlacement(random.Random(seed)).choose(bookies, size, ())
+    chosen = region_aware_placement(random.Random(seed)).choose(bookies, size, ())
     assert even(Counter(region_of(bookies[b]) for b in chosen), Counter(map(region_of, bookies.values())))
     for region in {bookies[b].region for b in chosen}:
         there = Counter(rack_of(info) for info in bookies.values() if info.region == region)
@@ -164,7 +166,7 @@ def test_two_regions_alternate_and_so_do_their_racks() -> None:
         for i in range(3)
     }
     for seed in range(50):
-        chosen = RegionAwarePlacement(random.Random(seed)).choose(bookies, 8, ())
+        chosen = region_aware_placement(random.Random(seed)).choose(bookies, 8, ())
         regions = [bookies[b].region for b in chosen]
         assert regions in (list("rs" * 4), list("sr" * 4))
         assert nearest([rack_of(bookies[b]) for b in chosen]) == 4
@@ -173,14 +175,14 @@ def test_two_regions_alternate_and_so_do_their_racks() -> None:
 def test_a_large_rack_is_spread_among_small_ones() -> None:
     bookies = racks(a=9, b=1, c=1, d=1)
     for seed in range(50):
-        chosen = RackAwarePlacement(random.Random(seed)).choose(bookies, 6, ())
+        chosen = rack_aware_placement(random.Random(seed)).choose(bookies, 6, ())
         assert Counter(b[0] for b in chosen) == {"a": 3, "b": 1, "c": 1, "d": 1}
         assert nearest([b[0] for b in chosen]) == 2
 
 
 def test_every_place_of_the_ensemble_goes_to_every_rack() -> None:
     bookies = racks(a=4, b=1, c=1)
-    placement = RackAwarePlacement(random.Random(1))
+    placement = rack_aware_placement(random.Random(1))
     first = Counter(placement.choose(bookies, 4, ())[0][0] for _ in range(2000))
     assert first["a"] == pytest.approx(1000, abs=150)
     assert first["b"] == pytest.approx(500, abs=100)
@@ -195,8 +197,8 @@ def shares(placement: Placement, bookies: Bookies, choose: Callable[[], Collecti
     return {b: count[b] / rounds for b in bookies}
 
 
-@pytest.mark.parametrize("policy", [RackAwarePlacement, RegionAwarePlacement])
-def test_bookies_are_chosen_in_proportion_to_their_free_space(policy: type[SpreadPlacement]) -> None:
+@pytest.mark.parametrize("policy", [rack_aware_placement, region_aware_placement])
+def test_bookies_are_chosen_in_proportion_to_their_free_space(policy: Policy) -> None:
     placement = policy(random.Random(5))
     bookies = {name: bookie(name, free_bytes=free << 40) for name, free in (("a", 6), ("b", 3), ("c", 1))}
     found = shares(placement, bookies, lambda: placement.choose(bookies, 1, ()))
@@ -207,7 +209,7 @@ def test_bookies_are_chosen_in_proportion_to_their_free_space(policy: type[Sprea
 
 
 def test_a_bookie_of_unknown_space_counts_as_the_mean() -> None:
-    placement = RackAwarePlacement(random.Random(6))
+    placement = rack_aware_placement(random.Random(6))
     bookies = {"a": bookie("a", free_bytes=300), "b": bookie("b", free_bytes=100), "c": bookie("c", free_bytes=0)}
     found = shares(placement, bookies, lambda: placement.choose(bookies, 1, ()))
     assert found == pytest.approx({"a": 3 / 6, "b": 1 / 6, "c": 2 / 6}, abs=0.03)
@@ -217,7 +219,7 @@ def test_a_bookie_of_unknown_space_counts_as_the_mean() -> None:
 
 
 def test_random_placement_heeds_neither_space_nor_racks() -> None:
-    placement = RandomPlacement(random.Random(7))
+    placement = random_placement(random.Random(7))
     bookies = {name: bookie(name, name, free_bytes=free) for name, free in (("a", 1), ("b", 1 << 50), ("c", 0))}
     found = shares(placement, bookies, lambda: placement.choose(bookies, 2, ()))
     assert found == pytest.approx(dict.fromkeys(bookies, 2 / 3), abs=0.03)
@@ -226,14 +228,14 @@ def test_random_placement_heeds_neither_space_nor_racks() -> None:
 def test_space_decides_only_among_racks_that_are_used_equally() -> None:
     bookies = {**racks(a=1, b=1), "huge": bookie("huge", "a", free_bytes=1 << 60)}
     for seed in range(50):
-        assert "b1" in RackAwarePlacement(random.Random(seed)).choose(bookies, 2, ())
+        assert "b1" in rack_aware_placement(random.Random(seed)).choose(bookies, 2, ())
 
 
 # --- replacing ------------------------------------------------------------------------------------------------------
 
 
 def replaced_or_none(
-    policy: type[SpreadPlacement], given_: tuple[Bookies, list[str], set[int], set[str], int]
+    policy: Policy, given_: tuple[Bookies, list[str], set[int], set[str], int]
 ) -> tuple[str, ...] | None:
     bookies, ensemble, positions, avoid, seed = given_
     there = bookies.keys() - set(ensemble)
@@ -250,7 +252,7 @@ def replaced_or_none(
 @pytest.mark.parametrize("policy", POLICIES)
 @given(replacements())
 def test_a_replacement_is_new_and_everybody_else_stays(
-    policy: type[SpreadPlacement], given_: tuple[Bookies, list[str], set[int], set[str], int]
+    policy: Policy, given_: tuple[Bookies, list[str], set[int], set[str], int]
 ) -> None:
     bookies, ensemble, positions, avoid, _ = given_
     result = replaced_or_none(policy, given_)
@@ -271,7 +273,7 @@ def test_a_replacement_uses_as_many_racks_as_there_are(
     given_: tuple[Bookies, list[str], set[int], set[str], int],
 ) -> None:
     bookies, ensemble, positions, _, seed = given_
-    result = replaced_or_none(RackAwarePlacement, (bookies, ensemble, positions, set(), seed))
+    result = replaced_or_none(rack_aware_placement, (bookies, ensemble, positions, set(), seed))
     if result is None:
         return
     stay = {rack_of(bookies[b]) for i, b in enumerate(ensemble) if i not in positions and b in bookies}
@@ -298,24 +300,25 @@ def test_one_replacement_is_as_far_as_possible_from_its_rack_and_first_from_its_
 
     candidates = bookies.keys() - set(ensemble)
     only = (bookies, ensemble, {place}, set[str](), seed)
-    if (result := replaced_or_none(RackAwarePlacement, only)) is not None:
+    if (result := replaced_or_none(rack_aware_placement, only)) is not None:
         assert apart(result[place], rack_of) == max(apart(b, rack_of) for b in candidates)
-    if (result := replaced_or_none(RegionAwarePlacement, only)) is not None:
+    if (result := replaced_or_none(region_aware_placement, only)) is not None:
         assert ranks(result[place]) == max(map(ranks, candidates))
 
 
 def test_a_replacement_comes_from_the_rack_of_the_one_that_failed_if_all_others_are_in_use() -> None:
     bookies: Mapping[str, BookieInfo] = racks(a=5, b=5, c=2)
     for seed in range(50):
-        result = RackAwarePlacement(random.Random(seed)).replace(bookies, ["a1", "b1", "c1"], [2], ["a1", "b1", "c1"])
+        result = rack_aware_placement(random.Random(seed)).replace(bookies, ["a1", "b1", "c1"], [2], ["a1", "b1", "c1"])
         assert result == ("a1", "b1", "c2")
         # Not so if that rack is to be avoided.
-        result = RackAwarePlacement(random.Random(seed)).replace(bookies, ["a1", "b1", "c1"], [2], ["c2"])
+        result = rack_aware_placement(random.Random(seed)).replace(bookies, ["a1", "b1", "c1"], [2], ["c2"])
         assert result[2][0] in "ab"
 
 
 def test_one_that_stays_without_being_registered_is_no_obstacle() -> None:
     results = {
-        RackAwarePlacement(random.Random(seed)).replace(racks(a=1, b=2), ["gone", "b1"], [1], ()) for seed in range(50)
+        rack_aware_placement(random.Random(seed)).replace(racks(a=1, b=2), ["gone", "b1"], [1], ())
+        for seed in range(50)
     }
     assert results == {("gone", "a1"), ("gone", "b2")}

@@ -6,6 +6,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import codec_of
 from tests.unit.client.support import put, write
 
 import bkpy
@@ -54,7 +55,7 @@ async def test_a_damaged_last_add_confirmed_proves_nothing(
         await writer.append(b"%d" % i)
     await put(client, writer, "a", [2, 3])  # on one of three: not acknowledged
     if explicit:
-        record = writer._pending._codec.explicit_lac(0, 1)
+        record = codec_of(writer).explicit_lac(0, 1)
         await cluster.storage("a").set_explicit_lac(writer.ledger_id, record)
     storage = cluster.storage("a")
     last_entry = storage.last_entry

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import cluster_of, free_slots, nobody_is_late_before, pool_of, tasks_of, unanswered_calls
 from tests.in_process import DEADLINE_S, InProcess, add, contents, lag_behind, rewrite
 
 import bkpy
@@ -130,7 +130,7 @@ async def test_a_bookie_that_hangs_does_not_hold_up_reads(
             assert await contents(client, writer.ledger_id) == payloads()
         before, asked = reads[hung].count, latency.speculative
         # From now on nobody is late, however slow this machine is: if it were asked, it would be waited for.
-        latency._late_min_s = latency.late_s = NEVER_S
+        nobody_is_late_before(latency, NEVER_S)
         for name in reads:
             pool_of(client).channel(name).slow_until = math.inf if name == hung else 0.0
         for _ in range(20):
@@ -138,8 +138,8 @@ async def test_a_bookie_that_hangs_does_not_hold_up_reads(
     assert asked >= 3
     assert reads[hung].count == before  # it is asked no more while others answer
     await asyncio.sleep(0)
-    assert not pool_of(client).channel(hung)._calls  # the losers were given up
-    assert pool_of(client).channel(hung).slots._value == 128
+    assert not unanswered_calls(pool_of(client).channel(hung))  # the losers were given up
+    assert free_slots(pool_of(client).channel(hung)) == 128
 
 
 @pytest.mark.scenario(38)
@@ -219,9 +219,9 @@ async def test_a_read_that_is_cancelled_leaves_nothing_behind(
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        while any(pool_of(client).channel(i)._calls for i in reads):
+        while any(unanswered_calls(pool_of(client).channel(i)) for i in reads):
             await asyncio.sleep(0.01)
-    assert not [t for t in client._runtime.spawn.tasks if "read of ledger" in t.get_name()]  # type: ignore[attr-defined]
+    assert not [task for task in tasks_of(client) if "read of ledger" in task.get_name()]
 
 
 # --- bookies that are gone or damaged ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import cluster_of, lose_events, pool_of, tails_of, tasks_of, unanswered_calls
 from tests.in_process import DEADLINE_S, InProcess, add, rewrite
 
 import bkpy
@@ -73,8 +73,8 @@ async def follow(cluster: InProcess, client: Client, ledger_id: int, *, idle: bo
     return follower
 
 
-def tasks_of(client: Client) -> list[str]:
-    names = [task.get_name() for task in client._runtime.spawn.tasks]  # type: ignore[attr-defined]
+def tailing(client: Client) -> list[str]:
+    names = [task.get_name() for task in tasks_of(client)]
     return [name for name in names if name.startswith(("long poll", "watch of ledger", "read of ledger"))]
 
 
@@ -114,7 +114,7 @@ async def test_a_tail_is_woken_by_close(cluster: InProcess) -> None:
     await writer.append(b"only the end of the ledger tells of it")
     await writer.close()
     assert len(await follower.end()) == 1
-    assert tasks_of(client) == []
+    assert tailing(client) == []
 
 
 @pytest.mark.scenario(40)
@@ -125,7 +125,7 @@ async def test_a_tail_is_woken_by_deletion(cluster: InProcess) -> None:
     await client.delete_ledger(writer.ledger_id)
     with pytest.raises(bkpy.NoSuchLedgerError):
         await follower.end()
-    assert tasks_of(client) == []
+    assert tailing(client) == []
 
 
 @pytest.mark.scenario(40)
@@ -137,7 +137,7 @@ async def test_a_tail_is_woken_by_a_fence_and_looks_at_the_metadata(
     writer = await client.create_ledger()
     await writer.append(b"x")
     follower = await follow(cluster, client, writer.ledger_id)
-    monkeypatch.setattr(cluster.tree, "_wake", lambda path, children: None)
+    lose_events(cluster.tree, monkeypatch)
     await rewrite(client, writer.ledger_id, state=LedgerState.CLOSED, last_entry=0, length=1)
     rival = await cluster.client()
     pool_of(rival).add_key(writer.ledger_id, writer.metadata.ledger_key)
@@ -180,14 +180,14 @@ async def test_a_cancelled_tail_leaves_nothing_behind(cluster: InProcess) -> Non
     client = await cluster.client(**PATIENT)
     writer = await client.create_ledger()
     follower = await follow(cluster, client, writer.ledger_id)
-    assert len(tasks_of(client)) == 4
+    assert len(tailing(client)) == 4
     follower.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await follower.task
-    assert tasks_of(client) == []
+    assert tailing(client) == []
     await asyncio.sleep(0)
-    assert not any(pool_of(client).channel(name)._calls for name in "abc")
-    assert not cluster.tree._watches.get((cluster_of(client).catalog.path_of(writer.ledger_id), False))
+    assert not any(unanswered_calls(pool_of(client).channel(name)) for name in "abc")
+    assert not cluster.tree.watched(cluster_of(client).catalog.path_of(writer.ledger_id))
     await client.close()  # and with the connection, the bookies' waiters go
     async with asyncio.timeout(DEADLINE_S):
         while any(cluster.service(name).waiters.by_ledger for name in "abc"):
@@ -203,7 +203,7 @@ async def test_an_iteration_that_is_given_up_leaves_nothing_behind(cluster: InPr
     async for _ in reader.tail():
         break
     async with asyncio.timeout(DEADLINE_S):
-        while tasks_of(client) or reader._tails:
+        while tailing(client) or tails_of(reader):
             await asyncio.sleep(0.005)
     await writer.close()
 
@@ -221,7 +221,7 @@ async def test_a_tail_ends_with_its_reader_and_with_its_client(cluster: InProces
     await cluster_of(client).store.close()
     with pytest.raises(bkpy.ClientClosedError):
         await with_client.end()
-    assert tasks_of(client) == []
+    assert tailing(client) == []
 
 
 # --- when something is away -------------------------------------------------------------------------------------------

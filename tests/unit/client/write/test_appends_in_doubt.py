@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import dispatcher_of
+from tests.hooks import dispatcher_of, replication_of
 from tests.in_process import DEADLINE_S, InProcess, contents
 
 import bkpy
@@ -75,7 +75,7 @@ async def test_what_was_never_sent_is_known_not_to_be_in_the_ledger(cluster: InP
     flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0)
     unsent = writer.append_nowait(b"2")
-    writer._replication.failed(bkpy.LedgerFencedError("fenced"))
+    replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
     with pytest.raises(bkpy.LedgerFencedError) as failure:
         await sent
     assert failure.value.outcome_unknown

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.hooks import pool_of, window_of
+from tests.hooks import out_of_order_of, pool_of, replication_of, window_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
@@ -71,7 +71,7 @@ async def test_the_next_id_in_order_always_has_room(cluster: InProcess) -> None:
     client = await cluster.client(write_window_entries=4)
     writer = await client.create_ledger(caller_ids=True)
     appends = [asyncio.create_task(writer.append(b"%d" % i, entry_id=i)) for i in (5, 6, 7, 8, 3, 2, 1, 4)]
-    await eventually(lambda: len(writer._out_of_order.early) == 4)
+    await eventually(lambda: len(out_of_order_of(writer).early) == 4)
     with pytest.raises(bkpy.WouldBlock):
         writer.append_nowait(b"9", entry_id=9)
     async with asyncio.timeout(DEADLINE_S):
@@ -89,10 +89,10 @@ async def test_appends_that_wait_for_room_end_with_their_writer(cluster: InProce
     client = await cluster.client(write_window_entries=2)
     writer = await client.create_ledger(caller_ids=True)
     appends = [asyncio.create_task(writer.append(b"x", entry_id=i)) for i in (5, 6, 7, 8)]
-    await eventually(lambda: len(writer._out_of_order.early) == len(writer._out_of_order.room_waiters) == 2)
+    await eventually(lambda: len(out_of_order_of(writer).early) == len(out_of_order_of(writer).room_waiters) == 2)
     error: type[bkpy.BookKeeperError] = bkpy.ClientClosedError
     if ending == "failed":
-        writer._replication.failed(bkpy.LedgerFencedError("somebody else is recovering the ledger"))
+        replication_of(writer).failed(bkpy.LedgerFencedError("somebody else is recovering the ledger"))
         error = bkpy.LedgerFencedError
     elif ending == "abandoned":
         writer.abandon()
@@ -119,8 +119,8 @@ async def test_the_window_holds_for_ids_in_order(cluster: InProcess) -> None:
     with pytest.raises(bkpy.WouldBlock):
         writer.append_nowait(b"11", entry_id=11)
     waiting = [asyncio.create_task(writer.append(b"%d" % i, entry_id=i)) for i in (12, 11, 13)]
-    await eventually(lambda: len(writer._out_of_order.room_waiters) == 3)
-    assert window_of(writer)[1] == 10
+    await eventually(lambda: len(out_of_order_of(writer).room_waiters) == 3)
+    assert window_of(writer)[0] == 10
     for name in writer.ensemble:
         for connection in cluster.connections(name):
             connection.resume("hung")

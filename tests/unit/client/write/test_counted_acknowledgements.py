@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, dispatcher_of, pool_of
+from tests.hooks import channels_of, cluster_of, dispatcher_of, failed_bookies, replication_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 import bkpy
@@ -72,7 +72,7 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
     client = await five.client(**PATIENT)
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
-    await eventually(lambda: not any(channel._adds for channel in pool_of(client)._channels.values()))
+    await eventually(lambda: not any(unanswered_adds(channel) for channel in channels_of(client).values()))
     first, second, _ = writer.ensemble
     spares = set("abcde") - set(writer.ensemble)
     store = cluster_of(client).store
@@ -95,11 +95,11 @@ async def test_what_was_done_during_a_change_is_pending_again_when_its_bookies_a
         await arrived.wait()
         for name in writer.ensemble[1:]:
             bookies[name].release(1)
-        await eventually(lambda: writer._replication.acks.above()[0].done)
+        await eventually(lambda: replication_of(writer).acks.above()[0].done)
         five.kill(second)
-        await eventually(lambda: second in writer._replication._failed)
+        await eventually(lambda: second in failed_bookies(writer))
         go_on.set()
-        await eventually(lambda: spares < set(writer.ensemble) and not writer._replication.acks.frozen)
+        await eventually(lambda: spares < set(writer.ensemble) and not replication_of(writer).acks.frozen)
         await eventually(lambda: all(bookies[name].waiting for name in spares))
         assert not futures[0].done()  # it is on one bookie that lives
         assert writer.last_add_confirmed == 0
@@ -120,7 +120,7 @@ async def test_a_late_answer_of_a_bookie_that_was_replaced_makes_up_no_quorum(
     client = await four.client(**PATIENT)
     writer = await client.create_ledger(ack_quorum=2)
     await writer.append(b"0")
-    await eventually(lambda: not any(channel._adds for channel in pool_of(client)._channels.values()))
+    await eventually(lambda: not any(unanswered_adds(channel) for channel in channels_of(client).values()))
     replaced, _, late = writer.ensemble
     (spare,) = set("abcd") - set(writer.ensemble)
     replied = AddRequest.replied
@@ -177,8 +177,8 @@ async def test_a_change_that_can_not_be_stored_ends_the_writer_though_nothing_is
     for name in ("put", "get", "sync"):
         monkeypatch.setattr(store, name, away)
     four.kill(lost)
-    await eventually(lambda: writer._replication.acks.frozen)
-    await eventually(lambda: writer._replication.error is not None)
-    assert isinstance(writer._replication.error, bkpy.QuorumTimeoutError)
+    await eventually(lambda: replication_of(writer).acks.frozen)
+    await eventually(lambda: replication_of(writer).error is not None)
+    assert isinstance(replication_of(writer).error, bkpy.QuorumTimeoutError)
     monkeypatch.undo()
     writer.abandon()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.hooks import cluster_of, dispatcher_of, pool_of
+from tests.hooks import cluster_of, dispatcher_of, failed_bookies, pool_of, replication_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually, stored
 
 import bkpy
@@ -154,7 +154,7 @@ async def test_answers_that_come_during_a_change_count_when_it_is_stored(five: I
     async with metadata_writes(client, hold):
         five.kill(victim)
         futures = [writer.append_nowait(b"%d" % i) for i in range(12)]
-        await eventually(lambda: writer._replication.acks.frozen)
+        await eventually(lambda: replication_of(writer).acks.frozen)
         await asyncio.sleep(0.1)
         assert not any(future.done() for future in futures)
         go_on.set()
@@ -177,7 +177,7 @@ async def test_a_second_failure_joins_the_change_that_is_under_way(five: InProce
     async def hold(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         if not second.is_set():
             five.kill(first[1])
-            await eventually(lambda: first[1] in writer._replication._failed)
+            await eventually(lambda: first[1] in failed_bookies(writer))
             second.set()
         return await write()
 
@@ -252,7 +252,7 @@ async def test_bookies_that_come_back_in_time_save_the_writer(cluster: InProcess
     for name in "ab":
         cluster.kill(name)
     pending = writer.append_nowait(b"1")
-    await eventually(lambda: set(writer._replication._failed) == {"a", "b"})
+    await eventually(lambda: set(failed_bookies(writer)) == {"a", "b"})
     assert not pending.done()
     for name in "ab":
         await cluster.node(name).stop()
@@ -364,18 +364,20 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
     await writer.append(b"0")
     slow, replaced, hung = writer.ensemble
     channels = [pool_of(client).channel(name) for name in writer.ensemble]
-    await eventually(lambda: not any(channel._adds for channel in channels))
+    await eventually(lambda: not any(unanswered_adds(channel) for channel in channels))
     five.hang(slow)
     five.hang(hung)
     pending = writer.append_nowait(b"1")
-    await eventually(lambda: bool(channels[0]._adds) and not channels[1]._adds)  # one bookie has it
+    await eventually(
+        lambda: bool(unanswered_adds(channels[0])) and not unanswered_adds(channels[1])
+    )  # one bookie has it
 
     async def end(metadata: LedgerMetadata, write: Callable[[], Coroutine[Any, Any, PutOutcome]]) -> PutOutcome:
         await other_writes(other, writer.ledger_id, lambda metadata: metadata.in_recovery())
         for connection in five.connections(slow):
             connection.resume("hung")
         await eventually(
-            lambda: writer._replication.acks.above()[0].done
+            lambda: replication_of(writer).acks.above()[0].done
         )  # a second one, but the first is being replaced
         if isinstance(ending, asyncio.CancelledError):
             writer.abandon()
@@ -391,7 +393,7 @@ async def test_what_was_counted_during_a_change_is_not_acknowledged_if_the_chang
                 await pending
     assert failure.value.outcome_unknown
     assert writer.last_add_confirmed == 0
-    await eventually(lambda: not writer._replication.changing)
+    await eventually(lambda: not replication_of(writer).changing)
     assert writer.last_add_confirmed == 0
 
 
@@ -429,7 +431,7 @@ async def test_a_delayed_change_waits_until_the_ack_quorum_is_in_danger(five: In
     for i in range(1, 20):
         await writer.append(b"%d" % i)
     assert writer.ensemble == first
-    assert first[0] in writer._replication._failed
+    assert first[0] in failed_bookies(writer)
     five.kill(first[1])
     async with asyncio.timeout(DEADLINE_S):
         await writer.append(b"20")
@@ -446,7 +448,7 @@ async def test_without_changes_the_same_bookie_is_sent_to_again(five: InProcess)
     first = writer.ensemble
     five.kill(first[0])
     pending = [writer.append_nowait(b"%d" % i) for i in range(1, 30)]
-    await eventually(lambda: first[0] in writer._replication._failed)
+    await eventually(lambda: first[0] in failed_bookies(writer))
     await asyncio.sleep(0.1)
     assert not any(future.done() for future in pending)
     await five.node(first[0]).stop()
@@ -546,7 +548,7 @@ async def test_a_writer_closes_though_a_bookie_fails_in_the_same_turn(five: InPr
     client = await five.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    writer._replication.bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0)
+    replication_of(writer).bookie_failed(writer.ensemble[0], bkpy.BookieUnavailableError("the connection was lost"), 0)
     async with asyncio.timeout(DEADLINE_S):
         await writer.close()
     await check_copies(client, writer.ledger_id, [b"0"])

@@ -6,7 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import (
+    channels_of,
+    ensembles_of,
+    failed_bookies,
+    logged_failures,
+    pool_of,
+    present_keys,
+    presented_to,
+    unanswered_adds,
+)
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import check_closed
 
@@ -49,7 +58,7 @@ async def mixed(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 
 def never_lost(client: Client) -> bool:
-    return {channel.generation for channel in pool_of(client)._channels.values()} == {1}
+    return {channel.generation for channel in channels_of(client).values()} == {1}
 
 
 async def test_a_large_batch_is_cut(small: InProcess) -> None:
@@ -60,7 +69,7 @@ async def test_a_large_batch_is_cut(small: InProcess) -> None:
         assert await writer.append_batch(entries) == range(300)
         assert await asyncio.gather(*map(writer.append, entries)) == list(range(300, 600))
     assert never_lost(client)
-    assert not writer._replication._logged_failures  # nothing was refused
+    assert not logged_failures(writer)  # nothing was refused
     await writer.close()
     assert await contents(client, writer.ledger_id) == 2 * entries
 
@@ -88,8 +97,8 @@ async def test_so_are_the_keys_of_many_ledgers(tmp_path: Path) -> None:
     assert never_lost(client)
     for bookie_id in "abc":
         channel = pool_of(client).channel(bookie_id)
-        channel._presented.clear()
-        channel._present({writer.ledger_id for writer in writers})  # all at once
+        presented_to(channel).clear()
+        present_keys(channel, {writer.ledger_id for writer in writers})  # all at once
         reply = await channel.call(Op.READ_LAC, m.pack([0, writers[0].ledger_id]), timeout_s=DEADLINE_S)
         assert m.reply_status(reply.head) == m.Status.OK
     assert never_lost(client)
@@ -136,7 +145,7 @@ async def pending(
 ) -> tuple[bkpy.LedgerWriter, list[asyncio.Future[int]]]:
     """A writer on a, b and c that needs all three, of which one hangs, and the futures of appends of one turn."""
     await pool_of(client).channel("d").connect()
-    client._ensembles.failed("d")  # taken last
+    ensembles_of(client).failed("d")  # taken last
     writer = await client.create_ledger(ack_quorum=3)
     assert set(writer.ensemble) == set("abc")
     await writer.append(b"first")
@@ -177,7 +186,7 @@ async def test_a_bookie_that_can_not_take_what_is_pending_is_not_sent_it(mixed: 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_what_a_recovery_writes_back_is_cut_for_a_bookie_that_has_come_in(mixed: InProcess, count: int) -> None:
     client = await mixed.client()
-    client._ensembles.failed("d")
+    ensembles_of(client).failed("d")
     writer = await client.create_ledger(ack_quorum=3)
     entries = [bytes([i]) * 25_000 for i in range(count)]
     await asyncio.gather(*map(writer.append, entries))
@@ -205,7 +214,7 @@ async def test_bookies_that_come_back_with_a_smaller_limit(tmp_path: Path, entri
     async with asyncio.timeout(DEADLINE_S):
         assert await writer.append_batch(entries) == range(1, len(entries) + 1)
     assert {name: pool_of(client).channel(name).generation for name in "abc"} == before
-    await eventually(lambda: not writer._replication._failed)
+    await eventually(lambda: not failed_bookies(writer))
     await writer.close()
     assert await contents(client, writer.ledger_id) == [b"first", *entries]
     await cluster.stop()
@@ -244,7 +253,7 @@ async def test_a_batch_in_pieces_is_accepted_with_the_last_of_them(
 
     monkeypatch.setattr(storage, "add", one)
     mixed.kill("a")
-    await eventually(lambda: len(held) > 1 and len(pool_of(client).channel("d")._adds) == len(held))
+    await eventually(lambda: len(held) > 1 and unanswered_adds(pool_of(client).channel("d")) == len(held))
     assert not any(future.done() for future in futures)
     for args in held:
         add_to_storage(*args)

@@ -8,7 +8,7 @@ import tracemalloc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.hooks import dispatcher_of, pool_of
+from tests.hooks import batch_queues, dispatcher_of, pending_of, pool_of, publishing, runtime_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 from bkpy.client.write.pending import PendingAppends
@@ -28,21 +28,22 @@ async def idle(client: Client, count: int = WRITERS) -> list[LedgerWriter]:
     """Writers that have each appended once, and have told bookies so."""
     writers = [await client.create_ledger() for _ in range(count)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(writer._pending.lac_sent == 0 for writer in writers))
-    await eventually(lambda: not client._publisher._waiting and not dispatcher_of(client).watched())
+    await eventually(lambda: all(pending_of(writer).lac_sent == 0 for writer in writers))
+    await eventually(lambda: not publishing(client) and not dispatcher_of(client).watched())
     return writers
 
 
 def spawned(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tasks that the client starts from now on."""
     names: list[str] = []
-    spawn = client._runtime.spawn
+    runtime = runtime_of(client)
+    spawn = runtime.spawn
 
     def recorded(coro: Any, *, name: str, **rest: Any) -> Any:
         names.append(name)
         return spawn(coro, name=name, **rest)
 
-    object.__setattr__(client._runtime, "spawn", recorded)
+    object.__setattr__(runtime, "spawn", recorded)
     return names
 
 
@@ -108,7 +109,7 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
     tasks = spawned(client, monkeypatch)
     writers = [await client.create_ledger() for _ in range(WRITERS)]
     await asyncio.gather(*(writer.append(b"x") for writer in writers))
-    await eventually(lambda: all(writer._pending.lac_sent == 0 for writer in writers) and at_bookies == 6)
+    await eventually(lambda: all(pending_of(writer).lac_sent == 0 for writer in writers) and at_bookies == 6)
     assert sum("last add confirmed" in name for name in tasks) == 6
     async with asyncio.timeout(DEADLINE_S):
         assert await contents(client, closed.ledger_id) == [b"x"]
@@ -119,7 +120,7 @@ async def test_thousands_that_pause_at_once_leave_room_for_reads(
             while await reader.read_last_add_confirmed() < 0:
                 await asyncio.sleep(0.01)
     await eventually(lambda: at_bookies == 3 * WRITERS)
-    await eventually(lambda: not client._publisher._waiting)
+    await eventually(lambda: not publishing(client))
 
 
 async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,16 +131,16 @@ async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, mon
 
     async def recorded(self: PendingAppends, bookie_id: str) -> None:
         await go_on.wait()
-        told.append((bookie_id, self._ledger_id, self.lac))
+        told.append((bookie_id, self.replication.ledger_id, self.lac))
         await publish_to(self, bookie_id)
 
     monkeypatch.setattr(PendingAppends, "publish_to", recorded)
     first, second = await client.create_ledger(), await client.create_ledger()
     for i in range(3):
         await asyncio.gather(first.append(b"x"), second.append(b"x"))
-        await eventually(lambda i=i: first._pending.lac_sent == second._pending.lac_sent == i)  # type: ignore[misc]
+        await eventually(lambda i=i: pending_of(first).lac_sent == pending_of(second).lac_sent == i)  # type: ignore[misc]
     go_on.set()
-    await eventually(lambda: not client._publisher._waiting)
+    await eventually(lambda: not publishing(client))
     # The first of each bookie had been taken up before the later appends, and waits again for those.
     assert {entry_id for _, _, entry_id in told} == {2}
     assert len(told) <= 9
@@ -161,7 +162,7 @@ async def test_an_idle_writer_is_small(cluster: InProcess) -> None:
     assert fresh < 4_000
     used = await idle(client, 3)
     for writer in (*warm, *used):
-        assert writer._pending._batches == () == writer._replication.acks._queue
+        assert batch_queues(writer) == ((), ())
     assert await used[0].append(b"y") == 1
 
 

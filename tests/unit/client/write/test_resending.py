@@ -7,13 +7,21 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import dispatcher_of, pool_of
+from tests.hooks import (
+    NEXT_PAUSE,
+    dispatcher_of,
+    failed_bookies,
+    is_held,
+    parts_of,
+    pool_of,
+    replication_of,
+    unanswered_adds,
+)
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 from tests.unit.client.support import fail_adds, payload
 
 import bkpy
 from bkpy.client.write.batch import PendingEntry
-from bkpy.client.write.replication import Replication
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.client.client import Client
+    from bkpy.client.write.replication import Replication
     from bkpy.client.write.writer import LedgerWriter
 
 ENTRY_BYTES_MAX = 1 << 20
@@ -45,7 +54,7 @@ async def pending_on_two(cluster: InProcess, client: Client, turns: list[list[by
     for turn in turns:
         futures += [writer.append_nowait(data) for data in turn]
         await asyncio.sleep(0)  # each leaves by itself
-    await eventually(lambda: not any(pool_of(client).channel(name)._adds for name in writer.ensemble[:2]))
+    await eventually(lambda: not any(unanswered_adds(pool_of(client).channel(name)) for name in writer.ensemble[:2]))
     return writer, futures
 
 
@@ -91,7 +100,7 @@ async def test_a_writer_that_was_held_goes_on_when_resent_batches_are_answered(
         four.kill(writer.ensemble[2])
         await eventually(lambda: bool(late))
         futures.append(writer.append_nowait(b"held"))
-        await eventually(lambda: writer._replication in dispatcher_of(client)._held)
+        await eventually(lambda: is_held(client, writer))
     for args in late:
         storage.add(*args)
     async with asyncio.timeout(DEADLINE_S):
@@ -108,7 +117,7 @@ async def test_two_recoveries_of_one_ledger_send_their_own_batches(five: InProce
         WriteBack(
             writer.metadata,
             confirmed=-1,
-            parts=client._parts,
+            parts=parts_of(client),
         )
         for _ in range(2)
     )
@@ -140,7 +149,7 @@ async def test_mending_takes_work_in_proportion_to_what_is_pending(
     client = await five.client(add_timeout_s=2 * DEADLINE_S)
     count = 4_000
     writer, futures = await pending_on_two(five, client, [[b"%d" % i] for i in range(count)])
-    assert writer._replication.acks.pending == count
+    assert replication_of(writer).acks.pending == count
     looks = 0
 
     def counted(name: str) -> property:
@@ -191,13 +200,13 @@ def sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def pauses_taken(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of the pauses before further attempts from now on; each is cut short by up to a half of it."""
     pauses: list[float] = []
-    next_pause = Replication._next_pause
+    next_pause = getattr(*NEXT_PAUSE)
 
     def recorded(self: Replication) -> float:
         pauses.append(next_pause(self))
         return pauses[-1]
 
-    monkeypatch.setattr(Replication, "_next_pause", recorded)
+    monkeypatch.setattr(*NEXT_PAUSE, recorded)
     return pauses
 
 
@@ -270,7 +279,7 @@ async def test_pauses_are_short_again_once_something_was_acknowledged(
             refusing.service(name).take_entries()
         async with asyncio.timeout(DEADLINE_S):
             assert await pending == entry_id
-        await eventually(lambda: not writer._replication._failed and not writer._replication.changing)
+        await eventually(lambda: not failed_bookies(writer) and not replication_of(writer).changing)
     await writer.close()
 
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import pool_of
+from tests.hooks import failed_bookies, pool_of, replication_of, unanswered_adds
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ async def test_a_bookie_that_nobody_could_replace_is_named_with_the_first_entry_
     for i in range(6):
         await writer.append(b"%d" % i)
     lost = writer.ensemble[0]  # of a striped ledger, it has every entry but those that leave 1 when divided by 3
-    await eventually(lambda: not pool_of(client).channel(lost)._adds)
+    await eventually(lambda: not unanswered_adds(pool_of(client).channel(lost)))
     await fault(three, lost)
     for i in range(6, 12):
         await writer.append(b"%d" % i)
-    await eventually(lambda: lost in writer._replication._failed)
+    await eventually(lambda: lost in failed_bookies(writer))
     assert writer.under_replicated == {lost: 6}
     with caplog.at_level(logging.WARNING):
         await writer.close()
@@ -84,15 +84,15 @@ async def test_what_was_acknowledged_without_a_bookie_stays_missing_when_it_take
     client = await three.client()
     writer = await client.create_ledger()
     await writer.append(b"0")
-    await eventually(lambda: not pool_of(client).channel("a")._adds)
+    await eventually(lambda: not unanswered_adds(pool_of(client).channel("a")))
     three.service("a").refuse_entries()
     await writer.append(b"1")
-    await eventually(lambda: "a" in writer._replication._failed)
+    await eventually(lambda: "a" in failed_bookies(writer))
     three.service("a").take_entries()
-    await eventually(lambda: not writer._replication._failed and not writer._replication.changing)
+    await eventually(lambda: not failed_bookies(writer) and not replication_of(writer).changing)
     for _ in range(3):
         await writer.append(b"2")
-    await eventually(lambda: not pool_of(client).channel("a")._adds)
+    await eventually(lambda: not unanswered_adds(pool_of(client).channel("a")))
     assert writer.under_replicated == {"a": 1}
     await writer.close()
 
@@ -103,7 +103,7 @@ async def test_what_waited_for_a_bookie_is_on_it(three: InProcess) -> None:
     await writer.append(b"0")
     three.service("a").refuse_entries()
     pending = [writer.append_nowait(b"%d" % i) for i in (1, 2)]
-    await eventually(lambda: "a" in writer._replication._failed)
+    await eventually(lambda: "a" in failed_bookies(writer))
     three.service("a").take_entries()
     async with asyncio.timeout(DEADLINE_S):
         assert await asyncio.gather(*pending) == [1, 2]
@@ -121,7 +121,7 @@ async def test_a_bookie_that_answers_late_lacks_nothing(three: InProcess) -> Non
     assert writer.under_replicated == {}
     for connection in three.connections("a"):
         connection.resume("hung")
-    await eventually(lambda: not pool_of(client).channel("a")._adds)
+    await eventually(lambda: not unanswered_adds(pool_of(client).channel("a")))
     assert writer.under_replicated == {}
     await writer.close()
 
@@ -129,7 +129,7 @@ async def test_a_bookie_that_answers_late_lacks_nothing(three: InProcess) -> Non
 async def hung_and_replaced(five: InProcess, writer: LedgerWriter, client: Any) -> str:
     """A bookie of the writer's that lacks entries 1 to 3 and has been replaced."""
     lost: str = writer.ensemble[0]
-    await eventually(lambda: not pool_of(client).channel(lost)._adds)
+    await eventually(lambda: not unanswered_adds(pool_of(client).channel(lost)))
     five.hang(lost)
     for i in range(1, 4):
         await writer.append(b"%d" % i)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozk import exc
+from tests.hooks import session_of
 from tests.in_process import DEADLINE_S
 
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -28,7 +29,7 @@ async def test_a_server_in_trouble_is_asked_for_a_watch_again_but_not_all_the_ti
         if turns:
             raise exc.OperationTimeout
 
-    monkeypatch.setattr(store._session, "call", answer)
+    monkeypatch.setattr(session_of(store), "call", answer)
     watching = asyncio.ensure_future(anext(store.watch("/node")))
     while turns:
         await asyncio.sleep(0)

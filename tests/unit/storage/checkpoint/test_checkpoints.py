@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
+from tests.hooks import LOOK_UP, READ_STEPS, flush_worker
 from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import Dirty, Fate
 from tests.sim.store import SimStores
@@ -83,7 +84,7 @@ async def test_what_arrives_during_a_checkpoint_is_readable_and_survives() -> No
     assert set((await read_all(storage, 2, 0, 0))[0]) == {0}
 
 
-@pytest.mark.parametrize("at", ["_look_up", "_blocks", "_verify"])
+@pytest.mark.parametrize("at", READ_STEPS)
 async def test_a_checkpoint_in_the_middle_of_a_read_hides_nothing_from_it(at: str) -> None:
     storage = await Host(settings=bookie_settings(block_bytes=1000)).boot()
     await put(storage, Batch(1, 0, 5), Batch(1, 10, 5))
@@ -94,7 +95,7 @@ async def test_a_checkpoint_in_the_middle_of_a_read_hides_nothing_from_it(at: st
 
     async def slow(*arguments: Any) -> Any:
         setattr(shard, at, step)  # only this once
-        if at == "_look_up":
+        if at == LOOK_UP:
             found = await step(*arguments)
             await storage.checkpoint()
             return found
@@ -114,7 +115,7 @@ async def test_a_read_during_which_its_ledger_could_be_evicted_says_what_it_foun
     await put(storage, Batch(1, 0, 5), Batch(2, 0), Batch(3, 0))
     await storage.checkpoint()
     shard = storage.shards[0]
-    look_up = shard._look_up
+    look_up = getattr(shard, LOOK_UP)
 
     async def slow(*arguments: Any) -> Any:
         found, blocks = await look_up(*arguments)
@@ -122,7 +123,7 @@ async def test_a_read_during_which_its_ledger_could_be_evicted_says_what_it_foun
             await storage.states((other,))
         return found._replace(damaged=True), blocks
 
-    shard._look_up = slow  # type: ignore[method-assign]
+    setattr(shard, LOOK_UP, slow)
     result = await storage.read(1, 0, 20, MIB)
     assert (found_ids(result.segments), result.unknown) == (list(range(5)), [(0, 20)])
     storage.check_invariants()
@@ -136,7 +137,7 @@ async def test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written
     host = Host()
     storage = await host.boot()
     await put(storage, Batch(1, 0, 5))
-    stall = Stall(storage.shards[0]._flush_worker)
+    stall = Stall(flush_worker(storage.shards[0]))
     stall.begin()
     checkpoint = asyncio.ensure_future(storage.checkpoint())
     await turns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.hooks import journal_worker
 from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all, turns
 from tests.unit.storage.told import IDS, Told, copy_of, durable, new_host, script
 
@@ -124,7 +125,7 @@ async def test_a_fence_of_a_new_ledger_is_durable_before_the_answer_where_data_w
     storage = await Host().boot()
     storage.ledgers.distrust_everything()
     assert (await storage.states((7,)))[7] is None
-    stall = Stall(storage.journals[0]._worker)
+    stall = Stall(journal_worker(storage.journals[0]))
     stall.begin()
     storage.create(7, KEY)
     fence = asyncio.ensure_future(storage.fence(7, KEY))

@@ -11,6 +11,7 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hooks import was_closed
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.unit.storage.support import KEY, Batch, Host, add, turns
 from tests.unit.storage.support import settings as bookie_settings
@@ -197,7 +198,7 @@ async def fail_and_check(nth: int, error: int, repeat: bool) -> bool:
             await storage.close()
         except StorageFailedError:
             struck = True
-        if storage is not None and not storage._closed:
+        if storage is not None and not was_closed(storage):
             await nothing_is_acknowledged(storage)
             await storage.close()
     host.disk.heal()

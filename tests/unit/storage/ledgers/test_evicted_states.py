@@ -210,7 +210,9 @@ class Life:
                 self.host.disk.crash()
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(8, 24))]
+)
 def test_nothing_is_denied_however_few_states_are_kept(seed: int) -> None:
     life = Life(seed)
     asyncio.run(life.live())

@@ -13,7 +13,7 @@ from tests.unit.storage.support import KEY, Batch, Host, add, found_ids, payload
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.checkpoint.flush import Sizes, _contiguous, _joined, drafts
+from bkpy.storage.checkpoint.flush import Sizes, contiguous, drafts, joined
 from bkpy.storage.entry_log.entry_log import decode_block, encode_block, log_name
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.memtable.generation import Batch as Stored
@@ -62,8 +62,8 @@ def test_batches_without_gaps_make_the_same_pieces_as_any_others(
     for count, size in sizes:
         batches.append((first, count, bytes(size)))
         first += count
-    quick = _contiguous(7, [b[1] for b in batches], [b[2] for b in batches], Sizes(block_bytes))
-    plain = _joined(iter(batches), Sizes(block_bytes))
+    quick = contiguous(7, [b[1] for b in batches], [b[2] for b in batches], Sizes(block_bytes))
+    plain = joined(iter(batches), Sizes(block_bytes))
     assert [(list(p.ids.from_rank(0)), p.runs, p.data) for p in quick] == [
         (list(p.ids.from_rank(0)), p.runs, p.data) for p in plain
     ]

@@ -1,0 +1,107 @@
+"""What is private to the code is named by one module of the tests, `tests/hooks.py`: the code may be arranged anew."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TESTS = Path(__file__).parents[1]
+HOOKS = TESTS / "hooks.py"
+MUTANTS = TESTS / "mutants"  # defects, given as text of the code
+
+PRIVATE = re.compile(r"_[A-Za-z]\w*(?<!__)")
+PATH = re.compile(r"bkpy\.[\w.]*\._[A-Za-z]\w*")  # as `monkeypatch.setattr` takes it
+BY_NAME = {"__setattr__", "attrgetter", "delattr", "getattr", "hasattr", "object", "patch", "setattr"}
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, by its documentation
+
+# Of the standard library. A loop and a transport can't be made without what asyncio's own share among themselves.
+EXCEPTIONS = {
+    "sim/loop.py": {
+        *("_check_closed", "_ready", "_stopping", "_thread_id"),  # of `BaseEventLoop`
+        *("_context", "_log_destroy_pending", "_run", "_scheduled"),  # of handles and tasks
+    },
+    "sim/transport.py": {
+        *("_FlowControlMixin", "_loop", "_maybe_pause_protocol", "_maybe_resume_protocol", "_protocol_paused"),
+    },
+    "unit/local/test_free_ports.py": {"_exit"},
+}
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    """What the module's functions and classes are called, and the attributes that its classes give to themselves."""
+    own = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                own.add(name)
+            case ast.Attribute(value=ast.Name("self" | "cls"), attr=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.AnnAssign(target=ast.Name(name)):
+                own.add(name)
+    return own
+
+
+def names_of(node: ast.AST) -> Iterator[str]:
+    """The private names by which a part of a module takes something of another one."""
+    match node:
+        case ast.Attribute(attr=name):
+            yield from [name] if PRIVATE.fullmatch(name) else []
+        case ast.ImportFrom(names=aliases):
+            yield from (alias.name for alias in aliases if PRIVATE.fullmatch(alias.name))
+        case ast.Call(func=ast.Name(called) | ast.Attribute(attr=called), args=args) if called in BY_NAME:
+            texts = (arg.value for arg in args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+            yield from (text.rpartition(".")[2] for text in texts if PRIVATE.fullmatch(text) or PATH.fullmatch(text))
+
+
+def reaches(source: str) -> dict[str, int]:
+    """The private names that a module takes of others, each with the first line."""
+    tree = ast.parse(source)
+    found = [(node.lineno, name) for node in ast.walk(tree) for name in names_of(node)]  # type: ignore[attr-defined]
+    own = own_names(tree) | NAMED_TUPLE
+    return {name: line for line, name in sorted(found, reverse=True) if name not in own}
+
+
+def test_no_test_reaches_into_an_object_but_through_a_hook() -> None:
+    found = {
+        str(path.relative_to(TESTS)): names
+        for path in sorted(TESTS.rglob("*.py"))
+        if path != HOOKS and MUTANTS not in path.parents and (names := reaches(path.read_text()))
+    }
+    assert {path: set(names) for path, names in found.items()} == EXCEPTIONS, found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "writer._field",
+        "class Slow(Writer):\n    def add(self): self._field",
+        "client.pool._channels[0].up",
+        "store._field = 1",
+        "from bkpy.storage.open import _check",
+        'monkeypatch.setattr(Writer, "_field", None)',
+        'monkeypatch.setattr("bkpy.client.client._warn", None)',
+    ],
+)
+def test_a_reach_is_noticed(source: str) -> None:
+    assert len(reaches(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Own:\n    def __init__(self, other):\n        self._field = other._field",
+        "class Own:\n    def _turn(self, other):\n        other._turn()",
+        "value._replace(length=1)",
+        "type(value).__name__",
+        'text.startswith("_")',
+    ],
+)
+def test_what_is_the_modules_own_or_public_is_no_reach(source: str) -> None:
+    assert not reaches(source)
