@@ -84,7 +84,7 @@ class SimDisk:
         self.generation = 0  # of the process; handles of an earlier one are dead
         self.dead = False  # crashed and not yet started again
         self.never_syncs: str | None = None  # syncs of paths with this part do nothing: to see that a test notices
-        self.no_links = False  # as between different file systems
+        self.no_links: int | None = None  # the error of each attempt to give a file a further name
         self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
         self.on_crash: Callable[[], None] | None = None
         self._faults: list[_Fault] = []
@@ -329,8 +329,8 @@ class SimDisk:
         directory, name = self._parent(further)
         if self.exists(further):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), further)
-        if self.no_links:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), further)
+        if self.no_links is not None:
+            raise OSError(self.no_links, os.strerror(self.no_links), further)
         directory.change([(name, inode)])
 
     def links(self, path: str) -> int:

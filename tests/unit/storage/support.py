@@ -75,6 +75,8 @@ SMALLEST: dict[str, Any] = {
     "journal_max_backups": 0,
     "journal_recycled_files_max": 0,
     "journal_read_bytes": 4096,
+    "journal_run_bytes_min": 1,
+    "journal_run_share_min": 0.0,
     "memtable_bytes_max": 1,
     "memtable_fill_min": 0.001,
     "memtable_step_batches": 1,

@@ -258,7 +258,7 @@ def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
     assert known, f"ledger {ledger_id} would be less than its row says"
 
 
-def _kept_row(draft: BlockDraft, place: Place) -> BlockRow:
+def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
     """The row of a batch that stays where it is."""
     checksum = 0
     for part in draft.data:
@@ -350,7 +350,7 @@ class Flush:
         place_of = self._kept.place_of if self._kept.any else None
         for draft in drafts(ledger_id, batches, row.last_entry, self._sizes, place_of):
             if draft.kept is not None:
-                strong.append(_kept_row(draft, draft.kept))
+                strong.append(kept_row(draft, draft.kept))
             else:
                 (weak if draft.weak else strong).append(BlockRow(draft.ids, self._append(ledger_id, draft)))
             yield BLOCK_EFFORT + len(draft.data)

@@ -120,7 +120,7 @@ class KeptRuns:
         return Place(whole.log_id, whole.offset + start, end - start)
 
     def finish(self, *, all_of_them: bool) -> dict[int, int]:
-        """Sync the new names; the files in which no more will stay (those the marks have passed, or all): their bytes."""
+        """Sync the new names; the files in which no more will stay, those that the marks have passed or all."""
         if self._linked:
             self._files.sync()
         done = {}
