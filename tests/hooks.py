@@ -491,6 +491,11 @@ def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
     server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
 
 
+def open_logs_of(shard: Shard) -> set[int]:
+    """The ids of logs without a row: the one that is being filled, and journal files in which more may come to stay."""
+    return shard._kept_files.open | (set() if shard._log is None else {shard._log.log_id})
+
+
 def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this process had no Java process of Spark's."""
     from bkpy.spark import jvm  # which only the tests of Spark have

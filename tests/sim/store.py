@@ -15,6 +15,8 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bkpy.errors import CorruptDataError
+
 from .disk import SimDisk, SimulatedCrash
 
 if TYPE_CHECKING:
@@ -64,6 +66,23 @@ class SimStores:
 
     def closed(self, path: str) -> None:
         self._open.discard(path)
+
+    def check(self, path: str) -> None:
+        """Bytes in the file, which has none otherwise, stand for damage: they say what it is."""
+        data = posixpath.join(path, "data.mdb")
+        if self.disk.exists(data) and (damage := self.disk.contents(data)):
+            raise CorruptDataError(damage.decode(), path=data)
+
+    def move(self, source: str, target: str) -> None:
+        assert source not in self._open
+        assert target not in self.disk.directories, f"{target} is there"
+        self.disk.operate("rename", source)
+        self.disk.directories[target] = self.disk.directories.pop(source)
+
+    def remove(self, path: str) -> None:
+        assert path not in self._open
+        self.disk.operate("unlink", path)
+        del self.disk.directories[path]
 
 
 class SimStore:

@@ -19,8 +19,9 @@ from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.frame import KEEP_INTERPRETER
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
+from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
-from bkpy.storage.index.index import BlockRow, Changes, KeptBatch, LedgerRow, LogRow, ShardRow, get_ledger
+from bkpy.storage.index.index import BlockRow, KeptBatch, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.memtable.generation import Generation, index_frames
 from bkpy.storage.reads.ranges import verifies
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
     from bkpy.storage.checkpoint.kept_runs import KeptRuns
     from bkpy.storage.entry_log.entry_log import LogWriter, Place
+    from bkpy.storage.index.living import LivingBytes
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.memtable.overlaps import Batch
@@ -283,6 +285,7 @@ class Flush:
         generation: Generation,
         infos: Mapping[int, LedgerInfo],
         *,
+        living: LivingBytes,
         open_log: Callable[[int], LogWriter],
         log: LogWriter | None,
         settings: BookieSettings,
@@ -297,7 +300,7 @@ class Flush:
         self._log_bytes_max = settings.entry_log_max_size_mb * MIB
         self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
         self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
-        self._changes = Changes(shard)
+        self._changes = Changes(shard, living)
         self._rows: dict[int, LedgerRow] = {}
         self._wrote = False
         self._kept = kept
@@ -305,7 +308,7 @@ class Flush:
         self._committing = False
         self._steps = self._run()
         for log_id, row in unlisted_logs.items():
-            self._changes.log(log_id, row)
+            self._changes.unlisted_log(log_id, row)
 
     def step(self) -> bool:
         """Do a little; False when all blocks are written."""
@@ -374,7 +377,7 @@ class Flush:
         """Close the log that is being filled; its row goes into this checkpoint's transaction."""
         if self.log is not None:
             blocks = self.log.finish()
-            self._changes.log(self.log.log_id, LogRow(self.log.size, blocks, True))
+            self._changes.finished_log(self.log.log_id, LogRow(self.log.size, blocks, True))
             self.log = None
 
     def abandon(self) -> None:
@@ -392,7 +395,7 @@ class Flush:
         elif self.log is not None and self._wrote:
             self.log.sync()
         for log_id, size in self._kept.finish(all_of_them=close_log).items():
-            self._changes.log(log_id, LogRow(size, 0, False))
+            self._changes.finished_log(log_id, LogRow(size, 0, False))
         self._changes.shard = self._changes.shard._replace(marks=marks)
         self._committing = True
         self._changes.commit(self._store)

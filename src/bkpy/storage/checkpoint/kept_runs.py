@@ -2,7 +2,8 @@
 
 Invariants: a batch stays only where its commit frame ends below the marks that are committed with it, so it is synced,
 and will neither be replayed nor cut; the file has a name in the ledger directory, synced, before a row refers to it, so
-the journal may drop its own name whenever it likes. All of this blocks and runs on the flush worker.
+the journal may drop its own name whenever it likes; a file has one owner: where there are several ledger directories,
+nothing stays. All of this blocks and runs on the flush worker.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bkpy.storage.entry_log.entry_log import Place, kept_in, kept_log_id, log_na
 from bkpy.storage.journal.format import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import Files
@@ -29,15 +30,14 @@ _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 class KeptFiles:
     """The journal files that a ledger directory has a name for, while more batches may come to stay in them.
 
-    `open`: how many bytes of this directory's ledgers each of them holds, by log id. A file is taken out, and gets its
-    row in the index, when the marks have passed it.
+    `open`: their log ids. A file is taken out, and gets its row in the index, when the marks have passed it.
     """
 
     def __init__(self, files: Files, directory: str, settings: BookieSettings) -> None:
-        self.possible = settings.journal_runs_in_place
+        self.possible = settings.journal_runs_in_place and len(settings.ledger_directories) == 1
         self.run_bytes_min = settings.journal_run_bytes_min
         self.share_min = settings.journal_run_share_min
-        self.open: Mapping[int, int] = {}
+        self.open: frozenset[int] = frozenset()
         self._files = files
         self._directory = directory
         self._journals = settings.journal_directories
@@ -55,6 +55,13 @@ class KeptFiles:
 
     def unlink(self, log_id: int) -> None:
         self._files.unlink(self._path(log_id))
+
+    def size(self, log_id: int) -> int:
+        file = self._files.open(self._path(log_id), read_only=True)
+        try:
+            return file.size()
+        finally:
+            file.close()
 
     def sync(self) -> None:
         """Return when the names are on disk."""
@@ -74,7 +81,7 @@ class KeptRuns:
         self.any = False
         self._files = files
         self._marks = marks
-        self._open = dict(files.open)
+        self._open = set(files.open)
         self._linked: list[int] = []
         self._bytes: dict[int, int] = {}  # in each file, of this generation
         self._large: dict[int, int] = {}  # of these, in large batches
@@ -106,7 +113,7 @@ class KeptRuns:
                 if not self._files.link(log_id):
                     return
                 self._linked.append(log_id)
-            self._open[log_id] = self._open.get(log_id, 0) + self._bytes[log_id]
+                self._open.add(log_id)
             self.any = True
 
     def place_of(self, batch: Batch) -> Place | None:
@@ -120,19 +127,20 @@ class KeptRuns:
         return Place(whole.log_id, whole.offset + start, end - start)
 
     def finish(self, *, all_of_them: bool) -> dict[int, int]:
-        """Sync the new names; the files in which no more will stay, those that the marks have passed or all."""
+        """Sync the new names; sizes of the files in which no more will stay: those the marks have passed, or all."""
         if self._linked:
             self._files.sync()
         done = {}
-        for log_id in list(self._open):
+        for log_id in sorted(self._open):
             journal, file_id = kept_in(log_id)
             if all_of_them or file_id < self._marks[journal].file_id:
-                done[log_id] = self._open.pop(log_id)
+                done[log_id] = self._files.size(log_id)
+        self._open -= done.keys()
         return done
 
     def committed(self) -> None:
         """The rows that refer to the files are in the index."""
-        self._files.open = self._open
+        self._files.open = frozenset(self._open)
 
     def abandon(self) -> None:
         """Take the new names back, to which no row refers."""

@@ -35,6 +35,7 @@ _FILE = struct.Struct("<8sHHIQ16sQI")
 _FRAME = struct.Struct("<4sBBH16sQIIII")
 _CRC = struct.Struct("<I")
 _RECORD = struct.Struct("<B3xII")
+RECORD_HEADER_BYTES: Final = _RECORD.size
 _LEDGER = struct.Struct("<q")
 _ZEROS = memoryview(bytes(PAGE_BYTES))
 
@@ -47,12 +48,13 @@ class FrameKind(enum.IntEnum):
 
 
 class RecordKind(enum.IntEnum):
-    """Kinds of records. 5, *deleted*, is reserved for garbage collection."""
+    """Kinds of records."""
 
     KEY = 1
     ADD = 2
     FENCE = 3
     EXPLICIT_LAC = 4
+    DELETED = 5
 
 
 class Mark(NamedTuple):
