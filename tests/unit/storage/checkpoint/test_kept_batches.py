@@ -35,6 +35,7 @@ from bkpy.runtime.system import real_runtime
 from bkpy.storage.entry_log.entry_log import KEPT, LogReader, Place, kept_in, kept_log_id, log_id_of, log_name
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.index import BlockRow, KeptBatch, decode_block_row, load_shard, log_key, scan_blocks
+from bkpy.storage.inspect.ledger import LedgerInspection
 from bkpy.storage.open import open_storage
 from bkpy.storage.reads.blocks import read_block
 
@@ -526,6 +527,25 @@ async def test_a_kept_file_that_is_gone_is_unknown() -> None:
     host.disk.unlink(files(host, ".txn")[0])
     storage = await host.boot()
     assert await read_all(storage, 1, 0, 9) == ({}, {0})
+
+
+async def test_an_inspection_verifies_what_stayed() -> None:
+    host = Host()
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 2, payload=LARGE))
+    await storage.close()
+    directory = host.settings.ledger_directories[0]
+    (file,) = files(host, ".txn")
+    for damaged in (False, True):
+        if damaged:
+            host.disk.flip(file, places(host, 1)[0].offset + 70_000)
+        store = SimStores(host.disk).open(f"{directory}/index")
+        journals = host.settings.journal_directories
+        looked = LedgerInspection(host.disk, {directory: store}, journals, 1, read_bytes=4096, ranges_max=9).run()
+        (block,) = [finding for finding in looked if finding.kind == "block" or finding.damage]
+        assert block.path == file
+        assert bool(block.damage) == damaged
+        store.close()
 
 
 def stored(data: bytes, first: int, entries: int) -> tuple[LogReader, BlockRow]:
