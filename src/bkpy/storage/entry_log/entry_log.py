@@ -33,6 +33,10 @@ CODEC_STORED: Final = 0
 LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
 SUFFIX: Final = ".log"
+KEPT: Final = 1 << 63  # in the id of a journal file that is kept as a log
+KEPT_SUFFIX: Final = ".txn"
+_FILE_ID_BITS: Final = 48
+_JOURNALS_MAX: Final = 1 << 15
 _PARTS_MAX: Final = 1024  # what one system call takes
 _PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
 
@@ -62,12 +66,27 @@ class StoredBlock(NamedTuple):
 
 
 def log_name(log_id: int) -> str:
-    return numbered_name(log_id, SUFFIX)
+    return numbered_name(log_id, KEPT_SUFFIX if log_id & KEPT else SUFFIX)
 
 
 def log_id_of(name: str) -> int | None:
     """The id of a log's file name, None if it isn't one."""
+    kept = number_of(name, KEPT_SUFFIX)
+    if kept is not None:
+        return kept if kept & KEPT else None
     return number_of(name, SUFFIX)
+
+
+def kept_log_id(journal: int, file_id: int) -> int | None:
+    """The id that a journal's file has as a log, None for one that is too large for that."""
+    if journal >= _JOURNALS_MAX or file_id >> _FILE_ID_BITS:
+        return None
+    return KEPT | journal << _FILE_ID_BITS | file_id
+
+
+def kept_in(log_id: int) -> tuple[int, int]:
+    """(number of the journal, file id) of a journal file that is kept as a log."""
+    return (log_id ^ KEPT) >> _FILE_ID_BITS, log_id & ((1 << _FILE_ID_BITS) - 1)
 
 
 def encode_log_header(log_id: int, uuid: bytes) -> bytes:
@@ -216,8 +235,6 @@ class Footer(NamedTuple):
 
     def blocks(self) -> Iterator[FooterBlock]:
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
-
-
 
 
 def footer_bytes(blocks: int, ledgers: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
+from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.inspect.finding import COPIES, Finding, damage
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bkpy.storage.index.index import BlockRow, LedgerRow, ShardRow
     from bkpy.storage.journal.format import Mark
 
-KEPT: Final = 1 << 63  # of a log id: a run that stays in a journal file
 NOT_READABLE: Final = (CorruptDataError, ValueError, struct.error)  # what comes of a row that isn't as it should be
 _ALL: Final = (b"\0", b"\xff" * 32)
 _LIMBO = "the next start puts what it can't trust into limbo: it is answered *unknown*, never denied"
@@ -44,13 +44,6 @@ def mark_facts(mark: Mark) -> dict[str, object]:
 def is_sound(key: bytes, value: bytes) -> bool:
     """Whether the checksum that a stored row ends with is right."""
     return len(value) >= 4 and index.checksum_of(value) == crc32c(value[:-4], crc32c(key))
-
-
-def place_name(log_id: int) -> str:
-    """The file that a log id in a block's row is about."""
-    if log_id & KEPT:
-        return f"journal file {log_id & ~KEPT:016x}"
-    return f"{log_id:016x}.log"
 
 
 def shard_facts(row: ShardRow) -> dict[str, object]:
@@ -82,7 +75,7 @@ def block_facts(ledger_id: int, row: BlockRow) -> dict[str, object]:
         "first": row.ids.first,
         "last": row.ids.last,
         "entries": row.ids.count,
-        "log": place_name(row.place.log_id),
+        "log": log_name(row.place.log_id),
         "log_offset": row.place.offset,
         "bytes": row.place.length,
     }
@@ -217,7 +210,7 @@ def _ledger_row(key: bytes, value: bytes) -> LedgerRow | None:
 
 def _log_facts(log_id: int, value: bytes) -> dict[str, object]:
     size, blocks, flags = struct.unpack_from("<QII", value)
-    facts: dict[str, object] = {"log": place_name(log_id), "bytes": size, "blocks": blocks, "footer": bool(flags & 1)}
+    facts: dict[str, object] = {"log": log_name(log_id), "bytes": size, "blocks": blocks, "footer": bool(flags & 1)}
     if len(value) == 28:
         facts["living_bytes"] = int.from_bytes(value[16:24], "little")
     return facts
