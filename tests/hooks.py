@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
     from bkpy.bookie.chunks import BookieChunks
+    from bkpy.bookie.collector import Collector
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.keys import Keys
     from bkpy.bookie.node import BookieNode
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.layout import IdGenerator
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.registration import Registration
+    from bkpy.metadata.sightings import Lookout
     from bkpy.metadata.store import MetadataStore
     from bkpy.metadata.zookeeper.session import Session
     from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -271,6 +273,22 @@ def storage_of(node: BookieNode) -> LedgerStorage:
     """The storage of a bookie that was started."""
     assert node._storage is not None
     return node._storage
+
+
+def collector_of(node: BookieNode) -> Collector:
+    """What collects on the bookie."""
+    assert node._collector is not None, "it has not started"
+    return node._collector
+
+
+def lookout_of(collector: Collector) -> Lookout:
+    """What looks at ledgers before they are collected."""
+    return collector._lookout
+
+
+def catalog_of(collector: Collector) -> LedgerCatalog:
+    """What lists them."""
+    return collector._catalog
 
 
 def server_of(node: BookieNode) -> BookieServer:

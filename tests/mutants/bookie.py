@@ -11,6 +11,8 @@ _MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _WAITING = "tests/unit/bookie/test_waiting_requests.py"
 _BUDGET = "tests/unit/protocol/test_receive_budget.py"
 
+_IDENTITY = "tests/unit/bookie/test_identity_commands.py"
+
 MUTANTS: list[Mutant] = [
     Mutant(
         "a bad request hangs up",
@@ -124,5 +126,47 @@ MUTANTS: list[Mutant] = [
         "    left = files_max - storage_files(settings)",
         "    left = files_max",
         ("tests/unit/bookie/test_files.py",),
+    ),
+    Mutant(
+        "id freed though ledgers name the bookie",
+        "a new bookie under the id denies what the old one acknowledged",
+        "known is not None and free,",
+        "known is not None,",
+        (f"{_IDENTITY}::test_a_bookie_that_ledgers_name_is_formatted_by_force_alone_and_its_id_stays_taken",),
+    ),
+    Mutant(
+        "ledgers that can't be read don't count",
+        "copies are deleted that a ledger needs",
+        "except (CorruptDataError, UnsupportedVersionError):\n    unreadable.append(ledger_id)",
+        "except (CorruptDataError, UnsupportedVersionError):\n    pass",
+        (f"{_IDENTITY}::test_a_ledger_that_cannot_be_read_may_name_the_bookie",),
+    ),
+    Mutant(
+        "bookie on another machine not looked for",
+        "cookies are changed, or deleted, under a bookie that serves",
+        "if await read_certainly(self._store, paths.available(self._root, bookie_id, read_only=read_only)):",
+        "if False:",
+        (f"{_IDENTITY}::test_nothing_is_changed_while_the_bookie_runs",),
+    ),
+    Mutant(
+        "journal directory taken for another's",
+        "a bookie comes up on journals that aren't its own, and denies what it acknowledged",
+        "elif changing or (number, path) not in certain:",
+        "elif changing:",
+        (f"{_IDENTITY}::test_what_an_update_cannot_prove_it_refuses",),
+    ),
+    Mutant(
+        "number of journals changed with something to replay",
+        "entries that were acknowledged are lost",
+        "self._check_journal(path, number, mark, clean=changing)",
+        "self._check_journal(path, number, mark, clean=False)",
+        (f"{_IDENTITY}::test_the_number_of_journals_stays_after_an_unclean_stop",),
+    ),
+    Mutant(
+        "indexes removed last",
+        "a start in the middle of a removal believes what is left",
+        "for directory, here in found.items():\n    if here.indexes:",
+        "for directory, here in []:\n    if here.indexes:",
+        (f"{_IDENTITY}::test_formatting_counts_asks_and_deletes_what_is_the_bookies",),
     ),
 ]

@@ -218,4 +218,18 @@ MUTANTS: list[Mutant] = [
         "if False:",
         (f"{_MOVING}::test_a_copy_is_refused_while_the_original_is_there",),
     ),
+    Mutant(
+        "old bytes of a journal that is being written believed",
+        "an inspection of a bookie that runs tells of damage that isn't there",
+        "source.window.forget()",
+        "pass",
+        (f"{_TESTS}/journal/test_journal_being_written.py::test_frames_that_come_while_it_is_read_are_no_damage",),
+    ),
+    Mutant(
+        "block rows not counted by an inspection",
+        "a ledger that lost entries is shown as sound",
+        "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
+        "if False:",
+        (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
+    ),
 ]

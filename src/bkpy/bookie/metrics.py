@@ -65,6 +65,7 @@ class BookieMetrics:
         self._checkpoint_bytes = counter("checkpoint_bytes", "Bytes flushed from memory to the entry log")
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
         self._reclaimed_bytes = counter("reclaimed_bytes", "Bytes of entry logs that were removed")
+        self._compacted_bytes = counter("compacted_bytes", "Bytes of blocks copied by compaction")
         self.registry.register(metrics)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
@@ -79,6 +80,7 @@ class BookieMetrics:
         gauge("entry_logs", "Entry logs that are full", lambda: storage.space.logs)
         gauge("entry_log_bytes", "Bytes of entry logs that are full", lambda: storage.space.bytes)
         gauge("living_bytes", "Bytes in them that are still needed", lambda: storage.space.living)
+        gauge("compaction_bytes", "Bytes that compaction has yet to copy", lambda: storage.space.compacting)
         gauge("deleted_ledgers", "Deleted ledgers still in the index", lambda: storage.space.deleted_ledgers)
         budget = storage.memory
         parts = Gauge("bkpy_bookie_memory_bytes", "Bytes of each part of the budget", ["part"], registry=self.registry)
@@ -148,6 +150,9 @@ class BookieMetrics:
 
     def replayed(self, frames: int, bytes_: int) -> None:
         log.info("replayed %d frames, %d bytes of journal", frames, bytes_)
+
+    def compacted(self, bytes_: int) -> None:
+        self._compacted_bytes.value += bytes_
 
     def log_removed(self, bytes_: int) -> None:
         self._reclaimed_bytes.value += bytes_

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect, json_option, print_table, progress, run
+from bkpy.cli.interrupts import interruptible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from bkpy.bench.workloads import Options
     from bkpy.local import LocalCluster
@@ -102,7 +103,7 @@ def bench(
                 f"--workload {workload} goes without --api, --restart, --ceiling, --memory and --ledgers"
                 + (f", and {_OWN_CLUSTER}" if workload == "failover" else "")
             )
-        with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
+        with _scratch(directory) as scratch:
             gc.set_threshold(*_GC_THRESHOLDS)
             failure = run(_fail(workload, _sizes(ensemble), size, outstanding, seconds, rounds, entries, uri, scratch))
         if as_json:
@@ -119,7 +120,7 @@ def bench(
     if course and uri is not None:
         raise click.UsageError(f"--memory goes {_OWN_CLUSTER}")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
-    with tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch:
+    with _scratch(directory) as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)
         result = run(_measure(options, uri, scratch, restart, course))
         bare, stored = _ceilings(options, scratch) if ceiling else (None, None)
@@ -130,6 +131,18 @@ def bench(
         click.echo(json.dumps(result))
     else:
         _show(result)
+
+
+@contextlib.contextmanager
+def _scratch(directory: str | None) -> Iterator[str]:
+    """Where the run keeps its files, which go with it. Ctrl-C is told in one line."""
+    if directory is not None:
+        os.makedirs(directory, exist_ok=True)
+    with (
+        interruptible("the measurement was not finished"),
+        tempfile.TemporaryDirectory(dir=directory, prefix="bkpy-bench-") as scratch,
+    ):
+        yield scratch
 
 
 def _sizes(text: str) -> tuple[int, int, int]:

@@ -194,6 +194,35 @@ class BookieSettings(MetadataSettings):
         default=60.0,
         description="seconds between two looks for entry logs in which nothing lives; right away after a deletion",
     )
+    compaction_minor_living_ratio: float = Field(
+        default=0.2,
+        ge=0,
+        lt=1,
+        description="entry logs of which less than this share is still needed are compacted often; 0 for never",
+    )
+    compaction_minor_interval_s: Seconds = Field(default=3600.0, description="seconds between two of these")
+    compaction_major_living_ratio: float = Field(
+        default=0.8,
+        ge=0,
+        lt=1,
+        description="entry logs of which less than this share is still needed are compacted now and then, and while "
+        "less than disk_free_bytes_resume is free; 0 for never",
+    )
+    compaction_major_interval_s: Seconds = Field(default=86_400.0, description="seconds between two of these")
+    compaction_bytes_per_s: Size = Field(
+        default=16 * MIB, description="bytes that compaction copies in a second at most, in each ledger directory"
+    )
+    compaction_step_bytes: Size = Field(
+        default=MIB, description="bytes that compaction copies at a time; a block at least"
+    )
+    compaction_commit_bytes: Size = Field(
+        default=16 * MIB, description="bytes that compaction copies before it syncs them and updates the index"
+    )
+    compaction_free_bytes_min: int = Field(
+        default=128 * MIB,
+        ge=0,
+        description="bytes of a ledger directory's disk that compaction leaves free, for what has to be written",
+    )
     # What is in two memtables, a few journal files and what recoveries write back still fit.
     disk_free_bytes_min: int = Field(
         default=512 * MIB,

@@ -485,6 +485,8 @@ class LedgerStorage:
             self._periodic.cancel()
         for reclaiming in self._reclaiming:
             reclaiming.cancel()
+        for reclaimer in self.reclaimers:
+            reclaimer.close()
         for journal in self.journals:
             journal.release()
         self._release()

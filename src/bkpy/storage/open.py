@@ -154,7 +154,9 @@ class _Opening:
                     raise _unknown_to_the_cluster(directory.path)
         else:
             identity = self._create(identity)
-        return self._directories.cookie([d.uuid for d in identity.known]).encode(), True
+        cookie = self._directories.cookie([d.uuid for d in identity.known])
+        self._directories.write(cookie)  # an earlier try may have got to some of them
+        return cookie.encode(), True
 
     def _lock(self) -> None:
         for directory in self._directories.all:
@@ -186,7 +188,9 @@ class _Opening:
             row = index.load_shard(store)
             if row is not None and row.ledgers:
                 raise IdentityError(
-                    "this directory's index holds ledgers, but it has no cookie: use an empty directory", path=path
+                    "this directory's index holds ledgers, but it has no cookie: use an empty directory (`bkpy bookie "
+                    "format --force` empties this one)",
+                    path=path,
                 )
             if row is None:
                 row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))

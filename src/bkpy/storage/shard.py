@@ -231,7 +231,7 @@ class Shard:
             generation,
             infos,
             living=self.living,
-            open_log=self._open_log,
+            open_log=self.open_log,
             log=self._log,
             settings=self._settings,
             unlisted_logs=self._unlisted_logs,
@@ -260,9 +260,8 @@ class Shard:
         """Take the ledgers out of the index that were deleted. Nobody else may change the shard's row meanwhile."""
         while self.deletions.condemned:
             ledger_ids = list(islice(self.deletions.condemned, self._settings.index_step_rows))
-            self.row = await self._flush_worker.run(self.deletions.bury, self.row, ledger_ids)
+            await self.change_row(self.deletions.bury, ledger_ids)
             self.deletions.buried(ledger_ids)
-            self.commits += 1
 
     async def purge(self, ledger_ids: Collection[int]) -> None:
         """Remove some of what is left of deleted ledgers."""
@@ -274,11 +273,27 @@ class Shard:
         """Run something that blocks and may write to the index, between two steps of whatever else does."""
         return self._flush_worker.run(function, *args)
 
+    async def change_row(self, function: Callable[..., ShardRow], *args: Any) -> None:
+        """Run a transaction that gets the shard's row and returns it as it then is. Only while `checkpointing` is held.
+
+        It must not be cancelled.
+        """
+        self.row = await self._flush_worker.run(function, self.row, *args)
+        self.commits += 1
+
+    async def take_log_id(self) -> int:
+        """The id of a log that is about to be begun."""
+        async with self.checkpointing:  # which begins logs as well
+            log_id = self.row.next_log_id
+            self.row = self.row._replace(next_log_id=log_id + 1)
+        return log_id
+
     async def forget_log(self, log_id: int) -> None:
         """Hold the log open no longer: its file is about to go."""
         await self._read_worker.run(self._reader.forget, log_id)
 
-    def _open_log(self, log_id: int) -> LogWriter:
+    def open_log(self, log_id: int) -> LogWriter:
+        """Begin a log. Blocks."""
         return LogWriter(
             self._runtime.files,
             self.directory,
@@ -435,7 +450,7 @@ class Shard:
                 loaded[row.place] = cached
         missing = [row.place for row in rows if row.place not in loaded]
         if missing:
-            loaded |= await self._read_worker.run(self._read_blocks, ledger_id, missing)
+            loaded |= await self.load_blocks(ledger_id, missing)
         blocks: list[StoredBlock | None] = []
         for row in rows:
             block = loaded[row.place]
@@ -451,6 +466,10 @@ class Shard:
                 self.cache.put(row.place, block)
                 blocks.append(block)
         return blocks
+
+    async def load_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
+        """The ledger's blocks at these places, verified, or why one can't be read."""
+        return await self._read_worker.run(self._read_blocks, ledger_id, places)
 
     def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
         blocks: dict[Place, StoredBlock | Exception] = {}
