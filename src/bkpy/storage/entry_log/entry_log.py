@@ -46,7 +46,6 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
-TRAILER_BYTES: Final = _TRAILER.size + 8  # with its checksum and the magic
 
 
 class Place(NamedTuple):
