@@ -95,16 +95,23 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "stalled holders of memory are waited for as long as others",
         "hung clients keep everybody else from sending large frames",
-        "            crowded = self._receive.charged and self.service.receive_budget.wanted",
+        "            crowded = bool(self._receive.charged) and self.service.receive_budget.wanted",
         "            crowded = False",
         (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
     ),
     Mutant(
-        "newcomers are read from while memory is full",
+        "a byte now and then is progress enough",
+        "a few clients keep everybody else from sending large frames, as long as they like",
+        "        wanted = settings.crowded_bytes_per_s_min * allowed_s if crowded and allowed_s is not None else 1",
+        "        wanted = 1",
+        (f"{_MEMORY}::test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long",),
+    ),
+    Mutant(
+        "newcomers who write are read from while memory is full",
         "memory grows with every client that comes back",
-        '        if self.service.storage.full:\n            self.pause("memory")',
-        "        if self.service.storage.full:\n            pass",
-        (f"{_MEMORY}::test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting",),
+        "                if self.service.storage.full:  # now that it is known to be one who writes",
+        "                if False:",
+        (f"{_MEMORY}::test_while_memory_is_full_who_writes_is_not_read_from_and_who_reads_is",),
     ),
     Mutant(
         "answers count as read when they were sent",

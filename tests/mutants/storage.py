@@ -78,10 +78,10 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a request's own ledgers evicted",
         "entries are denied and fences forgotten",
-        "self._cache.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
+        "self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
         "await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})",
         "missing = {ledger_id for ledger_id in wanted if cached(ledger_id) is None}\n"
-        "self._cache.trim()\n"
+        "self.trim()\n"
         "await self._load(missing)",
         (f"{_EVICTED}::test_a_request_never_takes_a_ledger_of_its_own_for_new",),
     ),
@@ -126,6 +126,27 @@ MUTANTS: list[Mutant] = [
         "self.full = self.full or shard.memory_bytes >= 2 * limit",
         "pass",
         (f"{_FULL}::test_full_memtables_are_told_and_end",),
+    ),
+    Mutant(
+        "memory that is used up not told",
+        "small entries keep much more memory than there may be",
+        "if self.memory.full and not self.full and self._held.use_up_budget():",
+        "if False:",
+        (f"{_FULL}::test_small_entries_that_keep_much_memory_are_flushed_before_it_is_used_up",),
+    ),
+    Mutant(
+        "writers wait for memory that others have",
+        "a bookie takes nothing any more",
+        "return self.use_up_budget() and (self.memtable_bytes > 0 or self.queued_bytes > 0)",
+        "return self.use_up_budget()",
+        (f"{_FULL}::test_a_budget_that_others_have_used_up_lets_entries_in_one_by_one",),
+    ),
+    Mutant(
+        "nothing is flushed to make room",
+        "a bookie takes nothing until the next checkpoint",
+        "    self._flush_all_soon()  # and then this is asked again\n    return",
+        "    return",
+        (f"{_FULL}::test_memory_that_is_used_up_while_a_journal_stalls_is_made_room_in_when_it_goes_on",),
     ),
     Mutant(
         "room in a journal's queue not told",

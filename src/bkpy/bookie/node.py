@@ -13,6 +13,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy._version import version
+from bkpy.bookie.collection_metrics import CollectionMetrics
+from bkpy.bookie.collector import Collector
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
@@ -21,7 +23,9 @@ from bkpy.config.address import split_address
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
+from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.registration import BookieInfo, Registration
+from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.open import open_storage
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.engine import LedgerStorage
 
@@ -44,9 +49,19 @@ _UNTRUSTED: Final = "data was lost here"
 
 
 class BookieNode:
-    """One bookie on `store` (its cluster's metadata under `root`)."""
+    """One bookie on `store` (its cluster's metadata under `root`).
 
-    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: DiskRuntime) -> None:
+    `give_back_memory` is called when the bookie has freed memory that it doesn't need again soon.
+    """
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        store: MetadataStore,
+        root: str,
+        runtime: DiskRuntime,
+        give_back_memory: Callable[[], None] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.address = ""
@@ -62,7 +77,10 @@ class BookieNode:
         self._registration: Registration | None = None
         self._pages: web.AppRunner | None = None
         self._disk: DiskMonitor | None = None
+        self._give_back_memory = give_back_memory
+        self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
+        self._resting: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refusals: set[str] = set()  # why no new entries are taken
@@ -92,6 +110,7 @@ class BookieNode:
         storage.failed.add_done_callback(self._storage_failed)
         self._service = service = BookieService(settings, storage, self._runtime, self._metrics)
         self._server = BookieServer(service, instance_id=cluster.instance_id)
+        self._collector = self._new_collector(cluster, storage)
         self._disk = DiskMonitor(settings, self._runtime)
         await self._disk.look()
         if self._disk.low:
@@ -137,7 +156,34 @@ class BookieNode:
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
+        self._collector.start()
+        self._resting = self._runtime.spawn(self._rest(service), name="rest", on_death=self._give_up)
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
+
+    async def _rest(self, service: BookieService) -> None:
+        """Shrink again after load. While there is any, memory is let go of again and again: given back in the end."""
+        freed = False
+        while True:
+            await asyncio.sleep(self.settings.memory_rest_interval_s)
+            if service.rest():
+                freed = True
+            elif freed:
+                self._give_back_memory()
+                freed = False
+
+    def _new_collector(self, cluster: Cluster, storage: LedgerStorage) -> Collector:
+        """What collects in the cluster that the directories belong to, whatever the metadata store is later."""
+        settings, store, root = self.settings, self._store, self._root
+        instance_id = decode_cookie(storage.cookie, "the storage").instance_id
+        return Collector(
+            storage,
+            cluster.catalog,
+            Lookout(store, root, cluster.catalog.layout, instance_id=instance_id, bookie_id=settings.bookie_id),
+            LedgerLocks(store, root, settings.bookie_id, self._runtime, settings),
+            settings,
+            self._runtime,
+            CollectionMetrics(self._metrics.registry),
+        )
 
     async def _directories_moved(self, identity: bytes) -> None:
         """Store where they are now: from then on a copy that is left where they were is refused."""
@@ -150,7 +196,8 @@ class BookieNode:
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
         self._unsubscribe()
-        await self._forget_disks()
+        await self._end_collection()
+        await self._end_watches()
         if self._server is not None:
             await self._server.drain(self.settings.drain_timeout_s)
         try:
@@ -167,13 +214,18 @@ class BookieNode:
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
-        await self._forget_disks()
+        await self._end_collection()
+        await self._end_watches()
         if self._server is not None:
             self._server.stop()
         if self._pages is not None:
             await self._pages.cleanup()
         if self._storage is not None:
             await self._storage.close()
+
+    async def _end_collection(self) -> None:
+        if self._collector is not None:
+            await self._collector.stop()
 
     # --- read-only --------------------------------------------------------------------------------------------------
 
@@ -221,8 +273,8 @@ class BookieNode:
         if abs(disk.free_bytes - told) > _FREE_CHANGE_MIN * told:
             await self._registration.set_free_bytes(disk.free_bytes)
 
-    async def _forget_disks(self) -> None:
-        tasks = [task for task in (self._watching, self._telling) if task is not None]
+    async def _end_watches(self) -> None:
+        tasks = [task for task in (self._watching, self._telling, self._resting) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -258,13 +310,18 @@ class BookieNode:
     async def _serve_metrics(self) -> None:
         if self.settings.metrics_port < 0:
             return
-        from aiohttp import web  # takes a third of the time to load a bookie, and most have no page
+        # They take a third of the time to load a bookie, and most have no page.
+        from aiohttp import web
+
+        from bkpy.bookie.admin import AdminPages
 
         async def page(_: web.Request) -> web.Response:
             return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
         app = web.Application()
         app.router.add_get("/metrics", page)
+        assert self._collector is not None
+        AdminPages(self.settings, self._collector).add_to(app)
         self._pages = web.AppRunner(app, access_log=None)
         await self._pages.setup()
         site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)

@@ -17,6 +17,8 @@ from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from bkpy.bookie.service import BookieService
 
 
@@ -38,6 +40,7 @@ class BookieServer:
         self._answered = asyncio.Event()
         service.metrics.watch(service.storage, lambda: len(self._connections), lambda: service.read_only)
         service.storage.on_space.append(self._space)
+        service.storage.on_forgotten.append(self._forgotten)
 
     async def start(self) -> int:
         """Listen; returns the port. `ConfigError` if the address can't be listened at."""
@@ -129,6 +132,11 @@ class BookieServer:
                 if len(connection.keys):
                     connection.pause("memory")
 
+    def _forgotten(self, ledger_ids: Collection[int]) -> None:
+        """The storage knows no longer that these are fenced or deleted: let whoever adds to them ask it."""
+        for connection in self._connections:
+            connection.keys.withdraw(ledger_ids)
+
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     def _space(self) -> None:
@@ -141,6 +149,7 @@ class BookieServer:
 
         Counted in ticks and not by the clock: when this process itself was stopped for a while, no client is to blame.
         """
+        self._service.storage.memory.measure()
         for connection in list(self._connections):
             allowed_s = connection.count_idle_tick()
             # One tick more than these has passed since it last made progress.

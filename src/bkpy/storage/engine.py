@@ -8,14 +8,18 @@ given only for what this bookie can't have acknowledged. All methods run on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.storage.held_entries import HeldEntries
 from bkpy.storage.journal.format import RecordKind
 from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
+from bkpy.storage.space import hiding
+from bkpy.storage.space.reclaimer import Reclaimer, SpaceTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from bkpy.storage.journal.journal import JournalWriter
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
+    from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
@@ -66,10 +71,11 @@ class LedgerStorage:
 
     `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
-    for every ledger that `states` was asked about.
+    for every ledger that `states` was asked about, until it is told to `on_forgotten`.
     `failed`: gets the exception when a write or sync failed; the process must stop.
-    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
-    sockets until an `on_space` callback.
+    `memory`: the budget, of which the storage's parts are some.
+    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds, or the budget is
+    used up; stop reading sockets until an `on_space` callback.
     """
 
     def __init__(
@@ -81,29 +87,21 @@ class LedgerStorage:
         journals: Sequence[JournalWriter],
         cookie: bytes,
         release: Callable[[], None],
+        memory: MemoryBudget,
     ) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
         self.full = False
         self.on_space: list[Callable[[], None]] = []
         self.cookie = cookie
+        self.memory = memory
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
+        self.on_forgotten = ledgers.on_forgotten
         self.generation_bytes_max = ledgers.generation_bytes_max
-        self.journals = [
-            Journal(
-                writer,
-                runtime,
-                name=f"journal-{number}",
-                group_bytes_max=settings.journal_group_bytes_max,
-                queue_bytes_max=settings.journal_queue_bytes_max,
-                on_written=self.look_for_space,
-                on_failure=self.fail,
-                observer=observer,
-            )
-            for number, writer in enumerate(journals)
-        ]
+        self.journals = self._begin_journals(journals, settings, runtime, observer)
+        self._held = HeldEntries(memory, self.shards, self.journals)
         self._settings = settings
         self._runtime = runtime
         self._release = release
@@ -111,7 +109,37 @@ class LedgerStorage:
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._flushing: set[int] = set()  # shards whose memtables are full
         self._closed = False
-        self._periodic = runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+        self.reclaimers = [Reclaimer(shard, runtime, settings, observer) for shard in self.shards]
+        self._reclaiming = [
+            runtime.spawn(reclaimer.run(), name=f"reclaimer {number}", on_death=self.fail)
+            for number, reclaimer in enumerate(self.reclaimers)
+        ]
+        self._periodic: asyncio.Task[None] | None = None
+
+    def _begin_journals(
+        self,
+        writers: Sequence[JournalWriter],
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        observer: StorageObserver,
+    ) -> list[Journal]:
+        journals: list[Journal] = []
+        with contextlib.ExitStack() as begun:  # each has a thread
+            for number, writer in enumerate(writers):
+                journal = Journal(
+                    writer,
+                    runtime,
+                    name=f"journal-{number}",
+                    group_bytes_max=settings.journal_group_bytes_max,
+                    queue_bytes_max=settings.journal_queue_bytes_max,
+                    on_written=self.look_for_space,
+                    on_failure=self.fail,
+                    observer=observer,
+                )
+                begun.callback(journal.release)
+                journals.append(journal)
+            begun.pop_all()
+        return journals
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -123,6 +151,10 @@ class LedgerStorage:
     async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
         """See `Ledgers.load`."""
         return await self.ledgers.load(ledger_ids)
+
+    def was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger of which `states` just said that it isn't known was deleted here: it stays fenced."""
+        return self.ledgers.was_deleted(ledger_id)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerInfo:
         """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
@@ -184,7 +216,19 @@ class LedgerStorage:
     def _grown(self, shard: Shard) -> None:
         limit = self.generation_bytes_max
         self.full = self.full or shard.memory_bytes >= 2 * limit
-        if shard.active.bytes >= limit * shard.active.fill_target and shard.number not in self._flushing:
+        if shard.active.bytes >= limit * shard.active.fill_target:
+            self._flush_soon(shard)
+        self._held.measure()
+        if self.memory.full and not self.full and self._held.use_up_budget():
+            self.full = True
+            self._flush_all_soon()
+
+    def _flush_all_soon(self) -> None:
+        for shard in self.shards:  # whatever they hold: it may keep alive much more than its own bytes
+            self._flush_soon(shard)
+
+    def _flush_soon(self, shard: Shard) -> None:
+        if shard.number not in self._flushing:
             self._flushing.add(shard.number)
             self._runtime.spawn(self._flush_when_full(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
@@ -232,7 +276,7 @@ class LedgerStorage:
     @property
     def unsynced_bytes(self) -> int:
         """Bytes in memory that wait for a journal."""
-        return sum(journal.queued_bytes for journal in self.journals)
+        return self._held.queued_bytes
 
     def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
         done.set_result(None)
@@ -249,7 +293,7 @@ class LedgerStorage:
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
         """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
-        info = await self._looked_up(ledger_id)
+        info = await self.looked_up(ledger_id)
         if info is None:
             return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
         found = await self.shards[info.shard].read(info, first, last, bytes_max)
@@ -257,7 +301,7 @@ class LedgerStorage:
 
     async def last_entry(self, ledger_id: int) -> LastEntry:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
-        info = await self._looked_up(ledger_id)
+        info = await self.looked_up(ledger_id)
         if info is None:
             return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
         shard = self.shards[info.shard]
@@ -268,19 +312,57 @@ class LedgerStorage:
         entry = b"".join(found.segments)
         return LastEntry(entry, info.explicit_lac, info.fenced, True, info.limbo or not entry)
 
-    async def _looked_up(self, ledger_id: int) -> LedgerInfo | None:
+    async def looked_up(self, ledger_id: int) -> LedgerInfo | None:
         """The state of a ledger that is to be read, when the memtable's index is ready for that."""
         info = (await self.states((ledger_id,)))[ledger_id]
         if info is not None and await self.shards[info.shard].catch_up(ledger_id):
             info = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
         return info
 
+    # --- deleting -----------------------------------------------------------------------------------------------------
+
+    async def held_ledgers(self, after: int, limit: int) -> list[int]:
+        """The lowest ids above `after` of ledgers that are here, `limit` at most, ascending; no deleted ones."""
+        return await self.ledgers.held(after, limit)
+
+    async def hide(self, ledger_id: int) -> hiding.Hidden | None:
+        """Hide what is stored of the ledger until `unhide` or `delete`; None if it isn't here, or is hidden already.
+
+        Meanwhile it is *unknown* to whoever asks for it. A crash unhides.
+        """
+        return await hiding.hide(self, ledger_id)
+
+    def unhide(self, hidden: hiding.Hidden) -> None:
+        """Let what was hidden be seen again."""
+        hiding.unhide(hidden)
+
+    async def delete(self, hidden: hiding.Hidden) -> bool:
+        """Delete what was hidden; returns when that is durable. The ledger stays fenced for good.
+
+        False: something was stored for it since it was hidden. Then all of it stays, and is seen again; it is fenced,
+        so that what a writer stores there comes to an end, and may be hidden and deleted later.
+        """
+        return await hiding.delete(self, hidden)
+
+    async def journal_deleted(self, info: LedgerInfo) -> None:
+        """From this call on the ledger is gone; returns when that is durable. For `hiding` only."""
+        self.ledgers.condemn(info.ledger_id, self.shards[info.shard])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.DELETED, info.ledger_id, b"", lambda: done.set_result(None))
+        await self._durable(done)
+        self.reclaimers[info.shard].wake()
+
+    @property
+    def space(self) -> SpaceTotals:
+        """What all shards' full logs take, as of the last round of each."""
+        return SpaceTotals(*map(sum, zip(*(reclaimer.totals for reclaimer in self.reclaimers), strict=True)))
+
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held by the memtables, an estimate of what is around the entries included."""
-        return sum(shard.memory_bytes for shard in self.shards)
+        return self._held.memtable_bytes
 
     async def checkpoint(self) -> None:
         """Write out all that is in memory, move the marks, let journal files go. `StorageFailedError` if it can't."""
@@ -305,6 +387,8 @@ class LedgerStorage:
                 raise
             if not written:
                 return
+            if shard.cleared is not None:
+                await asyncio.wait((shard.cleared,))  # only then its memory can be used again
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
@@ -315,22 +399,35 @@ class LedgerStorage:
     async def _flush_when_full(self, shard: Shard) -> None:
         try:
             limit = self.generation_bytes_max
-            while shard.active.bytes >= limit * shard.active.fill_target and not self.failed.done():
+            while not self.failed.done() and (
+                shard.active.bytes >= limit * shard.active.fill_target
+                or (self.full and self.memory.full and not shard.active.empty)
+            ):
                 await self._checkpoint(shard, False)
         finally:
             self._flushing.discard(shard.number)
 
     def look_for_space(self) -> None:
         """Tell, if memory was full and isn't any more."""
-        limit = 2 * self.generation_bytes_max
-        if (
-            self.full
-            and all(shard.memory_bytes < limit for shard in self.shards)
-            and not any(journal.full for journal in self.journals)
-        ):
-            self.full = False
-            for callback in list(self.on_space):
-                callback()
+        if not self.full or self._held.over_bounds(2 * self.generation_bytes_max):
+            return
+        if self._held.must_shrink():
+            self._flush_all_soon()  # and then this is asked again
+            return
+        self.full = False
+        for callback in list(self.on_space):
+            callback()
+
+    def rest(self) -> bool:
+        """Let go of blocks and flush memtables that nobody used since the last call; whether there were any."""
+        freed, idle = self._held.rest(self._settings.memtable_rest_bytes_min)
+        for shard in () if self._closed else idle:
+            self._runtime.spawn(self._checkpoint(shard, False), name=f"flush of {shard.directory}", on_death=self.fail)
+        return freed or bool(idle)
+
+    def checkpoint_periodically(self) -> None:
+        """From now on, until the storage is closed or fails."""
+        self._periodic = self._runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
 
     async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
@@ -367,6 +464,9 @@ class LedgerStorage:
             return
         self._closed = True
         try:
+            for reclaimer in self.reclaimers:
+                reclaimer.stop()
+            await asyncio.wait(self._reclaiming)
             for journal in self.journals:
                 await journal.drain()
             if not self.failed.done():
@@ -381,7 +481,12 @@ class LedgerStorage:
     def release(self) -> None:
         """Close files and locks, whatever is pending. Blocks until running writes have ended."""
         self._closed = True
-        self._periodic.cancel()
+        if self._periodic is not None:
+            self._periodic.cancel()
+        for reclaiming in self._reclaiming:
+            reclaiming.cancel()
+        for reclaimer in self.reclaimers:
+            reclaimer.close()
         for journal in self.journals:
             journal.release()
         self._release()

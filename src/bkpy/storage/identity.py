@@ -61,6 +61,13 @@ class Cookie(NamedTuple):
     def paths(self) -> list[str]:
         return [*self.journal_directories, *(directory.path for directory in self.ledger_directories)]
 
+    def with_indexes_of(self, other: Cookie) -> Cookie:
+        """This, with the indexes that `other` has at the same paths."""
+        uuids = {directory.path: directory.uuid for directory in other.ledger_directories}
+        return self._replace(
+            ledger_directories=tuple(d._replace(uuid=uuids.get(d.path, d.uuid)) for d in self.ledger_directories)
+        )
+
     def moved(self, moves: Mapping[str, str]) -> Cookie:
         """This, with directories at new paths."""
         return self._replace(
@@ -156,8 +163,11 @@ class Directories:
         self._instance_id = instance_id
         self._files = files
 
-    def identify(self, expected_cookie: bytes | None) -> Identity:
-        """Compare cookies, settings and what the metadata store has; `IdentityError` on any disagreement."""
+    def identify(self, expected_cookie: bytes | None, *, any_index: bool = False) -> Identity:
+        """Compare cookies, settings and what the metadata store has; `IdentityError` on any disagreement.
+
+        `any_index`: for a rebuild of indexes; an earlier one may have stored the new ones' uuids only in some places.
+        """
         found = {path: cookie for path in self.all if (cookie := read_cookie(self._files, path)) is not None}
         expected = None if expected_cookie is None else decode_cookie(expected_cookie, "the metadata store")
         newest = max(found.values(), key=lambda cookie: len(cookie.ledger_directories), default=expected)
@@ -171,6 +181,9 @@ class Directories:
                 "give this bookie another --bookie_id, or, if it is that one, name its directories",
                 path=self.all[0],
             )
+        if any_index:
+            found = {path: cookie.with_indexes_of(newest) for path, cookie in found.items()}
+            expected = expected and expected.with_indexes_of(newest)
         moves = self._moves(found)
         if moves:
             found = {path: cookie.moved(moves) for path, cookie in found.items()}
@@ -182,7 +195,8 @@ class Directories:
             if not newest.extends(cookie):
                 raise IdentityError(
                     f"the cookies of {path} and {where} disagree: `bkpy bookie cookie show` tells in what; restore the "
-                    "directory that is wrong, or let `bkpy bookie cookie update` write them anew",
+                    "directory that is wrong, let `bkpy bookie cookie update` write them anew, or, if `bkpy bookie "
+                    "rebuild-index` was interrupted, run that again",
                     path=path,
                 )
         self._check_cookie(newest, where)

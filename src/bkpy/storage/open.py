@@ -10,13 +10,14 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
-from bkpy.errors import IdentityError, StorageFailedError
+from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
+from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
@@ -51,14 +52,24 @@ async def open_storage(
         try:
             recovered = await opening.recover(expected_cookie, on_moved)
             journals = opening.begin_journals(recovered.ends)
+            parts = held.pop_all()
+            held.callback(parts.close)  # the storage's own, once there is one
             storage = LedgerStorage(
-                settings, runtime, observer, recovered.ledgers, journals, recovered.cookie, held.pop_all().close
+                settings,
+                runtime,
+                observer,
+                recovered.ledgers,
+                journals,
+                recovered.cookie,
+                parts.close,
+                opening.memory,
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
         except OSError as e:
             raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
         held.pop_all()
+    storage.checkpoint_periodically()
     return storage
 
 
@@ -102,6 +113,7 @@ class _Opening:
         self._observer = observer
         self._directories = directories
         self._held = held
+        self.memory = MemoryBudget(settings.memory_bytes_max)
 
     async def recover(
         self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None
@@ -111,7 +123,8 @@ class _Opening:
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
-        ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer)
+        await check_indexes(self._runtime, [directory.path for directory in identity.known])
+        ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer, self.memory)
         self._held.callback(ledgers.close)
         replay = Replay(ledgers, self._directories.journals, self._settings, self._files, self._observer)
         await replay.run()
@@ -200,14 +213,23 @@ class _Opening:
             store = self._open_index(path)
         except FileNotFoundError:
             raise IdentityError(
-                "this directory's index is gone; restore it, or start a new bookie under a new bookie_id "
-                "(`bkpy bookie format` empties these directories)",
+                "this directory's index is gone; restore it, make a new one of the entry logs with `bkpy bookie "
+                "rebuild-index`, or start a new bookie under a new bookie_id (`bkpy bookie format` empties these "
+                "directories)",
                 path=path,
             ) from None
         with _closed_on_error(store):
-            row = index.load_shard(store)
+            try:
+                row = index.load_shard(store)
+            except CorruptDataError as e:
+                e.path = path
+                raise damaged_index(e) from e
             if row is None or row.uuid.hex() != directory.uuid:
-                raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+                raise IdentityError(
+                    "the index is not the one that the cookie names; restore the right one, or, if `bkpy bookie "
+                    "rebuild-index` was interrupted, run that again",
+                    path=path,
+                )
             if len(row.marks) != len(self._directories.journals):
                 raise IdentityError(
                     f"the index has marks of {len(row.marks)} journals, and there are {len(self._directories.journals)}"
@@ -224,7 +246,7 @@ class _Opening:
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
         """The shard, which closes its index from here on."""
         with _closed_on_error(store):
-            return Shard(number, directory, store, row, self._runtime, self._settings, self._observer)
+            return Shard(number, directory, store, row, self._runtime, self._settings, self._observer, self.memory)
 
     def _add_shard(self, ledgers: Ledgers, directory: str, ends: Sequence[Mark]) -> None:
         """A further ledger directory: everything journaled so far is in the others' indexes already."""
@@ -255,6 +277,36 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> None:
+    """`CorruptDataError` if the index of one of these ledger directories is damaged so that it can't be used.
+
+    Rows have checksums, which are looked at when rows are. This is about what leads to them: damage there may end the
+    process, or hide a row, which would be a denial. All are looked at beside each other.
+    """
+    workers = [runtime.files.worker(f"check-{number}") for number in range(len(directories))]
+    try:
+        checks = [
+            worker.run(runtime.store.check, f"{path}/{INDEX_NAME}")
+            for worker, path in zip(workers, directories, strict=True)
+        ]
+        for check in checks:
+            await check
+    except CorruptDataError as e:
+        raise damaged_index(e) from e
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def damaged_index(error: CorruptDataError) -> CorruptDataError:
+    """The error of a bookie whose index can't be used, with what to do about it."""
+    return CorruptDataError(
+        f"the index is damaged: {error.message}; restore the directory, or make a new index of the entry logs with "
+        "`bkpy bookie rebuild-index`",
+        path=error.path,
+    )
 
 
 def _unknown_to_the_cluster(directory: str) -> IdentityError:
