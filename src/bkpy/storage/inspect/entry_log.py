@@ -12,15 +12,14 @@ from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
+    FOOTER_MAGIC,
     LOG_HEADER_BYTES,
-    TRAILER_BYTES,
     StoredBlock,
     block_outline,
     decode_block,
-    decode_footer,
     decode_log_header,
-    footer_offset,
     log_id_of,
+    read_footer,
 )
 from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
 
@@ -90,19 +89,17 @@ class LogInspection:
         except CorruptDataError as e:
             yield Finding("file", self._path, 0, facts)
             yield damage(self._path, 0, e.message, "a start doesn't need it; the blocks have checksums of their own")
-        at = footer_offset(file.pread(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
-        if at is None:
+        footer = read_footer(file)
+        if footer is not None:
+            self._footer = {block.offset: block for block in footer.blocks()}
+            ledgers = {block.ledger_id for block in self._footer.values()}
+            counts: dict[str, object] = {"blocks": len(self._footer), "ledgers": len(ledgers)}
+            yield Finding("footer", self._path, footer.offset, counts)
+        elif file.pread(len(FOOTER_MAGIC), max(0, size - len(FOOTER_MAGIC))) == FOOTER_MAGIC:
+            what = "the footer of an entry log doesn't match its checksum"
+            yield damage(self._path, size - len(FOOTER_MAGIC), what, "nothing is lost: only tools read the footer")
+        else:
             yield note(self._path, size, "no footer: the log is being filled, or was when the bookie stopped")
-            return
-        try:
-            if not LOG_HEADER_BYTES <= at < size:
-                raise CorruptDataError("the footer of an entry log points out of its file")
-            blocks = decode_footer(file.pread(size - at, at))
-        except CorruptDataError as e:
-            yield damage(self._path, size - TRAILER_BYTES, e.message, "nothing is lost: only tools read the footer")
-            return
-        self._footer = {block.offset: block for block in blocks}
-        yield Finding("footer", self._path, at, {"blocks": len(blocks), "ledgers": len({b.ledger_id for b in blocks})})
 
     def _blocks(self, file: File, end: int) -> Iterator[Finding]:
         at, bad_since = self._offset, -1

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crc32c import crc32c
 from tests.unit.storage.inspect.built import FENCED, STRIPED, build
 from tests.unit.storage.support import KEY
 
@@ -342,11 +341,6 @@ def test_one_block_row_that_is_gone_is_told(tmp_path: Path) -> None:
     assert facts(one.ledger(1), "end")[0]["gaps"] == ["0-2"]
 
 
-def sealed(key: bytes, value: bytes) -> bytes:
-    """A row's value as it is stored, with the checksum of both."""
-    return value + crc32c(value, crc32c(key)).to_bytes(4, "little")
-
-
 def test_what_this_version_does_not_know_is_no_damage(tmp_path: Path) -> None:
     one = bookie(tmp_path, clean=True)
     store = LmdbStores().open(f"{one.ledgers[0]}/index")
@@ -354,9 +348,9 @@ def test_what_this_version_does_not_know_is_no_damage(tmp_path: Path) -> None:
     rows = {key: (60).to_bytes(8, "little"), b"z": b"later", index.ledger_key(99): b"\x09 later"}
     with store.write() as txn:
         for key, value in rows.items():
-            txn.put(key, sealed(key, value))
+            txn.put(key, index.seal(key, value))
     store.close()
-    assert is_sound(key, sealed(key, rows[key]))
+    assert is_sound(key, index.seal(key, rows[key]))
     findings = one.index()
     assert [f.damage for f in damages(findings)] == [
         "the index counts 5 ledger rows, and 6 are here, or one was changed"
