@@ -165,8 +165,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "indexes stay when all else is removed",
         "a bookie comes up on an index whose entries are gone",
-        "for directory, here in found.items():\n    if here.indexes:",
-        "for directory, here in []:\n    if here.indexes:",
+        "for here in found.values():\n    if here.indexes:",
+        "for here in []:\n    if here.indexes:",
         (f"{_IDENTITY}::test_formatting_counts_asks_and_deletes_what_is_the_bookies",),
     ),
 ]

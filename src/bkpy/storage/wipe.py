@@ -50,7 +50,7 @@ def belongings(files: Files, directory: str) -> Belongings:
 def wipe(files: Files, directories: Sequence[str]) -> None:
     """Remove all of it from all these directories, whose locks are held. Blocks."""
     found = {directory: belongings(files, directory) for directory in directories}
-    for directory, here in found.items():
+    for here in found.values():
         if here.indexes:
             for path in here.indexes:
                 files.unlink(path)
