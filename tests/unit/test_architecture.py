@@ -318,6 +318,8 @@ CONSTANTS = {
         "HAS_FOOTER": ON_DISK,
         "U64_END": ON_DISK,
     },
+    "storage/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
+    "storage/inspect/finding.py": {"TOLD_MAX": OF_A_TEXT},
     "storage/inspect/index.py": {"KEPT": ON_DISK},
     "storage/inspect/ledger.py": {"_ID_END": ON_DISK},
     "storage/journal/format.py": {
