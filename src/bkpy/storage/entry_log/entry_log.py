@@ -265,25 +265,6 @@ def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int
     return row_bytes - around - living
 
 
-def footer_offset(trailer: Bytes) -> int | None:
-    """Where the footer begins, by the last `TRAILER_BYTES` of a log; None if the log has none."""
-    if len(trailer) < TRAILER_BYTES or trailer[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
-        return None
-    offset: int = _TRAILER.unpack_from(trailer)[0]
-    return offset
-
-
-def decode_footer(raw: Bytes) -> list[FooterBlock]:
-    """The blocks that a footer lists, `raw` being all from its offset on; `CorruptDataError` if it isn't sound."""
-    size = len(raw) - TRAILER_BYTES
-    if size < 0 or crc32c(raw[: size + _TRAILER.size]) != _CRC.unpack_from(raw, size + _TRAILER.size)[0]:
-        raise CorruptDataError("the footer of an entry log doesn't match its checksum")
-    _, blocks, ledgers = _TRAILER.unpack_from(raw, size)
-    if blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size != size:
-        raise CorruptDataError("the lengths in an entry log's footer don't add up")
-    return [FooterBlock(*fields) for fields in _FOOTER_BLOCK.iter_unpack(raw[: blocks * _FOOTER_BLOCK.size])]
-
-
 class LogHeader(NamedTuple):
     log_id: int
     uuid: bytes  # of the index that the log belongs to
