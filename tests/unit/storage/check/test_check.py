@@ -110,14 +110,14 @@ async def test_flips_in_a_journal_are_told_or_torn() -> None:
     rng = random.Random(2)
     for path in files_of(host, ".txn"):
         data = host.disk.contents(path)
-        used = len(data.rstrip(b"\0"))
+        used = [offset for offset, byte in enumerate(data) if byte]  # all but what pages are filled up with
         told = 0
         for _ in range(20):
             torn = copy_of(host)
-            torn.disk.flip(path, rng.randrange(max(4096, used)), rng.randrange(1, 256))
+            torn.disk.flip(path, rng.choice(used), rng.randrange(1, 256))
             _, findings = check(torn)
             told += any(finding.path.startswith(path.rpartition("/")[0]) for finding in findings)
-        assert told or used <= 8192, (path, used, told)
+        assert told >= 5, path
 
 
 async def test_missing_files_are_told() -> None:
