@@ -16,7 +16,8 @@ from bkpy.errors import (
 )
 
 from .cluster import Bookie, Cluster, Ledger
-from .marks import ZOMBIE_REFUSED
+from .marks import MOVED_COPY, ZOMBIE_REFUSED
+from .mover import move
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -40,6 +41,8 @@ SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2))  # ensemble, write quorum, ack quorum
 ENSEMBLE_SIZE = 3
 LEDGER_ENTRIES = 100
 DELETED = 0.3  # of the ledgers
+MOVED = 0.7  # of those whose copies are whole
+MOVED_SIZES = (3, 3, 2)
 ZOMBIE_APPENDS_MAX = 100
 
 
@@ -156,6 +159,11 @@ async def _write_ledgers(cluster: Cluster, client: Client, sizes: tuple[int, int
         except (NotEnoughBookiesError, BookieUnavailableError):
             await asyncio.sleep(0.1)
             continue
+        if sizes == MOVED_SIZES and deleting.random() < MOVED:
+            names = [bookie.settings.bookie_id for bookie in cluster.bookies]
+            for _ in range(deleting.choice((1, 2, 4))):  # to and fro
+                cluster.world.marks[MOVED_COPY] += await move(client, ledger_id, names, deleting)
+                await asyncio.sleep(deleting.random())
         if deleting.random() < DELETED:
             await client.delete_ledger(ledger_id)
             cluster.ledgers[ledger_id].deleted = True

@@ -3,7 +3,7 @@
 There are two reasons to delete a ledger here. It is *gone*: the metadata have no such ledger, which is for good, since
 no id is given out twice. Or the copy is *spare*: the ledger is CLOSED, and no ensemble of it names this bookie. A look
 is enough for the first; the second is true until somebody copies entries here, so it takes the ledger's re-replication
-lock, and a second look behind the hiding (rule 36).
+lock, and a second look behind the hiding.
 
     not listed --look--> DELETE
     listed, spare --lock, look--> HIDE --look--> DELETE

@@ -23,7 +23,7 @@ class Rules(NamedTuple):
     reads_again: bool = True  # S10
     only_when_closed: bool = True  # S11
     takes_the_lock: bool = True  # S11
-    looks_behind_the_hiding: bool = True  # rule 36
+    looks_behind_the_hiding: bool = True  # the second look
     spares_what_came_after: bool = True  # the same: what is stored after the hiding survives
     stays_fenced: bool = True  # S12
 
@@ -169,7 +169,7 @@ def _stored(s: State) -> State:
 
 
 def _creator(s: State, _: Rules) -> Moves:
-    """The ledger is created with this bookie in its ensemble, and then written (rule 10)."""
+    """The ledger is created with this bookie in its ensemble, and then written."""
     if s.creator_at == 0:
         yield s._replace(exists=True, named=True, creator_at=1)
     elif s.creator_at == 1 and not s.fenced:
@@ -201,7 +201,7 @@ def _worker(s: State, _: Rules) -> Moves:
             yield s._replace(worker_skips=(s.stored and not s.hidden) or s.added, worker_at=3)
         case 3:
             yield s._replace(worker_at=4) if s.worker_skips else _stored(s)._replace(worker_at=4)
-        case 4:  # one multi: its own lock, and the version (rule 35)
+        case 4:  # one multi: its own lock, and the version
             if s.lock == "worker" and s.exists and s.version == s.worker_version:
                 s = s._replace(named=True, version=s.version + 1)
             yield s._replace(worker_at=5)
