@@ -232,4 +232,32 @@ MUTANTS: list[Mutant] = [
         "if False:",
         (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
     ),
+    Mutant(
+        "keys of an index page that no search would find are let pass",
+        "a damaged index denies entries that are in it",
+        "if keys and (not keys[0] or (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)):",
+        "if keys and not keys[0]:",
+        ("tests/unit/runtime/test_lmdb_pages.py::test_a_key_behind_its_bounds_is_noticed",),
+    ),
+    Mutant(
+        "index not looked through at a start",
+        "a damaged index ends the process, or denies what it holds",
+        "await check_indexes(self._runtime, [directory.path for directory in identity.known])",
+        "pass",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
+    ),
+    Mutant(
+        "damage in a log forgotten by a rebuild",
+        "entries that were in the damaged bytes are denied",
+        "self.lost = self.lost or scan.lost",
+        "self.lost = self.lost",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_damaged_logs_lead_to_unknown_entries",),
+    ),
+    Mutant(
+        "old fences forgotten by a rebuild",
+        "a writer that was fenced, or whose ledger was deleted, is let in again",
+        "bury_all(txn, self._catalog.newest_id)",
+        "pass",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
+    ),
 ]

@@ -294,6 +294,18 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "runtime/lmdb_pages.py": {
+        "DAMAGED": "is an exit status, between a parent and its child",
+        "_BIG": ON_DISK,
+        "_DATA_VERSION": ON_DISK,
+        "_DEPTH_MAX": ON_DISK,
+        "_HEADER_BYTES": ON_DISK,
+        "_INTEGER_KEYS": ON_DISK,
+        "_MAGIC": ON_DISK,
+        "_NODE_BYTES": ON_DISK,
+        "_NO_ROOT": ON_DISK,
+        "_UNWRITTEN_MAX": "refuses a page number that is nonsense",
+    },
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {

@@ -12,7 +12,7 @@ from bkpy.cli.common import byte_progress, human_bytes, json_option, print_json,
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.check.check import Checked
-    from bkpy.storage.check.findings import Finding
+    from bkpy.storage.check.defects import Defect
 
 _LISTED = 1000  # findings that are listed; a disk that is broken has millions
 
@@ -26,10 +26,10 @@ def check(path: str | None, running: bool, as_json: bool, **flags: str | tuple[s
     Exit status: 0 if all is well, 1 if anything is wrong; then it is listed, with what to do about it.
     """
     settings = settings_from(path, flags)
-    findings: list[Finding] = []
+    findings: list[Defect] = []
     count = 0
 
-    def found(finding: Finding) -> None:
+    def found(finding: Defect) -> None:
         nonlocal count
         count += 1
         if len(findings) < _LISTED:
@@ -54,7 +54,7 @@ def _check(settings: BookieSettings, running: bool, found: Any) -> tuple[Checked
 
 
 def _as_json(
-    settings: BookieSettings, checked: Checked, size: int, findings: list[Finding], count: int
+    settings: BookieSettings, checked: Checked, size: int, findings: list[Defect], count: int
 ) -> dict[str, Any]:
     return {
         "bookie_id": settings.bookie_id,
@@ -65,7 +65,7 @@ def _as_json(
     }
 
 
-def _show(checked: Checked, size: int, findings: list[Finding], count: int) -> None:
+def _show(checked: Checked, size: int, findings: list[Defect], count: int) -> None:
     if findings:
         print_table(
             ("file", "offset", "ledger", "what", "what to do"),

@@ -50,12 +50,12 @@ def belongings(files: Files, directory: str) -> Belongings:
 def wipe(files: Files, directories: Sequence[str]) -> None:
     """Remove all of it from all these directories, whose locks are held. Blocks."""
     found = {directory: belongings(files, directory) for directory in directories}
-    for here in found.values():
+    for directory, here in found.items():
         if here.indexes:
             for path in here.indexes:
                 files.unlink(path)
-            for index in {path.rpartition("/")[0] for path in here.indexes}:
-                files.sync_dir(index)
+            for index in {path.split("/")[-2] for path in here.indexes}:
+                files.sync_dir(f"{directory}/{index}")
     for directory, here in found.items():
         if here.journals or here.logs:
             for path in (*here.journals, *here.logs):

@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, CorruptDataError
-from bkpy.storage.check.findings import COOKIE, JOURNAL, REBUILD, RESTORE, Finding
+from bkpy.storage.check.defects import COOKIE, JOURNAL, REBUILD, RESTORE, Defect
 from bkpy.storage.check.logs import check_log
 from bkpy.storage.check.rows import RowCheck
 from bkpy.storage.cookies import look_for_cookie
@@ -58,7 +58,7 @@ def check_bookie(
     runtime: DiskRuntime,
     *,
     running: bool,
-    found: Callable[[Finding], None],
+    found: Callable[[Defect], None],
     progress: Callable[[int], None],
 ) -> Checked:
     """Check all directories; `found` gets what is wrong, `progress` the bytes of logs and journals done so far.
@@ -86,7 +86,7 @@ class _Check:
         settings: BookieSettings,
         runtime: DiskRuntime,
         running: bool,
-        found: Callable[[Finding], None],
+        found: Callable[[Defect], None],
         progress: Callable[[int], None],
     ) -> None:
         self._settings = settings
@@ -119,12 +119,12 @@ class _Check:
         for directory in directories:
             place = look_for_cookie(self._files, directory)
             if place.cookie is None:
-                self._found(Finding(directory, None, None, f"the directory's cookie: {place.problem}", COOKIE))
+                self._found(Defect(directory, None, None, f"the directory's cookie: {place.problem}", COOKIE))
             elif first is None:
                 first = place.cookie
             elif place.cookie != first:
                 what = f"the directory's cookie is another than that of {directories[0]}"
-                self._found(Finding(directory, None, None, what, COOKIE))
+                self._found(Defect(directory, None, None, what, COOKIE))
         return first
 
     # --- ledger directories -------------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ class _Check:
                 path, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max
             )
         except CorruptDataError as e:
-            self._found(Finding(e.path or path, None, None, f"the index is damaged: {e.message}", REBUILD))
+            self._found(Defect(e.path or path, None, None, f"the index is damaged: {e.message}", REBUILD))
         except OSError as e:
-            self._found(Finding(path, None, None, f"the index can't be opened: {e}", REBUILD))
+            self._found(Defect(path, None, None, f"the index can't be opened: {e}", REBUILD))
         return None
 
     def _rows(
@@ -177,14 +177,14 @@ class _Check:
         try:
             shard = load_shard(store)
         except CorruptDataError as e:
-            self._found(Finding(path, None, None, f"the index's own row: {e.message}", REBUILD))
+            self._found(Defect(path, None, None, f"the index's own row: {e.message}", REBUILD))
             return None
         if shard is None:
-            self._found(Finding(path, None, None, "the index was never begun", REBUILD))
+            self._found(Defect(path, None, None, "the index was never begun", REBUILD))
             return None
         named = () if cookie is None else cookie.ledger_directories
         if any(known.path == directory and known.uuid != shard.uuid.hex() for known in named):
-            self._found(Finding(path, None, None, "the index is not the one that the cookie names", RESTORE))
+            self._found(Defect(path, None, None, "the index is not the one that the cookie names", RESTORE))
         with store.read() as txn:
             check = RowCheck(
                 txn,
@@ -203,7 +203,7 @@ class _Check:
         for log_id in check.logs:
             log = f"{directory}/{log_name(log_id)}"
             if not self._files.exists(log) and not self._running:
-                self._found(Finding(log, None, None, "the log is gone, and the index has a row of it", RESTORE))
+                self._found(Defect(log, None, None, "the log is gone, and the index has a row of it", RESTORE))
         return shard
 
     def _log(self, directory: str, log_id: int, row: LogRow | None) -> list[LogDamage]:
@@ -242,15 +242,15 @@ class _Check:
                     file_id = frame.end.file_id
                 self._progress(began + before + frame.end.offset)
         except (BookKeeperError, OSError) as e:
-            self._found(Finding(getattr(e, "path", None) or directory, None, None, str(e), JOURNAL))
+            self._found(Defect(getattr(e, "path", None) or directory, None, None, str(e), JOURNAL))
             missing.clear()  # it can't be told whether they are there
         for damage in reader.damages:
             ledgers = ", ".join(map(str, sorted(damage.ledgers)[:20]))
             what = damage.what + (f"; ledgers concerned: {ledgers}" if ledgers else "")
-            self._found(Finding(damage.path, damage.offset, None, what, JOURNAL))
+            self._found(Defect(damage.path, damage.offset, None, what, JOURNAL))
         for mark in missing.values() if not reader.damages else ():
             what = f"an index relies on commit frame {mark.sequence}, and the journal has no such place"
-            self._found(Finding(f"{directory}/{file_name(mark.file_id)}", mark.offset, None, what, JOURNAL))
+            self._found(Defect(f"{directory}/{file_name(mark.file_id)}", mark.offset, None, what, JOURNAL))
         names = [name for name in self._files.listdir(directory) if file_id_of(name) is not None]
         self._done = began + sum(_size(self._files, f"{directory}/{name}") for name in names)
         self._progress(self._done)

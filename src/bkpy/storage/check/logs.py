@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.storage.check.findings import OTHER_COPIES, RESTORE, Finding
-from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, is_log_header, log_name, read_footer
+from bkpy.storage.check.defects import OTHER_COPIES, RESTORE, Defect
+from bkpy.storage.entry_log.entry_log import LOG_HEADER_BYTES, decode_log_header, log_name, read_footer
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.reads.ranges import verifies
 
@@ -29,7 +29,7 @@ def check_log(
     row: LogRow | None,
     *,
     read_bytes: int,
-    found: Callable[[Finding], None],
+    found: Callable[[Defect], None],
     progress: Callable[[int], None],
 ) -> tuple[int, list[LogDamage]]:
     """Check the log against itself and against its row of the index; (number of its sound blocks, what is damaged).
@@ -40,8 +40,7 @@ def check_log(
     file = files.open(path, read_only=True)
     try:
         size = file.size()
-        if not is_log_header(file.pread(LOG_HEADER_BYTES, 0), log_id):
-            found(Finding(path, 0, None, "the log's header is damaged, or another log's", RESTORE))
+        _check_header(path, file.pread(LOG_HEADER_BYTES, 0), log_id, found)
         footer = read_footer(file)
         listed = iter(()) if footer is None else footer.blocks()
         scan = LogScan(file, read_bytes=read_bytes)
@@ -53,11 +52,11 @@ def check_log(
                 told = None if entry is None else (entry.offset, entry.length, entry.ledger_id, entry.checksum)
                 if told != (block.offset, block.length, block.ledger_id, block.checksum):
                     what = "the footer tells of another block here"
-                    found(Finding(path, block.offset, block.ledger_id, what, RESTORE))
+                    found(Defect(path, block.offset, block.ledger_id, what, RESTORE))
             progress(block.offset + block.length)
         for damage in scan.damages:
             what = f"{damage.length} bytes: {damage.what}"
-            found(Finding(path, damage.offset, None, what, OTHER_COPIES if scan.lost else "none is needed"))
+            found(Defect(path, damage.offset, None, what, OTHER_COPIES if scan.lost else "none is needed"))
         if row is not None:
             _check_row(path, row, size, scan, found)
         return scan.blocks, scan.damages
@@ -65,7 +64,16 @@ def check_log(
         file.close()
 
 
-def _check_records(path: str, block: ScannedBlock, found: Callable[[Finding], None]) -> None:
+def _check_header(path: str, raw: bytes, log_id: int, found: Callable[[Defect], None]) -> None:
+    try:
+        what = "" if decode_log_header(raw).log_id == log_id else "the log has another log's header"
+    except CorruptDataError as e:
+        what = e.message
+    if what:
+        found(Defect(path, 0, None, what, RESTORE))
+
+
+def _check_records(path: str, block: ScannedBlock, found: Callable[[Defect], None]) -> None:
     """Each record: that it is the entry that the block's ids say, and its checksum."""
     data = block.block.data
     if not data:
@@ -80,15 +88,15 @@ def _check_records(path: str, block: ScannedBlock, found: Callable[[Finding], No
                 raise CorruptDataError(f"the checksum of entry {header.entry_id} is wrong")
     except CorruptDataError as e:
         what = f"a batch was sent, and stored, with records that are no sound entries: {e.message}"
-        found(Finding(path, block.offset, block.ledger_id, what, OTHER_COPIES))
+        found(Defect(path, block.offset, block.ledger_id, what, OTHER_COPIES))
 
 
-def _check_row(path: str, row: LogRow, size: int, scan: LogScan, found: Callable[[Finding], None]) -> None:
+def _check_row(path: str, row: LogRow, size: int, scan: LogScan, found: Callable[[Defect], None]) -> None:
     if row.bytes != size:
         what = f"the log has {size} bytes, and the index says {row.bytes}"
-        found(Finding(path, None, None, what, RESTORE))
+        found(Defect(path, None, None, what, RESTORE))
     if row.footer and not scan.footer and not scan.damages:
-        found(Finding(path, None, None, "the log has no footer, and the index says that it has one", RESTORE))
+        found(Defect(path, None, None, "the log has no footer, and the index says that it has one", RESTORE))
     if row.blocks and row.blocks != scan.blocks and not scan.lost:
         what = f"the log has {scan.blocks} blocks, and the index says {row.blocks}"
-        found(Finding(path, None, None, what, RESTORE))
+        found(Defect(path, None, None, what, RESTORE))

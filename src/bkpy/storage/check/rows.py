@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.check.findings import OTHER_COPIES, REBUILD, RESTORE, Finding
+from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, RESTORE, Defect
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     LogReader,
@@ -51,7 +51,7 @@ class RowCheck:
         directory: str,
         index_path: str,
         damages: Mapping[int, Sequence[LogDamage]],
-        found: Callable[[Finding], None],
+        found: Callable[[Defect], None],
         *,
         open_max: int,
         running: bool,
@@ -79,10 +79,10 @@ class RowCheck:
         for log_id, row in self.logs.items():
             path = f"{self._directory}/{log_name(log_id)}"
             if row is None:
-                self._found(Finding(self._path, None, None, f"the row of {path} is damaged", REBUILD))
+                self._found(Defect(self._path, None, None, f"the row of {path} is damaged", REBUILD))
             elif row.living is not None and row.living != self._living[log_id]:
                 what = f"rows name {self._living[log_id]} bytes of this log, and the index has counted {row.living}"
-                self._found(Finding(path, None, None, what, REBUILD))
+                self._found(Defect(path, None, None, what, REBUILD))
 
     def _count_deleted(self) -> None:
         """Rows of ledgers that were deleted, which leave the index in steps; others without a ledger's row are none."""
@@ -97,7 +97,7 @@ class RowCheck:
         strays = sum(1 for _ in block_rows(self._txn)) - deleted - self.blocks
         if strays > 0:
             what = f"{strays} rows of blocks are of ledgers that have no row"
-            self._found(Finding(self._path, None, None, what, REBUILD))
+            self._found(Defect(self._path, None, None, what, REBUILD))
 
     def _check_ledgers(self) -> None:
         checksum = 0
@@ -107,12 +107,12 @@ class RowCheck:
             try:
                 row: LedgerRow | None = decode_ledger(key, value)
             except CorruptDataError as e:
-                self._found(Finding(self._path, None, ledger_id, f"the ledger's row: {e.message}", REBUILD))
+                self._found(Defect(self._path, None, ledger_id, f"the ledger's row: {e.message}", REBUILD))
                 row = None
             self._check_blocks(ledger_id, row)
         if (self.ledgers, checksum) != (self._shard.ledgers, self._shard.checksum):
             what = "rows of ledgers are missing, or are not those that were stored: all ledgers are in limbo for that"
-            self._found(Finding(self._path, None, None, what, REBUILD))
+            self._found(Defect(self._path, None, None, what, REBUILD))
 
     def _check_blocks(self, ledger_id: int, ledger: LedgerRow | None) -> None:
         count = checksum = 0
@@ -125,14 +125,14 @@ class RowCheck:
             try:
                 row = decode_block_row(key, value)
             except CorruptDataError as e:
-                self._found(Finding(self._path, None, ledger_id, f"a row of its blocks: {e.message}", REBUILD))
+                self._found(Defect(self._path, None, ledger_id, f"a row of its blocks: {e.message}", REBUILD))
                 continue
             overlapping = [other for other in overlapping if other.ids.last >= row.ids.first]
             for other in overlapping:
                 shared = other.ids.bits(row.ids.first, row.ids.last) & row.ids.bits(row.ids.first, row.ids.last)
                 if shared:
                     what = f"two blocks are said to hold entry {row.ids.first + (shared & -shared).bit_length() - 1}"
-                    self._found(Finding(self._path, None, ledger_id, what, REBUILD))
+                    self._found(Defect(self._path, None, ledger_id, what, REBUILD))
             overlapping.append(row)
             behind = max(behind, row.ids.last)
             if row.place.log_id in self._living:
@@ -142,10 +142,10 @@ class RowCheck:
             return
         if (count, checksum) != (ledger.blocks, ledger.checksum):
             what = "rows of its blocks are missing, or are not those that were stored: it is in limbo for that"
-            self._found(Finding(self._path, None, ledger_id, what, REBUILD))
+            self._found(Defect(self._path, None, ledger_id, what, REBUILD))
         if behind > ledger.last_entry:
             what = f"the ledger's row ends at entry {ledger.last_entry}, and a block holds entry {behind}"
-            self._found(Finding(self._path, None, ledger_id, what, REBUILD))
+            self._found(Defect(self._path, None, ledger_id, what, REBUILD))
 
     def _check_block(self, ledger_id: int, row: BlockRow) -> None:
         """That the block which the row names is there. Its checksum is looked at where the whole log is."""
@@ -154,7 +154,7 @@ class RowCheck:
         for damage in self._damages.get(row.place.log_id, ()):
             if damage.offset < end and begin < damage.offset + damage.length:
                 what = f"the block with {row.ids.count} entries from {row.ids.first} to {row.ids.last} is damaged"
-                self._found(Finding(path, begin, ledger_id, what, OTHER_COPIES))
+                self._found(Defect(path, begin, ledger_id, what, OTHER_COPIES))
                 return
         wrong = ""
         try:
@@ -168,9 +168,9 @@ class RowCheck:
                     wrong = "the block holds other entries than the index says"
         except FileNotFoundError:
             if not self._running:  # else it may have been removed since, and the index as it is now knows better
-                self._found(Finding(path, None, ledger_id, "the log is gone, and the index needs it", OTHER_COPIES))
+                self._found(Defect(path, None, ledger_id, "the log is gone, and the index needs it", OTHER_COPIES))
             return
         except (CorruptDataError, OSError) as e:
             wrong = str(e)
         if wrong:
-            self._found(Finding(path, row.place.offset, ledger_id, wrong, RESTORE))
+            self._found(Defect(path, row.place.offset, ledger_id, wrong, RESTORE))

@@ -164,14 +164,6 @@ def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
     return ids
 
 
-def is_log_header(raw: Bytes, log_id: int) -> bool:
-    """Whether a log of that id begins with these bytes."""
-    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
-        return False
-    magic, version, its_id, _ = _LOG.unpack_from(raw)
-    return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
-
-
 def block_outline(raw: Bytes) -> tuple[int, int] | None:
     """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
 
@@ -216,9 +208,6 @@ class Footer(NamedTuple):
 
     def blocks(self) -> Iterator[FooterBlock]:
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
-
-
-TRAILER_BYTES: Final = _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
 
 
 def footer_bytes(blocks: int, ledgers: int) -> int:

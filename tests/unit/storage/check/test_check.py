@@ -15,11 +15,11 @@ from bkpy.storage.check.check import Checked, bytes_to_check, check_bookie
 from bkpy.storage.index.index import block_key, ledger_key
 
 if TYPE_CHECKING:
-    from bkpy.storage.check.findings import Finding
+    from bkpy.storage.check.defects import Defect
 
 
-def check(host: Host, *, running: bool = False) -> tuple[Checked, list[Finding]]:
-    findings: list[Finding] = []
+def check(host: Host, *, running: bool = False) -> tuple[Checked, list[Defect]]:
+    findings: list[Defect] = []
     done: list[int] = []
     runtime = sim_runtime(host.disk, host.clock)
     operations = host.disk.operations

@@ -11,7 +11,7 @@ COOKIE: Final = "see `bkpy bookie cookie show`, and restore the right directory 
 REBUILD: Final = "`bkpy bookie rebuild-index`"
 
 
-class Finding(NamedTuple):
+class Defect(NamedTuple):
     """Something that is not as it should be. `offset` is in bytes, None for the whole file."""
 
     path: str
