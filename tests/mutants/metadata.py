@@ -77,8 +77,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion whose reply was lost finds nothing, and says that there was nothing",
         "who deletes a ledger is told that there is no such ledger",
-        "return Missing(path) if unknown is None else Gone()",
-        "return Missing(path)",
+        "return Missing(result.node, result.index or 0) if unknown is None else Gone()",
+        "return Missing(result.node, result.index or 0)",
         (f"{_OUTCOMES}::test_a_delete",),
     ),
     Mutant(
@@ -160,8 +160,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a listing is what a server that lags behind knows",
         "ledgers that exist are not listed",
-        "await self._store.sync(self._root)",
-        "pass",
+        "await self._store.sync(self._root)\nasync for partition in self.layout.partitions(self._store, self._root):",
+        "async for partition in self.layout.partitions(self._store, self._root):",
         (f"{_LAGGING}::test_a_ledger_that_a_lagging_server_does_not_know_of_is_there[list]",),
     ),
     Mutant(

@@ -330,6 +330,8 @@ CONSTANTS = {
         "HAS_FOOTER": ON_DISK,
         "U64_END": ON_DISK,
     },
+    "storage/inspect/index.py": {"KEPT": ON_DISK},
+    "storage/inspect/ledger.py": {"_ID_END": ON_DISK},
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,
         "VERSION": ON_DISK,
