@@ -306,6 +306,7 @@ CONSTANTS = {
         "_NO_ROOT": ON_DISK,
         "_UNWRITTEN_MAX": "refuses a page number that is nonsense",
     },
+    "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {

@@ -135,7 +135,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path: Path, part: int) ->
     size = (tmp_path / "size" / "data.mdb").stat().st_size
     rng = random.Random(part)
     places = [(offset, rng.randrange(1, 256)) for offset in range(part, size, 4)]
-    assert flip_all(tmp_path, places) > 500
+    assert flip_all(tmp_path, places) > 200
 
 
 def test_a_key_behind_its_bounds_is_noticed(tmp_path: Path) -> None:
