@@ -23,6 +23,7 @@ from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import MetadataStore, SessionState
+from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.open import open_storage
 from bkpy.storage.space.disk_monitor import DiskMonitor
@@ -96,6 +97,8 @@ class BookieNode:
         await self._disk.look()
         if self._disk.low:
             self._refuse(_DISK_LOW)
+        for warning in at_risk.warnings(settings):
+            self._log.warning("%s", warning)
         if storage.untrusted:  # new ledgers would be in limbo from the start: they belong elsewhere
             self._refuse(_UNTRUSTED)
         port = await self._server.start()

@@ -1,8 +1,9 @@
 """The storage engine as the bookie's server sees it: ledgers' states, adds, fences, reads and checkpoints.
 
-Invariants: nothing is acknowledged before its journal's sync (S1), nor anything at all after a write or sync failed
-(S2); a fence is effective before anybody waits for it, and durable before anybody is answered (S16); a negative is
-given only for what this bookie can't have acknowledged. All methods run on the event loop.
+Invariants: nothing is acknowledged before its journal's sync (S1), but for adds where the settings give that up, nor
+anything at all after a write or sync failed (S2); a fence is effective before anybody waits for it, and durable before
+anybody is answered (S16); a negative is given only for what this bookie can't have acknowledged. All methods run on the
+event loop.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.storage.at_risk import NOTHING
+from bkpy.storage.journal.acknowledgements import Acknowledgements
 from bkpy.storage.journal.format import RecordKind
 from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
@@ -96,6 +99,7 @@ class LedgerStorage:
                 writer,
                 runtime,
                 name=f"journal-{number}",
+                sync_adds=settings.journal_sync_data,
                 group_bytes_max=settings.journal_group_bytes_max,
                 queue_bytes_max=settings.journal_queue_bytes_max,
                 on_written=self.look_for_space,
@@ -104,6 +108,7 @@ class LedgerStorage:
             )
             for number, writer in enumerate(journals)
         ]
+        self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
         self._settings = settings
         self._runtime = runtime
         self._release = release
@@ -159,9 +164,10 @@ class LedgerStorage:
     def add(self, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
         """Store accepted batches of known ledgers; `on_durable` is called once they are synced, or never.
 
-        `head` is `columns` as a msgpack value. The buffers are kept, not copied, and must not change any more.
+        Without `journal_write_data` it is called once they are in memory. `head` is `columns` as a msgpack value. The
+        buffers are kept, not copied, and must not change any more.
         """
-        if len(self.shards) == 1 and len(self.journals) == 1:
+        if len(self.shards) == 1 and len(self.journals) == 1 and self._unjournaled is None:
             self._store(self.shards[0], columns, body)
             journal = self.journals[0]
             journal.add(head, body, on_durable)
@@ -169,6 +175,9 @@ class LedgerStorage:
             return
         for number, part in split(columns, head, body, self.ledgers.shard_of).items():
             self._store(self.shards[number], part.columns, part.body)
+        if self._unjournaled is not None:
+            self._unjournaled.add(on_durable)
+            return
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
         callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
@@ -224,9 +233,10 @@ class LedgerStorage:
             await self._durable(pending)
 
     async def force(self, ledger_id: int) -> None:
-        """Return once everything of the ledger that was given to `add` before is durable."""
+        """Return once everything of the ledger that was given to `add` before is as durable as it gets."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._journal(ledger_id).barrier(lambda: done.set_result(None))
+        tell = self._journal(ledger_id).barrier if self._unjournaled is None else self._unjournaled.add
+        tell(lambda: done.set_result(None))
         await self._durable(done)
 
     @property
@@ -309,6 +319,13 @@ class LedgerStorage:
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
 
+    async def put_at_risk(self, mark: bytes) -> None:
+        """Store in every shard what an unclean stop would take from now on, see `bkpy.storage.at_risk`."""
+        for shard in self.shards:
+            async with shard.checkpointing:
+                with checkpoint_errors(shard):
+                    await shard.put_at_risk(mark)
+
     def _ends(self) -> list[Mark]:
         return [journal.position for journal in self.journals]
 
@@ -353,6 +370,8 @@ class LedgerStorage:
         self.failed.set_exception(error)
         for journal in self.journals:
             journal.fail(error)
+        if self._unjournaled is not None:
+            self._unjournaled.fail()
 
     def _check(self) -> None:
         if self.failed.done():
@@ -375,6 +394,7 @@ class LedgerStorage:
                 for journal in self.journals:
                     await journal.stop()
                 self._check()
+                await self.put_at_risk(NOTHING)  # last: from here on there is nothing that a power cut could take
         finally:
             self.release()
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read."""
+    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read.
+
+    `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage refuses nothing.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,8 @@ class Replay:
         settings: BookieSettings,
         files: Files,
         observer: StorageObserver,
+        *,
+        lost: bool = False,
     ) -> None:
         self.ends: list[Mark] = [
             min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
@@ -46,6 +51,7 @@ class Replay:
         self._settings = settings
         self._files = files
         self._observer = observer
+        self._lost = lost
 
     async def run(self) -> None:
         """Replay all journals; return when everything that was read is in the indexes."""
@@ -76,8 +82,9 @@ class Replay:
         self.ends[number] = journal.end
         if journal.torn is not None:
             path, offset = journal.torn
+            standing = "perhaps acknowledged" if self._lost else "never acknowledged"
             self._observer.damage(
-                f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
+                f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path
             )
             cut_torn_frame(self._files, path, offset, read_bytes=read_bytes)
         for path in journal.unfinished:  # a start that found no space left them behind, and this one needs it
@@ -87,7 +94,7 @@ class Replay:
     def _judge(self, journal: JournalReader, seen: int) -> int:
         """Act on damage that was found since the last frame; returns how many places there are."""
         if len(journal.damages) > seen:
-            if self._settings.journal_damage == "refuse":
+            if self._settings.journal_damage == "refuse" and not self._lost:
                 raise refuse(journal.damages)
             for damage in journal.damages[seen:]:
                 self._observer.damage(f"at offset {damage.offset}: {damage.what}", damage.path)

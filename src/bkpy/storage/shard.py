@@ -25,6 +25,7 @@ from bkpy.storage.index.index import (
     get_ledger,
     log_key,
     put_all_in_limbo,
+    put_shard,
 )
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
@@ -134,6 +135,13 @@ class Shard:
     def put_all_in_limbo(self) -> None:
         """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
         self.row = put_all_in_limbo(self._store, self.row)
+
+    async def put_at_risk(self, at_risk: bytes) -> None:
+        """Store what an unclean stop would take from now on. Not to be called while a checkpoint runs."""
+        if self.row.at_risk != at_risk:
+            row = self.row._replace(at_risk=at_risk)
+            await self._flush_worker.run(put_shard, self._store, row)
+            self.row = row
 
     def touch(self, info: LedgerInfo) -> None:
         """The state changed: the next checkpoint writes it, and until then it stays in the cache."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
 
 VERSION: Final = 1
+VERSION_AT_RISK: Final = 2  # of the shard's row: what it says more must not be overlooked
+BOOT_ID_BYTES: Final = 16
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
@@ -40,7 +42,7 @@ _U64_END: Final = 1 << 64
 
 
 class ShardRow(NamedTuple):
-    """The shard's own row. `checksum` is the XOR over all ledger rows."""
+    """The shard's own row. `checksum` is the XOR over all ledger rows. `at_risk`: see `bkpy.storage.at_risk`."""
 
     uuid: bytes
     unknown_in_limbo: bool  # ledgers without a row may have been lost: never deny them
@@ -48,6 +50,7 @@ class ShardRow(NamedTuple):
     ledgers: int
     checksum: int
     marks: tuple[Mark, ...]
+    at_risk: bytes = b""
 
 
 class LedgerRow(NamedTuple):
@@ -109,7 +112,7 @@ def checksum_of(value: bytes) -> int:
 def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
-            VERSION,
+            VERSION_AT_RISK if row.at_risk else VERSION,
             UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0,
             len(row.marks),
             row.uuid,
@@ -119,6 +122,7 @@ def encode_shard(row: ShardRow) -> bytes:
         ),
         *(_MARK.pack(mark.file_id, mark.offset, mark.sequence) for mark in row.marks),
         *(_CRC.pack(mark.chain) for mark in row.marks),
+        row.at_risk,
     ]
     return _seal(SHARD_KEY, b"".join(parts))
 
@@ -126,12 +130,17 @@ def encode_shard(row: ShardRow) -> bytes:
 def decode_shard(value: bytes) -> ShardRow:
     content = _unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
-    _check_version(version)
-    end = _SHARD.size + n * _MARK.size
-    places = _MARK.iter_unpack(content[_SHARD.size : end])
-    chains = _CRC.iter_unpack(content[end:])
+    if version != VERSION_AT_RISK:
+        _check_version(version)
+    chains_at = _SHARD.size + n * _MARK.size
+    end = chains_at + n * _CRC.size
+    at_risk = content[end:]
+    if len(at_risk) != (BOOT_ID_BYTES if version == VERSION_AT_RISK else 0):
+        raise CorruptDataError("the index's own row has a wrong length")
+    places = _MARK.iter_unpack(content[_SHARD.size : chains_at])
+    chains = _CRC.iter_unpack(content[chains_at:end])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
-    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks)
+    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks, at_risk)
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
