@@ -321,7 +321,7 @@ class Cluster:
                 await self._check_ledger(reader, ledger)
                 for bookie in self.bookies:
                     if bookie.host.up:
-                        await check_bookie(reader, ledger.acknowledged, bookie)
+                        await check_bookie(client, ledger_id, ledger.acknowledged, bookie)
                 await reader.close()
 
     async def _check_ledger(self, reader: LedgerReader, ledger: Ledger) -> None:
@@ -341,30 +341,34 @@ class Cluster:
         await bookie.start()
 
 
-async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie) -> None:
+async def check_bookie(
+    client: Client, ledger_id: int, acknowledged: Mapping[int, bytes], bookie: Bookie, *, may_not_know: bool = False
+) -> None:
     """The bookie has every entry that it acknowledged, and has taken no append to what it had fenced.
 
-    A `BookKeeperError` if it can't be asked now.
+    `may_not_know`: it may say of any that it doesn't know. A `BookKeeperError` if it can't be asked now.
     """
-    promised = set(bookie.promises[reader.ledger_id])  # it may promise more meanwhile
+    promised = set(bookie.promises[ledger_id])  # it may promise more meanwhile
     held: set[int] = set()
     first, last = 0, max(promised, default=-1)
     while first <= last:
-        head = pack([0, reader.ledger_id, first, last, settings_of(reader).read_bytes])
-        channel = pool_of(reader).channel(bookie.settings.bookie_id)
-        frame = await channel.call(Op.READ, head, timeout_s=settings_of(reader).read_timeout_s)
+        head = pack([0, ledger_id, first, last, settings_of(client).read_bytes])
+        channel = pool_of(client).channel(bookie.settings.bookie_id)
+        frame = await channel.call(Op.READ, head, timeout_s=settings_of(client).read_timeout_s)
         if (status := reply_status(frame.head)) != Status.OK:
-            raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
+            raise error_of(status, ledger_id=ledger_id, bookie=bookie.host.name)
         reply, view = decode_read_reply(frame.head), frame.body
-        assert not reply.unknown
+        assert may_not_know or not reply.unknown
+        for low, high in reply.unknown:
+            promised.difference_update(range(low, high + 1))
         for header in walk(view):
             data = view[header.offset + HEADER_BYTES : header.end]
             assert data == acknowledged.get(header.entry_id, data)
             held.add(header.entry_id)
         first = reply.examined_to + 1
     lost = sorted(promised - held)
-    assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {reader.ledger_id}"
-    assert reader.ledger_id not in bookie.taken_late, f"{bookie.host.name} took an append to a ledger it had fenced"
+    assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {ledger_id}"
+    assert ledger_id not in bookie.taken_late, f"{bookie.host.name} took an append to a ledger it had fenced"
 
 
 def _payload(rng: Random) -> bytes:

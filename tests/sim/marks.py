@@ -17,6 +17,7 @@ from bkpy.metadata.outcome import Unknown
 from bkpy.storage import replay
 from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import LedgerCache
+from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.replay import Replay
 from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
 
@@ -39,6 +40,8 @@ FILE_RECYCLED = "a journal file was recycled"
 LONG_POLL = "a bookie was polled for news"
 DOUBT_RESOLVED = "a change in doubt was read back"
 DOUBT_STAYED = "a change stayed in doubt"
+LIMBO = "a bookie put everything in limbo"
+CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
 
 _STORAGE = (MEMORY_FULL, QUEUE_FULL, EVICTED, KEYS_FORGOTTEN, SHARDS_APART, DIRECTORY_ADDED, FILE_RECYCLED)
 
@@ -46,6 +49,7 @@ _STORAGE = (MEMORY_FULL, QUEUE_FULL, EVICTED, KEYS_FORGOTTEN, SHARDS_APART, DIRE
 EXPECTED: Mapping[str, tuple[str, ...]] = {
     "standard": (*_STORAGE, TORN_TAIL),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
+    "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 
@@ -93,6 +97,7 @@ def observed(world: World) -> Iterator[None]:
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
             before(Replay, "run", _finds_shards_apart),
+            before(Ledgers, "distrust_everything", lambda ledgers: LIMBO),
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
             before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
