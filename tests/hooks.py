@@ -491,6 +491,11 @@ def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
     server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
 
 
+def open_log_of(shard: Shard) -> set[int]:
+    """The id of the entry log that is being filled, if there is one."""
+    return set() if shard._log is None else {shard._log.log_id}
+
+
 def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this process had no Java process of Spark's."""
     from bkpy.spark import jvm  # which only the tests of Spark have

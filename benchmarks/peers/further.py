@@ -9,9 +9,10 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from disk import settle
 from kafka import Kafka
 from nats import Nats
-from plan import COLD_S, SETTLE_S, Plan
+from plan import COLD_S, IDLE_S, Plan
 from report import summary
 from rows import Row
 
@@ -40,8 +41,9 @@ def peer_names(text: str) -> tuple[str, ...]:
 class Column:
     """One peer with one setting: what it reached in the rounds of the current row."""
 
-    def __init__(self, peer: Peer, setting: Setting, plan: Plan) -> None:
+    def __init__(self, peer: Peer, setting: Setting, plan: Plan, directory: str) -> None:
         self.peer = peer
+        self._directory = directory
         self.setting = setting
         self._plan = plan
         self._way = ""
@@ -62,10 +64,10 @@ class Column:
 
     async def _measure(self, row: Row, way: str) -> dict[str, Any]:
         await self.peer.open(row, self.setting)
-        await asyncio.sleep(SETTLE_S)
+        settled = await settle(self._directory, IDLE_S)
         async with watched(lambda: [self.peer.client.pid], self.peer.server_pids) as (own, servers):
             answer = await self.peer.append(row, way, self._plan.seconds)
-        return {**answer, "client_rss_anon_mb": own.mb, "server_rss_anon_mb": servers.mb}
+        return {**answer, **settled.figures(), "client_rss_anon_mb": own.mb, "server_rss_anon_mb": servers.mb}
 
     def result(self, row: Row) -> dict[str, Any]:
         """Medians and rounds of the row."""
@@ -77,10 +79,10 @@ class Column:
 class Further:
     """All further columns. Their servers run all the time, as the first peer's do."""
 
-    def __init__(self, peers: Sequence[Peer], plan: Plan) -> None:
+    def __init__(self, peers: Sequence[Peer], plan: Plan, directory: str) -> None:
         self._peers = peers
         self._plan = plan
-        self.columns = [Column(peer, setting, plan) for peer in peers for setting in peer.settings]
+        self.columns = [Column(peer, setting, plan, directory) for peer in peers for setting in peer.settings]
 
     async def start(self) -> None:
         for peer in self._peers:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 COLD_S: Final = 5.0  # of the first round after a start: before that, a busy machine may not get a single answer
-SETTLE_S: Final = 0.5  # between two rounds, for what the other system has left to write
+IDLE_S: Final = 2.0  # between two rounds: for so long the disk has to be idle
+# After a round of the peer's: its write cache is flushed by a timer of 10 s (flushInterval), whenever its round ended.
+PEER_IDLE_S: Final = 11.0
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Plan:
     time_max_s: float
     setting_time_max_s: float
     ceiling_each_round: bool
+    sustained: bool  # whether rows of a minute a round are measured, too
 
 
 FULL: Final = Plan(
@@ -30,9 +33,10 @@ FULL: Final = Plan(
     rounds=7,
     cold_rounds=8,
     warm_rounds=2,
-    time_max_s=5400.0,
+    time_max_s=9000.0,
     setting_time_max_s=1800.0,
     ceiling_each_round=True,
+    sustained=True,
 )
 QUICK: Final = Plan(
     seconds=2.0,
@@ -42,4 +46,5 @@ QUICK: Final = Plan(
     time_max_s=590.0,
     setting_time_max_s=240.0,
     ceiling_each_round=False,
+    sustained=False,
 )

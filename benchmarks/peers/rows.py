@@ -24,11 +24,13 @@ class Row:
     apis: tuple[tuple[str, int], ...] = (("append", 1),)  # our calls, and how many entries one of them carries
     group_wait_ms: int = GROUP_WAIT_DEFAULT_MS
     restart: bool = False
+    seconds: float | None = None  # of a round, instead of the plan's: a sustained row
+    rounds: int | None = None
 
     @property
     def further(self) -> bool:
-        """Whether further peers have it: appends, and not what only differs by a setting of Apache BookKeeper."""
-        return self.workload == "append" and self.group_wait_ms == GROUP_WAIT_DEFAULT_MS
+        """Whether further peers have it: short appends, and not what only differs by a setting of Apache BookKeeper."""
+        return self.workload == "append" and self.group_wait_ms == GROUP_WAIT_DEFAULT_MS and self.seconds is None
 
     def our_arguments(self, api: str, entries: int) -> list[str]:
         """Of `bkpy bench`: the same entries in flight, in calls of `entries`."""
@@ -51,6 +53,8 @@ ROWS: Final = (
     Row("1 KB, 1000 outstanding", "append", 1024, 1000),
     Row("1 KB, 1000 ledgers", "append", 1024, 1000, ledgers=1000),
     Row("10 KB, 200 outstanding", "append", 10240, 200),
+    # Long enough for both to write out their memory several times: what a round of some seconds doesn't show.
+    Row("10 KB, 200 outstanding, for a minute", "append", 10240, 200, seconds=60.0, rounds=3),
     Row("read 1 KB, from memory", "read", 1024, apis=_READ),
     Row("read 1 KB, after a restart", "read", 1024, apis=_READ, group_wait_ms=0, restart=True),
     Row("100 B, 1 outstanding, no group wait", "append", 100, 1, group_wait_ms=0),

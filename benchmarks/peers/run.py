@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bookkeeper import JavaCluster, fetch
+from disk import settle
 from further import Further, further_header, further_peers, peer_names
 from peer import Peer, PeerError
-from plan import COLD_S, FULL, QUICK, SETTLE_S, Plan
+from plan import COLD_S, FULL, IDLE_S, PEER_IDLE_S, QUICK, Plan
 from report import comparisons, further_table, summary, tables
 from rich.console import Console
 from rows import DRIVES, READ_MODES, ROWS, Row
@@ -40,7 +41,10 @@ OUR_TIMEOUT_S = 180.0  # for one `bkpy bench`, beyond the seconds that are measu
 
 
 class Comparison:
-    """Runs rows on all systems. `cold` is whether the peer's servers have yet to compile their code."""
+    """Runs rows on all systems. `cold` is whether the peer's servers have yet to compile their code.
+
+    Before each round the disk is idle: what a system still had to write is not written into the other one's round.
+    """
 
     def __init__(self, plan: Plan, theirs: JavaCluster, further: Further, directory: str) -> None:
         self._plan = plan
@@ -48,6 +52,7 @@ class Comparison:
         self._further = further
         self._directory = directory
         self._cold = True
+        self._idle_s = IDLE_S
 
     async def row(self, row: Row) -> dict[str, Any]:
         """The figures of one row: for each call of ours, and each of theirs, medians and rounds."""
@@ -55,8 +60,9 @@ class Comparison:
         await self._further.prepare(row)
         ours: dict[str, list[dict[str, Any]]] = {api: [] for api, _ in row.apis}
         theirs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
-        for i in range(self._plan.rounds):
-            ceiling = self._plan.ceiling_each_round or i == self._plan.rounds - 1
+        count = row.rounds or self._plan.rounds
+        for i in range(count):
+            ceiling = self._plan.ceiling_each_round or i == count - 1
             for api, entries in row.apis:
                 ours[api].append(await self._our_round(row, api, entries, ceiling))
             for mode in modes:
@@ -112,23 +118,30 @@ class Comparison:
         if row.workload == "read":
             if refill and not row.restart:
                 await self._fill(row)  # so that it is in memory, as ours is
-            words: tuple[object, ...] = ("read", mode, self._plan.seconds)
+            words: tuple[object, ...] = ("read", mode, self._seconds(row))
         else:
             await self._theirs.command("open", row.ledgers)  # and delete those of the round before: the disk is finite
-            words = ("append", mode, row.size, row.outstanding, self._plan.seconds)
-        await asyncio.sleep(SETTLE_S)
+            words = ("append", mode, row.size, row.outstanding, self._seconds(row))
+        settled = await settle(self._directory, self._idle_s)
         client = self._theirs.client
         assert client is not None
         async with watched(lambda: [client.pid], lambda: [b.pid for b in self._theirs.bookies]) as (own, bookies):
             answer = await self._theirs.command(*words)
-        return {**answer, "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": bookies.mb}
+        self._idle_s = PEER_IDLE_S
+        return {**answer, **settled.figures(), "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": bookies.mb}
 
     async def _our_round(self, row: Row, api: str, entries: int, ceiling: bool) -> dict[str, Any]:
         """One `bkpy bench`, on a cluster of its own whose data goes with it."""
-        command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(self._plan.seconds)]
+        seconds = self._seconds(row)
+        command = [sys.executable, "-m", "bkpy", "bench", "--json", "--seconds", str(seconds)]
         command += ["--dir", self._directory, *row.our_arguments(api, entries), *(["--ceiling"] if ceiling else [])]
-        await asyncio.sleep(SETTLE_S)
-        return await output(command, OUR_TIMEOUT_S + 3 * self._plan.seconds)
+        settled = await settle(self._directory, self._idle_s)
+        answer = await output(command, OUR_TIMEOUT_S + 3 * seconds)
+        self._idle_s = IDLE_S
+        return {**answer, **settled.figures()}
+
+    def _seconds(self, row: Row) -> float:
+        return row.seconds or self._plan.seconds
 
 
 async def output(command: list[str], timeout_s: float) -> dict[str, Any]:
@@ -156,7 +169,7 @@ async def measure(
 ) -> None:
     """Measure the rows, and hand each to `save` when it is done; `PeerError` if the time isn't enough for all."""
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
-    further = Further(peers, plan)
+    further = Further(peers, plan, directory)
     time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
     try:
         async with asyncio.timeout(time_max_s):
@@ -190,7 +203,9 @@ def main() -> None:
     plan = QUICK if options.quick else FULL
     changed = {name: getattr(options, name) for name in ("seconds", "rounds") if getattr(options, name) is not None}
     plan = Plan(**{**vars(plan), **changed})
-    rows = [ROWS[int(n) - 1] for n in options.rows.split(",")] if options.rows else list(ROWS)
+    rows = [row for row in ROWS if plan.sustained or row.seconds is None]
+    if options.rows:
+        rows = [ROWS[int(n) - 1] for n in options.rows.split(",")]
     found: dict[str, Any] = {"rows": []}
     failure = None
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bkpy-peers-") as directory:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -322,6 +323,20 @@ def test_a_further_peer_that_is_asked_for_must_be_there(monkeypatch: pytest.Monk
         further.further_peers(("nats",), tmp_path)
 
 
+def test_a_round_begins_when_the_disk_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    disk = script(monkeypatch, "disk")
+    assert disk.written_bytes(str(tmp_path)) > 0
+    mb = 10**6
+    written = iter([0, 9 * mb, 9 * mb, 40 * mb, *[40 * mb] * 8])
+    settled = asyncio.run(disk.settle(str(tmp_path), 0.05, lambda directory: next(written), 0.01))
+    assert (settled.written_mb, settled.idle) == (40.0, True)
+    assert len(list(written)) == 3  # five looks without a change, after three with one
+    monkeypatch.setattr(disk, "WAIT_MAX_S", 0.05)
+    busy = itertools.count(0, 9 * mb)
+    settled = asyncio.run(disk.settle(str(tmp_path), 0.05, lambda directory: next(busy), 0.01))
+    assert not settled.idle
+
+
 def test_the_names_of_further_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     peer_names = script(monkeypatch, "further").peer_names
     assert peer_names("kafka,nats") == ("kafka", "nats")
@@ -350,7 +365,6 @@ for line in sys.stdin:
 def further_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> dict[str, Any]:
     """What the file has with one further peer of one setting, whose client is that process."""
     further, peer, plan = (script(monkeypatch, name) for name in ("further", "peer", "plan"))
-    monkeypatch.setattr(further, "SETTLE_S", 0.0)
     monkeypatch.setattr(further, "CLOSED_S", 0.0)
     rows = {row.name: row for row in script(monkeypatch, "rows").ROWS}
 
@@ -379,9 +393,11 @@ def further_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> dict[str, A
         async def kill_servers(self) -> None:
             return None
 
+    monkeypatch.setattr(further, "IDLE_S", 0.0)  # other tests use the disk
+
     async def measured() -> dict[str, Any]:
         peers = [Fast(directory / "fast")]
-        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1))
+        columns = further.Further(peers, dataclasses.replace(plan.QUICK, seconds=0.1), str(directory))
         try:
             await columns.start()
             found = {**further.further_header(peers), "rows": []}

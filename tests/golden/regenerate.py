@@ -17,6 +17,7 @@ from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow
+from bkpy.storage.index.tombstones import encode_tombstone, tombstone_key
 from bkpy.storage.journal.format import (
     FileHeader,
     FrameKind,
@@ -53,6 +54,7 @@ def journal() -> bytes:
     frames = (
         (FrameKind.RECORDS, ((RecordKind.KEY, ledger, KEY), (RecordKind.ADD, columns, body))),
         (FrameKind.RECORDS, ((RecordKind.FENCE, ledger, KEY), (RecordKind.EXPLICIT_LAC, ledger, lac))),
+        (FrameKind.RECORDS, ((RecordKind.DELETED, ledger, b""),)),
         (FrameKind.CLEAN_STOP, ()),
     )
     sequence, chain = 7, 0xABCD
@@ -84,6 +86,9 @@ def rows() -> bytes:
         (index.ledger_key(LEDGER), index.encode_ledger(LEDGER, ledger)),
         index.encode_block_row(LEDGER, BlockRow(Ids(0, 3), Place(3, 64, 200))),
         (index.log_key(3), index.encode_log(3, LogRow(1000, 2, True))),
+        (index.log_key(4), index.encode_log(4, LogRow(1000, 2, True, 300))),
+        (tombstone_key(6), encode_tombstone(6, 9)),
+        (index.trash_key(8), index.seal(index.trash_key(8), b"")),
     )
     return b"".join(b"%s %s\n" % (key.hex().encode(), value.hex().encode()) for key, value in items)
 

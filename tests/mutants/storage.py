@@ -78,10 +78,10 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a request's own ledgers evicted",
         "entries are denied and fences forgotten",
-        "self._cache.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
+        "self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
         "await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})",
         "missing = {ledger_id for ledger_id in wanted if cached(ledger_id) is None}\n"
-        "self._cache.trim()\n"
+        "self.trim()\n"
         "await self._load(missing)",
         (f"{_EVICTED}::test_a_request_never_takes_a_ledger_of_its_own_for_new",),
     ),

@@ -23,6 +23,10 @@ from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, WouldBlock
 from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.store import NoNode
+from bkpy.protocol.collection import Sight, sight_of
+from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.storage import open as opening
@@ -32,10 +36,12 @@ from tests.hooks import pool_of, settings_of
 
 from .buggify import bookie_bounds, client_bounds
 from .marks import (
+    COLLECTED,
     DIRECTORY_ADDED,
     FENCE_OF_UNSEEN,
     FENCE_RACED_ADD,
     SEVERAL_LEDGERS,
+    SPARE_COLLECTED,
     WINDOW_OF_ONE,
     observed,
 )
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.storage.space.hiding import Hidden
 
     from .metadata import SimSession
 
@@ -56,11 +63,14 @@ T = TypeVar("T")
 ROOT = "/ledgers"
 PORT = 3181
 DIRECTORIES_MAX = 4
+COLLECTED_WITHIN_S = 500.0  # with a look a second, and many ledgers to look at
+HIDDEN_MAX = 100  # looks at a ledger that is hidden
 
 # The bookie that runs. Inherited by all that it does.
 _RUNNING: contextvars.ContextVar[Bookie] = contextvars.ContextVar("bookie")
 _add = LedgerStorage.add
 _fence = LedgerStorage.fence
+_delete = LedgerStorage.delete
 
 
 def _watched_add(
@@ -95,6 +105,22 @@ async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> 
     bookie.fenced.add(ledger_id)
 
 
+async def _watched_delete(storage: LedgerStorage, hidden: Hidden) -> bool:
+    """`LedgerStorage.delete`, of what nobody needs: then the bookie has promised nothing any more, but its fence."""
+    bookie = _RUNNING.get()
+    sight = bookie.true_sight(hidden.ledger_id)
+    assert sight in (Sight.NO_LEDGER, Sight.SPARE), f"ledger {hidden.ledger_id} is collected: {sight}"
+    promised = bookie.promises.pop(hidden.ledger_id, set())
+    deleted = await _delete(storage, hidden)
+    if deleted:
+        bookie.fenced.add(hidden.ledger_id)
+        bookie.world.marks[COLLECTED if sight is Sight.NO_LEDGER else SPARE_COLLECTED] += 1
+        bookie.host.record("collected", f"{hidden.ledger_id} {sight}")
+    else:
+        bookie.promises[hidden.ledger_id] |= promised
+    return deleted
+
+
 class _Defects(logging.Handler):
     """Errors that code under test did not expect, logged, and survived: they fail the run all the same."""
 
@@ -116,6 +142,7 @@ class Ledger:
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     last_entry: int | None = None  # at which it was closed
     failure: BookKeeperError | None = None  # of its writer
+    deleted: bool = False
 
 
 class Bookie:
@@ -146,6 +173,14 @@ class Bookie:
         self.pending: Counter[int] = Counter()  # batches of each ledger that aren't durable yet
         self.fenced: set[int] = set()  # of which it may have said so
         self.taken_late: set[int] = set()  # where it accepted an append all the same
+
+    def true_sight(self, ledger_id: int) -> Sight:
+        """What there is to be seen of the ledger in the metadata store now."""
+        try:
+            value = self.world.metadata.node(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)).data
+        except NoNode:
+            return Sight.NO_LEDGER
+        return sight_of(LedgerMetadata.decode(ledger_id, value), self.settings.bookie_id)
 
     async def start(self) -> None:
         """Boot the host and return when the bookie serves. It may have got one ledger directory more by then."""
@@ -181,6 +216,13 @@ class Bookie:
         if self.host.up and self.host.boots == boot:
             self.host.crash()
 
+    async def held(self) -> list[int]:
+        """The ledgers that it has something of."""
+        assert self.node is not None
+        storage = self.node._storage
+        assert storage is not None
+        return await self.host.start(storage.held_ledgers(-1, 1 << 20))
+
     async def stop(self) -> None:
         """A clean stop, as on SIGTERM; then the process ends."""
         assert self.node is not None
@@ -213,6 +255,7 @@ class Cluster:
                 self._small_files(),
                 patch.object(LedgerStorage, "add", _watched_add),
                 patch.object(LedgerStorage, "fence", _watched_fence),
+                patch.object(LedgerStorage, "delete", _watched_delete),
             ):
                 return self.world.run(main)
         finally:
@@ -317,12 +360,29 @@ class Cluster:
         """Read everything back through a new client, and from each bookie by itself what that one has promised."""
         async with self.client(calm=True) as client:
             for ledger_id, ledger in self.ledgers.items():
+                if ledger.deleted:
+                    continue
                 reader = await client.open_ledger(ledger_id, password=ledger.password)
                 await self._check_ledger(reader, ledger)
                 for bookie in self.bookies:
                     if bookie.host.up:
-                        await check_bookie(client, ledger_id, ledger.acknowledged, bookie)
+                        await check_bookie(reader, ledger.acknowledged, bookie)
                 await reader.close()
+
+    async def check_deleted(self) -> None:
+        """What was deleted goes from all bookies, which have to be up, and none has taken what it had to refuse."""
+        deleted = {ledger_id for ledger_id, ledger in self.ledgers.items() if ledger.deleted}
+        try:
+            async with asyncio.timeout(COLLECTED_WITHIN_S):
+                for bookie in self.bookies:
+                    while left := deleted.intersection(await bookie.held()):
+                        await asyncio.sleep(0.5)
+        except TimeoutError:
+            raise AssertionError(f"{bookie.host.name} still has {sorted(left)}, which were deleted") from None
+        for bookie in self.bookies:
+            assert not bookie.taken_late, f"{bookie.host.name} took appends to {bookie.taken_late}, which it had fenced"
+            for ledger_id in deleted:
+                assert bookie.true_sight(ledger_id) is Sight.NO_LEDGER
 
     async def _check_ledger(self, reader: LedgerReader, ledger: Ledger) -> None:
         """The ledger has every id once, and each acknowledged one with the bytes that were appended."""
@@ -341,34 +401,46 @@ class Cluster:
         await bookie.start()
 
 
-async def check_bookie(
-    client: Client, ledger_id: int, acknowledged: Mapping[int, bytes], bookie: Bookie, *, may_not_know: bool = False
-) -> None:
+async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie) -> None:
     """The bookie has every entry that it acknowledged, and has taken no append to what it had fenced.
 
-    `may_not_know`: it may say of any that it doesn't know. A `BookKeeperError` if it can't be asked now.
+    A `BookKeeperError` if it can't be asked now.
     """
-    promised = set(bookie.promises[ledger_id])  # it may promise more meanwhile
+    for _ in range(HIDDEN_MAX):
+        promised = set(bookie.promises[reader.ledger_id])  # it may promise more meanwhile
+        held = await _held(reader, acknowledged, bookie, max(promised, default=-1))
+        if held is not None:
+            break
+        assert bookie.true_sight(reader.ledger_id) is Sight.SPARE, f"{bookie.host.name} can't tell what it has"
+        await asyncio.sleep(0.1)  # it is hidden while the bookie makes sure that nobody needs it
+    assert held is not None
+    lost = sorted(promised & bookie.promises[reader.ledger_id] - held)
+    assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {reader.ledger_id}"
+    assert reader.ledger_id not in bookie.taken_late, f"{bookie.host.name} took an append to a ledger it had fenced"
+
+
+async def _held(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie, last: int) -> set[int] | None:
+    """What the bookie has up to entry `last`; None if it can't tell."""
     held: set[int] = set()
-    first, last = 0, max(promised, default=-1)
+    first = 0
     while first <= last:
-        head = pack([0, ledger_id, first, last, settings_of(client).read_bytes])
-        channel = pool_of(client).channel(bookie.settings.bookie_id)
-        frame = await channel.call(Op.READ, head, timeout_s=settings_of(client).read_timeout_s)
-        if (status := reply_status(frame.head)) != Status.OK:
-            raise error_of(status, ledger_id=ledger_id, bookie=bookie.host.name)
+        head = pack([0, reader.ledger_id, first, last, settings_of(reader).read_bytes])
+        channel = pool_of(reader).channel(bookie.settings.bookie_id)
+        frame = await channel.call(Op.READ, head, timeout_s=settings_of(reader).read_timeout_s)
+        status = reply_status(frame.head)
+        if status == Status.NO_SUCH_LEDGER:
+            return held
+        if status != Status.OK:
+            raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
         reply, view = decode_read_reply(frame.head), frame.body
-        assert may_not_know or not reply.unknown
-        for low, high in reply.unknown:
-            promised.difference_update(range(low, high + 1))
+        if reply.unknown:
+            return None
         for header in walk(view):
             data = view[header.offset + HEADER_BYTES : header.end]
             assert data == acknowledged.get(header.entry_id, data)
             held.add(header.entry_id)
         first = reply.examined_to + 1
-    lost = sorted(promised - held)
-    assert not lost, f"{bookie.host.name} acknowledged and lost {lost} of ledger {ledger_id}"
-    assert ledger_id not in bookie.taken_late, f"{bookie.host.name} took an append to a ledger it had fenced"
+    return held
 
 
 def _payload(rng: Random) -> bytes:

@@ -167,7 +167,7 @@ class Crowd(Users):
                 story = rng.choice(list(self.stories.by_id.values()))
                 with contextlib.suppress(TooManyRequestsError, *TRANSIENT):
                     reader = await client.open_ledger(story.ledger_id, password=PASSWORD)
-                    await check_bookie(client, story.ledger_id, story.payloads, rng.choice(self.cluster.bookies))
+                    await check_bookie(reader, story.payloads, rng.choice(self.cluster.bookies))
                     await reader.close()
                 await asyncio.sleep(rng.random() * 0.1)
 

@@ -450,11 +450,11 @@ class SimWorker:
         self._disk = disk
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self._scheduled = False
-        self._closed = False
+        self.closed = False
         self._resolved_at = 0.0  # results are seen in order, as the real worker's are
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        if self._closed:
+        if self.closed:
             raise RuntimeError(f"worker {self.name} is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -502,7 +502,7 @@ class SimWorker:
 
     def close(self) -> None:
         """Run what was submitted now; the results are seen as usual."""
-        self._closed = True
+        self.closed = True
         while self._queue:
             self._run_one(self._queue[0][0].get_loop())
 

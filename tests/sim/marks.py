@@ -37,6 +37,10 @@ TORN_TAIL = "a torn tail was cut"
 SHARDS_APART = "checkpoints of a bookie's directories were apart at its start"
 DIRECTORY_ADDED = "a ledger directory was added"
 FILE_RECYCLED = "a journal file was recycled"
+COLLECTED = "a deleted ledger was collected"
+SPARE_COLLECTED = "a spare copy was collected"
+ZOMBIE_REFUSED = "a writer of a collected ledger was refused"
+MOVED_COPY = "a copy was moved to another bookie"
 LONG_POLL = "a bookie was polled for news"
 DOUBT_RESOLVED = "a change in doubt was read back"
 DOUBT_STAYED = "a change stayed in doubt"
@@ -47,7 +51,7 @@ _STORAGE = (MEMORY_FULL, QUEUE_FULL, EVICTED, KEYS_FORGOTTEN, SHARDS_APART, DIRE
 
 # What each block of seeds of the ordinary suite goes through.
 EXPECTED: Mapping[str, tuple[str, ...]] = {
-    "standard": (*_STORAGE, TORN_TAIL),
+    "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),

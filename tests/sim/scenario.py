@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from typing import TYPE_CHECKING, Any
 
-from bkpy.errors import BookieUnavailableError, NotEnoughBookiesError
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
 
-from .cluster import Bookie, Cluster
+from .cluster import Bookie, Cluster, Ledger
+from .marks import MOVED_COPY, ZOMBIE_REFUSED
+from .mover import move
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -31,6 +40,10 @@ BLACKOUT = "power cut of all"
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2))  # ensemble, write quorum, ack quorum
 ENSEMBLE_SIZE = 3
 LEDGER_ENTRIES = 100
+DELETED = 0.3  # of the ledgers
+MOVED = 0.7  # of those whose copies are whole
+MOVED_SIZES = (3, 3, 2)
+ZOMBIE_APPENDS_MAX = 100
 
 
 def standard_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
@@ -60,7 +73,7 @@ async def run_on(cluster: Cluster) -> None:
     for ledger_id, ledger in cluster.ledgers.items():
         # Without one bookie a write quorum of three still has its ack quorum of two, and a spare one takes its place.
         spare = len(cluster.bookies) > ENSEMBLE_SIZE
-        if len(events) < 2 and BLACKOUT not in events and (ledger.tolerates_one or spare):
+        if not ledger.deleted and len(events) < 2 and BLACKOUT not in events and (ledger.tolerates_one or spare):
             assert ledger.failure is None, f"the writer of ledger {ledger_id} failed"
     if plan.random() < 0.5:
         stopped = plan.choice(cluster.bookies)
@@ -69,6 +82,7 @@ async def run_on(cluster: Cluster) -> None:
     await blackout(cluster)
     await cluster.client_host.start(cluster.check())
     await cluster.check_with_one_down(plan.choice(cluster.bookies))
+    await cluster.check_deleted()
 
 
 async def blackout(cluster: Cluster) -> None:
@@ -131,20 +145,57 @@ async def death(cluster: Cluster, bookie: Bookie, event: str) -> None:
 
 async def write_until(cluster: Cluster, over: asyncio.Event) -> None:
     async with cluster.client(ensemble_changes_max=100) as client:
-        await asyncio.gather(*(_write_ledgers(cluster, client, sizes, over) for sizes in SIZES))
+        await asyncio.gather(
+            *(_write_ledgers(cluster, client, sizes, over) for sizes in SIZES), _write_in_vain(cluster, client, over)
+        )
 
 
 async def _write_ledgers(cluster: Cluster, client: Client, sizes: tuple[int, int, int], over: asyncio.Event) -> None:
     """One ledger after the other. A ledger can't be created while there are fewer than three bookies."""
+    deleting = cluster.world.stream(f"deleting-{sizes}")
     while True:
         try:
-            await cluster.write_ledger(client, LEDGER_ENTRIES, sizes, password=b"secret")
+            ledger_id = await cluster.write_ledger(client, LEDGER_ENTRIES, sizes, password=b"secret")
         except (NotEnoughBookiesError, BookieUnavailableError):
             await asyncio.sleep(0.1)
             continue
+        if sizes == MOVED_SIZES and deleting.random() < MOVED:
+            names = [bookie.settings.bookie_id for bookie in cluster.bookies]
+            for _ in range(deleting.choice((1, 2, 4))):  # to and fro
+                cluster.world.marks[MOVED_COPY] += await move(client, ledger_id, names, deleting)
+                await asyncio.sleep(deleting.random())
+        if deleting.random() < DELETED:
+            await client.delete_ledger(ledger_id)
+            cluster.ledgers[ledger_id].deleted = True
         if over.is_set():
             return
         await asyncio.sleep(cluster.rng.random())
+
+
+async def _write_in_vain(cluster: Cluster, client: Client, over: asyncio.Event) -> None:
+    """Append to a ledger that was deleted: its writer learns of it when bookies have collected it, if not before."""
+    rng = cluster.world.stream("zombie")
+    while True:
+        try:
+            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"secret")
+            break
+        except (NotEnoughBookiesError, BookieUnavailableError):
+            await asyncio.sleep(0.1)
+    cluster.ledgers[writer.ledger_id] = Ledger(b"secret", tolerates_one=True, deleted=True)
+    try:
+        await writer.append(b"before")
+        await client.delete_ledger(writer.ledger_id)
+        for _ in range(ZOMBIE_APPENDS_MAX):
+            await asyncio.sleep(rng.random())
+            await writer.append(b"after")
+            if over.is_set():
+                break
+    except LedgerFencedError:
+        cluster.world.marks[ZOMBIE_REFUSED] += 1
+    except BookKeeperError as error:  # it needed another ensemble, say, and there is no ledger to store that for
+        cluster.world.record("writer", "append failed", f"{writer.ledger_id} {type(error).__name__}")
+    with contextlib.suppress(NoSuchLedgerError):
+        await client.delete_ledger(writer.ledger_id)
 
 
 def run_seed(seed: int) -> Cluster:

@@ -15,6 +15,8 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bkpy.errors import CorruptDataError
+
 from .disk import SimDisk, SimulatedCrash
 
 if TYPE_CHECKING:
@@ -65,6 +67,23 @@ class SimStores:
     def closed(self, path: str) -> None:
         self._open.discard(path)
 
+    def check(self, path: str) -> None:
+        """Bytes in the file, which has none otherwise, stand for damage: they say what it is."""
+        data = posixpath.join(path, "data.mdb")
+        if self.disk.exists(data) and (damage := self.disk.contents(data)):
+            raise CorruptDataError(damage.decode(), path=data)
+
+    def move(self, source: str, target: str) -> None:
+        assert source not in self._open
+        assert target not in self.disk.directories, f"{target} is there"
+        self.disk.operate("rename", source)
+        self.disk.directories[target] = self.disk.directories.pop(source)
+
+    def remove(self, path: str) -> None:
+        assert path not in self._open
+        self.disk.operate("unlink", path)
+        del self.disk.directories[path]
+
 
 class SimStore:
     """An open store, as `bkpy.runtime.interfaces.OrderedStore`."""
@@ -79,12 +98,12 @@ class SimStore:
         self._readers = 0
         self._generation = self._disk.generation
         self._writing = False
-        self._closed = False
+        self.closed = False
 
     def _check(self) -> None:
         if self._disk.dead or self._generation != self._disk.generation:
             raise SimulatedCrash(f"store {self._path} after the crash")
-        assert not self._closed, f"the store {self._path} is closed"
+        assert not self.closed, f"the store {self._path} is closed"
 
     @contextlib.contextmanager
     def read(self) -> Iterator[SimReadTransaction]:
@@ -122,9 +141,9 @@ class SimStore:
         self._inode.rows = rows
 
     def close(self) -> None:
-        if not self._closed and self._generation == self._disk.generation:
+        if not self.closed and self._generation == self._disk.generation:
             self._stores.closed(self._path)
-        self._closed = True
+        self.closed = True
 
 
 class SimReadTransaction:

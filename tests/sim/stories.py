@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bkpy.client.client import Client
+    from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
 
     from .world import World
@@ -151,6 +152,7 @@ class Stories:
             end = story.stored.last_entry
             assert set(story.ends) <= {end}, f"ledger {story.ledger_id} ends at {end}, told were {story.ends}"
             assert story.closings == 1, f"ledger {story.ledger_id} was closed {story.closings} times"
+            reader: LedgerReader = await client.open_ledger(story.ledger_id, password=PASSWORD)
             for bookie in bookies:
-                await check_bookie(client, story.ledger_id, story.payloads, bookie)
+                await check_bookie(reader, story.payloads, bookie)
             self.world.record("oracle", "satisfied", f"{story.ledger_id} {end} {len(story.payloads)} acknowledged")

@@ -156,7 +156,9 @@ OUTCOMES = [
 COPIES_ITS_OWN = {("client/write/replication.py", "failure")}
 STORE_WRITES = {"create", "put", "delete", "multi"}
 CATALOG_WRITES = {"create", "write", "delete"}
-RESOLVED_WRITES = {"attempt", "create_certainly", "put_certainly", "delete_certainly", "take_number", "ensure_path"}
+RESOLVED_WRITES = {
+    "attempt", "create_certainly", "put_certainly", "delete_certainly", "delete_together", "take_number", "ensure_path",
+}  # fmt: skip
 CATCH_METADATA_ERRORS = {"MetadataUnavailableError", "ClusterError", "BookKeeperError", "Exception"}
 
 
@@ -248,6 +250,8 @@ CONSTANTS = {
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
         "_SHARE_OF_NEWCOMERS": "is a part of connections_max",
     },
+    "bookie/identity.py": {"_NAMED_MAX": OF_A_TEXT},
+    "bookie/collector.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
@@ -255,6 +259,7 @@ CONSTANTS = {
     "client/write/batch.py": {"_UNSENT": A_MARK},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
+    "metadata/locks.py": {"LOCK_VERSION": ON_DISK},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
         "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
@@ -311,7 +316,9 @@ CONSTANTS = {
         "LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
-        "_U64_END": ON_DISK,
+        "VERSION_AT_RISK": ON_DISK,
+        "BOOT_ID_BYTES": ON_DISK,
+        "U64_END": ON_DISK,
     },
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,

@@ -196,7 +196,9 @@ class AddHandler:
             claim = self._keys.claim_in_turn(ledger_id)
             status = claim.check(None if state is None else state.key)
             if status == Status.OK and state is None:
-                if claim.key is None:
+                if not recovery and self._storage.was_deleted(ledger_id):
+                    status = Status.FENCED  # a writer that was cut off for long
+                elif claim.key is None:
                     status = Status.KEY_REQUIRED
                 else:
                     self._storage.create(ledger_id, claim.key)

@@ -62,14 +62,22 @@ class BookieMetrics:
         self._sync_seconds = histogram("journal_sync_seconds", "Time of one write and sync of the journal", _SECONDS)
         self._checkpoint_bytes = counter("checkpoint_bytes", "Bytes flushed from memory to the entry log")
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
+        self._reclaimed_bytes = counter("reclaimed_bytes", "Bytes of entry logs that were removed")
         self.registry.register(metrics)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 
     def watch(self, storage: LedgerStorage, connections: Callable[[], int], read_only: Callable[[], bool]) -> None:
         """Add gauges that are read at each scrape."""
-        memory = Gauge("bkpy_bookie_memtable_bytes", "Bytes of entries held in memory", registry=self.registry)
-        memory.set_function(lambda: storage.memory_bytes)
+
+        def gauge(name: str, text: str, value: Callable[[], float]) -> None:
+            Gauge(f"bkpy_bookie_{name}", text, registry=self.registry).set_function(value)
+
+        gauge("memtable_bytes", "Bytes of entries held in memory", lambda: storage.memory_bytes)
+        gauge("entry_logs", "Entry logs that are full", lambda: storage.space.logs)
+        gauge("entry_log_bytes", "Bytes of entry logs that are full", lambda: storage.space.bytes)
+        gauge("living_bytes", "Bytes in them that are still needed", lambda: storage.space.living)
+        gauge("deleted_ledgers", "Deleted ledgers still in the index", lambda: storage.space.deleted_ledgers)
         self._connections.set_function(connections)
         self._read_only.set_function(read_only)
 
@@ -118,6 +126,9 @@ class BookieMetrics:
 
     def replayed(self, frames: int, bytes_: int) -> None:
         log.info("replayed %d frames, %d bytes of journal", frames, bytes_)
+
+    def log_removed(self, bytes_: int) -> None:
+        self._reclaimed_bytes.value += bytes_
 
     def damage(self, what: str, path: str) -> None:
         self._damage.value += 1

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy._version import version
+from bkpy.bookie.collection_metrics import CollectionMetrics
+from bkpy.bookie.collector import Collector
+from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
-from bkpy.errors import BookKeeperError, ConfigError, MetadataUnavailableError
+from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
+from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.registration import BookieInfo, Registration
+from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.engine import LedgerStorage
 
@@ -63,6 +68,7 @@ class BookieNode:
         self._registration: Registration | None = None
         self._pages: web.AppRunner | None = None
         self._disk: DiskMonitor | None = None
+        self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -85,7 +91,7 @@ class BookieNode:
             settings,
             self._runtime,
             instance_id=cluster.instance_id,
-            expected_cookie=None if known is None else _identity(known[0]),
+            expected_cookie=None if known is None else storage_part(known[0]),
             observer=self._metrics,
             on_moved=self._directories_moved,
         )
@@ -93,6 +99,7 @@ class BookieNode:
         storage.failed.add_done_callback(self._storage_failed)
         self._service = service = BookieService(settings, storage, self._runtime, self._metrics)
         self._server = BookieServer(service, instance_id=cluster.instance_id)
+        self._collector = self._new_collector(cluster, storage)
         self._disk = DiskMonitor(settings, self._runtime)
         await self._disk.look()
         if self._disk.low:
@@ -105,7 +112,7 @@ class BookieNode:
         host, _ = split_address(settings.listen)
         self.address = settings.advertised_address or f"{'[' + host + ']' if ':' in host else host}:{port}"
         # The cookie is the durable word of where the bookie is to be found: written before the first registration.
-        cookie = _cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
+        cookie = encode_cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
         if known is None or known[0] != cookie:
             await write_cookie(
                 self._store,
@@ -125,6 +132,7 @@ class BookieNode:
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
             read_only=service.read_only,
+            read_only_reason=self._why_read_only,
         )
         self._registration = Registration(
             self._store,
@@ -140,20 +148,35 @@ class BookieNode:
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
+        self._collector.start()
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
+
+    def _new_collector(self, cluster: Cluster, storage: LedgerStorage) -> Collector:
+        """What collects in the cluster that the directories belong to, whatever the metadata store is later."""
+        settings, store, root = self.settings, self._store, self._root
+        instance_id = decode_cookie(storage.cookie, "the storage").instance_id
+        return Collector(
+            storage,
+            cluster.catalog,
+            Lookout(store, root, cluster.catalog.layout, instance_id=instance_id, bookie_id=settings.bookie_id),
+            LedgerLocks(store, root, settings.bookie_id, self._runtime, settings),
+            settings,
+            self._runtime,
+            CollectionMetrics(self._metrics.registry),
+        )
 
     async def _directories_moved(self, identity: bytes) -> None:
         """Store where they are now: from then on a copy that is left where they were is refused."""
         known = await read_cookie(self._store, self._root, self.settings.bookie_id)
         assert known is not None, "it had directories to move"
-        cookie = {**json.loads(known[0]), "storage": json.loads(identity)}
-        value = json.dumps(cookie, indent=1, sort_keys=True).encode()
+        value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
         self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
         self._unsubscribe()
+        await self._end_collection()
         await self._forget_disks()
         if self._server is not None:
             await self._server.drain(self.settings.drain_timeout_s)
@@ -171,6 +194,7 @@ class BookieNode:
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
+        await self._end_collection()
         await self._forget_disks()
         if self._server is not None:
             self._server.stop()
@@ -178,6 +202,10 @@ class BookieNode:
             await self._pages.cleanup()
         if self._storage is not None:
             await self._storage.close()
+
+    async def _end_collection(self) -> None:
+        if self._collector is not None:
+            await self._collector.stop()
 
     # --- read-only --------------------------------------------------------------------------------------------------
 
@@ -196,10 +224,14 @@ class BookieNode:
             self._refusals.discard(reason)
         async with self._moving:
             wanted = bool(self._refusals)
-            await self._registration.set_read_only(wanted)
+            await self._registration.set_read_only(wanted, self._why_read_only)
             if not wanted and not self._refusals and self._service.read_only:
                 self._service.take_entries()
                 self._log.info("taking entries again")
+
+    @property
+    def _why_read_only(self) -> str:
+        return ", ".join(sorted(self._refusals))
 
     def _refuse(self, reason: str) -> None:
         assert self._service is not None
@@ -262,13 +294,18 @@ class BookieNode:
     async def _serve_metrics(self) -> None:
         if self.settings.metrics_port < 0:
             return
-        from aiohttp import web  # takes a third of the time to load a bookie, and most have no page
+        # They take a third of the time to load a bookie, and most have no page.
+        from aiohttp import web
+
+        from bkpy.bookie.admin import AdminPages
 
         async def page(_: web.Request) -> web.Response:
             return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
         app = web.Application()
         app.router.add_get("/metrics", page)
+        assert self._collector is not None
+        AdminPages(self.settings, self._collector).add_to(app)
         self._pages = web.AppRunner(app, access_log=None)
         await self._pages.setup()
         site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)
@@ -279,21 +316,3 @@ class BookieNode:
             raise ConfigError(f"can't serve metrics at {where}: {e.strerror or e}") from e
         self.metrics_port = self._pages.addresses[0][1]
         self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
-
-
-def _cookie(bookie_id: str, address: str, instance_id: str, identity: bytes) -> bytes:
-    value = {
-        "bookie_id": bookie_id,
-        "address": address,
-        "instance_id": instance_id,
-        "storage": json.loads(identity),
-    }
-    return json.dumps(value, indent=1, sort_keys=True).encode()
-
-
-def _identity(cookie: bytes) -> bytes:
-    """The storage's part of a cookie in the metadata store."""
-    try:
-        return json.dumps(json.loads(cookie)["storage"], sort_keys=True).encode()
-    except (ValueError, KeyError, TypeError) as e:
-        raise BookKeeperError(f"the bookie's cookie in the metadata store is unreadable: {e!r}") from e

@@ -229,7 +229,8 @@ class RequestHandler:
         """(whether this client may change the ledger, whether the ledger was ever seen)."""
         state = (await self._storage.states((ledger_id,)))[ledger_id]
         status = claim.check(None if state is None else state.key)
-        if status == Status.OK and ledger_id in self._storage.fenced:
+        deleted = state is None and self._storage.was_deleted(ledger_id)
+        if status == Status.OK and (deleted or ledger_id in self._storage.fenced):
             status = Status.FENCED
         return status, state is not None
 

@@ -17,6 +17,8 @@ from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from bkpy.bookie.service import BookieService
 
 
@@ -38,6 +40,7 @@ class BookieServer:
         self._answered = asyncio.Event()
         service.metrics.watch(service.storage, lambda: len(self._connections), lambda: service.read_only)
         service.storage.on_space.append(self._space)
+        service.storage.on_forgotten.append(self._forgotten)
 
     async def start(self) -> int:
         """Listen; returns the port. `ConfigError` if the address can't be listened at."""
@@ -128,6 +131,11 @@ class BookieServer:
             for connection in list(self._connections):
                 if len(connection.keys):
                     connection.pause("memory")
+
+    def _forgotten(self, ledger_ids: Collection[int]) -> None:
+        """The storage knows no longer that these are fenced or deleted: let whoever adds to them ask it."""
+        for connection in self._connections:
+            connection.keys.withdraw(ledger_ids)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

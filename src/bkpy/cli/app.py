@@ -23,8 +23,9 @@ _TOP: Mapping[str, tuple[str, str]] = {
     "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
     "demo": ("bkpy.cli.demo:demo", "Store a year of flights, read them back, query them with Spark."),
     "ledger": ("bkpy.cli.ledger:ledger", "Write, read and look at ledgers."),
-    "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node."),
+    "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node, and look after one."),
     "bookies": ("bkpy.cli.cluster:bookies", "Look at the cluster's bookies."),
+    "inspect": ("bkpy.cli.inspect:inspect", "Look into a bookie's files, whether it runs or not."),
     "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
     "cluster": ("bkpy.cli.cluster:cluster", "Initialise and look at a cluster."),
     "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
@@ -32,7 +33,7 @@ _TOP: Mapping[str, tuple[str, str]] = {
 
 
 class RootGroup(click.Group):
-    """The program: a group whose commands are imported when they are used, and that ends as shells expect.
+    """The program, or a part: a group whose commands are imported when they are used, and that ends as shells expect.
 
     Ctrl-C and a closed output are ends for which click has messages, or statuses, of its own.
     """

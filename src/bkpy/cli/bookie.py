@@ -1,20 +1,32 @@
-"""`bkpy bookie run`: every setting of a bookie is also a flag, made from the settings themselves."""
+"""`bkpy bookie`, and of it `run`: every setting of a bookie is also a flag, made from the settings themselves."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from bkpy.cli.app import RootGroup
 from bkpy.config.base import MetadataSettings
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.loading import load_bookie_settings
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@click.group()
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
+    "init": ("bkpy.cli.bookie_identity:init", "Make a new bookie's directories and register its id."),
+    "format": ("bkpy.cli.bookie_identity:format_", "Delete a stopped bookie's files and free its id."),
+    "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
+    "cookie": ("bkpy.cli.bookie_identity:cookie", "Show and update what says which directories are a bookie's."),
+}
+
+
+@click.group(cls=RootGroup, lazy=_COMMANDS)
 def bookie() -> None:
-    """Run a storage node."""
+    """Run a storage node, and look after one."""
 
 
 def _setting_flags() -> list[click.Parameter]:
@@ -37,24 +49,28 @@ def _setting_flags() -> list[click.Parameter]:
     return flags
 
 
-class _BookieRun(click.Command):
-    """The command with a flag for every setting. `--bookie-id` is taken for `--bookie_id`."""
+class SettingsCommand(click.Command):
+    """A command with `--config` and a flag for every setting. `--bookie-id` is taken for `--bookie_id`."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.params.extend(_setting_flags())
+        config = "A TOML file with settings of the same names as the flags."
+        self.params += [click.Option(["--config", "path"], metavar="FILE", help=config), *_setting_flags()]
         self.context_settings = {"token_normalize_func": lambda token: token.replace("-", "_")}
 
 
-@bookie.command("run", cls=_BookieRun)
-@click.option("--config", "path", metavar="FILE", help="A TOML file with settings of the same names as the flags.")
+def settings_from(path: str | None, flags: Mapping[str, str | tuple[str, ...] | None]) -> BookieSettings:
+    """The settings from the file, from variables BKPY_<NAME> and from flags; the later ones win."""
+    return load_bookie_settings(path, os.environ, {name: value for name, value in flags.items() if value})
+
+
+@click.command("run", cls=SettingsCommand)
 def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
     """Run a bookie until SIGTERM or Ctrl-C.
 
     Settings come from the file, then from variables BKPY_<NAME>, then from flags; the later ones win.
     """
-    given = {name: value for name, value in flags.items() if value}
-    settings = load_bookie_settings(path, os.environ, given)
+    settings = settings_from(path, flags)
     from bkpy.bookie.process import run_bookie
 
     return run_bookie(settings)

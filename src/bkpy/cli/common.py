@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -237,6 +238,20 @@ def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]
     ) as bar:
         task = bar.add_task(what, total=size, entries=0)
         yield lambda count, entries: bar.update(task, advance=count, entries=entries)
+
+
+def confirm(question: str, nothing: str = "nothing was deleted") -> None:
+    """Return if the answer, from standard input, is yes; else end the command with what `nothing` says."""
+    asked = sys.stdin.isatty() or sys.stderr.isatty()
+    if asked:
+        click.echo(f"{question} [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if asked and not (answer and sys.stdin.isatty()):  # no terminal has ended the line
+        click.echo(err=True)
+    if not answer and not sys.stdin.isatty():
+        raise click.UsageError(f"{nothing}: there is nobody to ask; give --yes to go on without being asked")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise click.ClickException(nothing)
 
 
 def say(message: str) -> None:

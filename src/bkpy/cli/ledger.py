@@ -11,6 +11,7 @@ import click
 
 from bkpy.cli import describe
 from bkpy.cli.common import (
+    confirm,
     connect,
     connect_option,
     json_option,
@@ -242,7 +243,7 @@ def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
     """
     wanted = list(dict.fromkeys(ledger_ids))
     if not yes:
-        _confirm(f"Delete {', '.join(map(str, wanted))}, for good?")
+        confirm(f"Delete {', '.join(map(str, wanted))}, for good?")
     deleted: list[int] = []
     failed: dict[int, BookKeeperError] = {}
     try:
@@ -252,20 +253,6 @@ def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
         raise
     if failed:
         raise click.ClickException(_deletions(wanted, deleted, failed))
-
-
-def _confirm(question: str) -> None:
-    """Return if the answer is yes; else end the command."""
-    asked = sys.stdin.isatty() or sys.stderr.isatty()
-    if asked:
-        click.echo(f"{question} [y/N] ", nl=False, err=True)
-    answer = sys.stdin.readline()
-    if asked and not (answer and sys.stdin.isatty()):  # no terminal has ended the line
-        click.echo(err=True)
-    if not answer and not sys.stdin.isatty():
-        raise click.UsageError("nothing was deleted: there is nobody to ask; give --yes to delete without being asked")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise click.ClickException("nothing was deleted")
 
 
 def _deletions(wanted: list[int], deleted: list[int], failed: dict[int, BookKeeperError]) -> str:

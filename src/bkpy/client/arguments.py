@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bkpy.config.password_file import PASSWORD_BYTES_MAX
 from bkpy.errors import ConfigError
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
 
@@ -38,9 +39,16 @@ def check_size(name: str, size: Any) -> None:
 
 
 def check_bytes(name: str, value: Any) -> None:
-    """`ConfigError` unless it is bytes. The value isn't shown: it may be a password."""
+    """`ConfigError` unless it is bytes."""
     if not isinstance(value, bytes):
         raise ConfigError(f"{name} must be bytes, not {type(value).__name__}")
+
+
+def check_password(value: Any) -> None:
+    """`ConfigError` unless it can be a ledger's password, which a file can hold. The value isn't shown."""
+    check_bytes("password", value)
+    if len(value) > PASSWORD_BYTES_MAX:
+        raise ConfigError(f"password must have at most {PASSWORD_BYTES_MAX} bytes, not {len(value)}")
 
 
 def payload_of(data: Any) -> bytes:

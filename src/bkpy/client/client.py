@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy._version import version
-from bkpy.client.arguments import check_bytes, check_ledger_id, check_size
+from bkpy.client.arguments import check_ledger_id, check_password, check_size
 from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
@@ -120,11 +120,12 @@ class Client:
         """Create a ledger and return its writer.
 
         Each entry goes to `write_quorum` of `ensemble_size` bookies and is acknowledged when `ack_quorum` of them have
-        it on disk. `digest` is "crc32c" or "hmac-sha256", the latter keyed by `password`. With `caller_ids`, every
-        append names its entry's id; with `deferred_sync`, appends are acknowledged before they are on disk, and
-        `force` makes them durable. Raises `ConfigError` for sizes without E >= Qw >= Qa >= 1, `NotEnoughBookiesError`,
-        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
-        been made. If the call is cancelled, what it has made is deleted again.
+        it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
+        `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
+        before they are on disk, and `force` makes them durable. Raises `ConfigError` for sizes without
+        E >= Qw >= Qa >= 1, `NotEnoughBookiesError`, `MetadataUnavailableError`; with `outcome_unknown`, the error's
+        `ledger_id` is that of the ledger that may have been made. If the call is cancelled, what it has made is deleted
+        again.
         """
         self._check_open()
         for name, size in (
@@ -133,7 +134,7 @@ class Client:
             ("ack_quorum", ack_quorum),
         ):
             check_size(name, size)
-        check_bytes("password", password)
+        check_password(password)
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
@@ -205,7 +206,7 @@ class Client:
         open and too few of its bookies can tell how far it may be read.
         """
         check_ledger_id(ledger_id)
-        check_bytes("password", password)
+        check_password(password)
         self._check_open()
         metadata, _ = await self._cluster.catalog.read(ledger_id)
         reader = self._reader(metadata.authorised(password), password)
@@ -222,7 +223,7 @@ class Client:
         may succeed.
         """
         check_ledger_id(ledger_id)
-        check_bytes("password", password)
+        check_password(password)
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id)
         metadata = metadata.authorised(password)

@@ -13,7 +13,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
 )
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
-from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, fresh_state
+from bkpy.protocol.close_conflict import CLOSE_ACTIONS, CloseAction, Closer, fresh_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,6 +37,11 @@ class BookieSettings(MetadataSettings):
     metrics_listen: str = Field(
         default="127.0.0.1", description="host to serve metrics at; they are not protected, so not everywhere"
     )
+    admin_clients: Literal["local", "all"] = Field(
+        default="local",
+        description="who may give commands at the metrics page's port, which protects nothing: those on the same "
+        "machine, or all who can reach it",
+    )
     rack: str = Field(default="default", min_length=1, description="what fails together with this bookie")
     region: str = Field(default="default", min_length=1, description="the group of racks that this bookie is in")
 
@@ -116,6 +121,12 @@ class BookieSettings(MetadataSettings):
     flush_part_batches: Size = Field(
         default=5000, description="batches of one ledger that a flush looks at in one go, which nothing interrupts"
     )
+    rebuild_step_blocks: Size = Field(
+        default=20_000, description="blocks that go into a new index in one transaction, when it is made of entry logs"
+    )
+    rebuild_step_ledgers: Size = Field(
+        default=200, description="ledgers whose metadata are read at the same time, when an index is made anew"
+    )
     open_entry_logs_max: Size = Field(
         default=128, description="entry logs of one ledger directory held open for reading, so that files are left"
     )
@@ -128,12 +139,24 @@ class BookieSettings(MetadataSettings):
         description="ledgers whose state (about 500 bytes each) is kept in memory; more only while changes of theirs "
         "are not written yet, or a request needs them",
     )
-    # A flush, a read, and what LMDB keeps for the next; one to spare.
+    # A flush, a read, a count of what lives, and what LMDB keeps for the next; one to spare.
     index_readers_max: int = Field(
-        default=512, ge=4, description="readers that the index of one ledger directory may have at the same time"
+        default=512, ge=5, description="readers that the index of one ledger directory may have at the same time"
     )
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
+    )
+    index_step_rows: Size = Field(
+        default=1000,
+        description="rows of an index that are removed or counted, a few milliseconds at most, before flushes and "
+        "requests go on",
+    )
+    index_step_pause_s: Seconds = Field(
+        default=0.01, description="seconds between two such steps, which are never urgent"
+    )
+    reclaim_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two looks for entry logs in which nothing lives; right away after a deletion",
     )
     # What is in two memtables, a few journal files and what recoveries write back still fit.
     disk_free_bytes_min: int = Field(
@@ -146,6 +169,31 @@ class BookieSettings(MetadataSettings):
     )
     disk_check_interval_s: Seconds = Field(
         default=1.0, description="seconds between two looks at the free space; what is written meanwhile must fit, too"
+    )
+
+    gc_interval_s: float = Field(
+        default=900.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds between two looks for ledgers that were deleted, whose space is then given back; 0 for "
+        "never, until somebody asks for it",
+    )
+    gc_spare_interval_s: float = Field(
+        default=86400.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds between two looks for copies that no ensemble of their ledger names any more, which take "
+        "a read of each ledger's metadata; 0 for never",
+    )
+    gc_page_ledgers: Size = Field(
+        default=10_000, description="ledgers of this bookie that are compared with the metadata at a time"
+    )
+    gc_ledgers_at_once: Size = Field(default=8, description="ledgers that are looked at, and deleted, at the same time")
+    gc_looks_per_second: float = Field(
+        default=500.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="looks at ledgers' metadata in a second, so that collection leaves ZooKeeper to the clients",
     )
 
     frame_bytes_max: Size = Field(default=8 * MIB, description="bytes of the largest request that is accepted")

@@ -6,23 +6,23 @@ from pathlib import Path
 
 from bkpy.errors import ConfigError
 
-PASSWORD_BYTES_MAX = 65536  # what is longer is another file, or a device, named by mistake
+PASSWORD_BYTES_MAX = 65536  # of every password: a longer file is another one, or a device, named by mistake
 
 
 def read_password(path: str) -> bytes:
     """All bytes of the file but one line break at its end: LF or CR LF, and a CR alone too. Nothing else is removed.
 
-    `ConfigError` if it can't be read, is over `PASSWORD_BYTES_MAX`, or holds nothing or whitespace alone: an empty
-    password is none at all, and what it was to protect would be open to everybody.
+    `ConfigError` if it can't be read, has more than `PASSWORD_BYTES_MAX`, or holds nothing or whitespace alone: an
+    empty password is none at all, and what it was to protect would be open to everybody.
     """
     try:
         with Path(path).open("rb") as file:
-            content = file.read(PASSWORD_BYTES_MAX + 1)
+            content = file.read(PASSWORD_BYTES_MAX + 3)  # with a line break, and one that is too many
     except OSError as e:
         raise ConfigError(f"the password file can't be read: {e.strerror}", path=path) from e
-    if len(content) > PASSWORD_BYTES_MAX:
-        raise ConfigError(f"the password file has over {PASSWORD_BYTES_MAX} bytes", path=path)
     password = content.removesuffix(b"\n").removesuffix(b"\r")
+    if len(password) > PASSWORD_BYTES_MAX:
+        raise ConfigError(f"the password file has over {PASSWORD_BYTES_MAX} bytes", path=path)
     if not password.strip():
         raise ConfigError("the password file holds no password", path=path)
     return password

@@ -44,12 +44,19 @@ class Layout:
             digits = digits[width:]
         return "/".join([root, *parts[:-1], f"L{parts[-1]}"])
 
-    async def partitions(self, store: MetadataStore, root: str) -> AsyncIterator[list[int]]:
-        """All ledger ids, ascending, one list for each partition; a partition that vanishes meanwhile is empty."""
-        async for ids in self._walk(store, root, 0, 0):
+    async def partitions(
+        self, store: MetadataStore, root: str, first: int = 0, last: int = LEDGER_ID_MAX
+    ) -> AsyncIterator[list[int]]:
+        """The ledger ids of all partitions that have room for one of first..last, ascending, one list for each.
+
+        A partition that vanishes meanwhile is empty.
+        """
+        async for ids in self._walk(store, root, 0, 0, range(first, last + 1)):
             yield ids
 
-    async def _walk(self, store: MetadataStore, node: str, level: int, prefix: int) -> AsyncIterator[list[int]]:
+    async def _walk(
+        self, store: MetadataStore, node: str, level: int, prefix: int, wanted: range
+    ) -> AsyncIterator[list[int]]:
         width = self.widths[level]
         last = level == len(self.widths) - 1
         pattern = re.compile(rf"{'L' if last else ''}([0-9]{{{width}}})")
@@ -61,8 +68,12 @@ class Layout:
         if last:
             yield [base + number for _, number in found]
             return
+        below = 10 ** sum(self.widths[level + 1 :])
         for name, number in found:
-            async for ids in self._walk(store, f"{node}/{name}", level + 1, base + number):
+            lowest = (base + number) * below
+            if lowest >= wanted.stop or lowest + below <= wanted.start:
+                continue
+            async for ids in self._walk(store, f"{node}/{name}", level + 1, base + number, wanted):
                 yield ids
 
 

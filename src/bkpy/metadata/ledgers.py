@@ -39,7 +39,7 @@ from bkpy.metadata.store import Create, Delete, MetadataStore, SessionState, Wat
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from bkpy.runtime.interfaces import Runtime
 
@@ -179,6 +179,18 @@ class LedgerCatalog:
         async for partition in self.layout.partitions(self._store, self._root):
             for ledger_id in partition:
                 yield ledger_id
+
+    async def listed(self, ledger_ids: Sequence[int]) -> set[int]:
+        """Those of `ledger_ids`, which ascend, that a listing has: of whatever partitions they lie in, one at a time.
+
+        A ledger that exists during the whole call is in it. `BookKeeperError` if any of the partitions can't be listed.
+        """
+        wanted = set(ledger_ids)
+        found: set[int] = set()
+        await self._store.sync(self._root)
+        async for partition in self.layout.partitions(self._store, self._root, ledger_ids[0], ledger_ids[-1]):
+            found.update(wanted.intersection(partition))
+        return found
 
 
 def _checked(metadata: LedgerMetadata, ledger_id: int) -> LedgerMetadata:

@@ -11,6 +11,7 @@ INSTANCE_ID = "INSTANCEID"
 AVAILABLE = "available"
 READ_ONLY = "available/readonly"
 COOKIES = "cookies"
+LOCKS = "underreplication/locks"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 
@@ -30,3 +31,7 @@ def available(root: str, bookie_id: str, *, read_only: bool) -> str:
 
 def cookie(root: str, bookie_id: str) -> str:
     return f"{root}/{COOKIES}/{checked_bookie_id(bookie_id)}"
+
+
+def ledger_lock(root: str, ledger_id: int) -> str:
+    return f"{root}/{LOCKS}/L{ledger_id:019d}"

@@ -167,6 +167,34 @@ async def delete_certainly(
     return unknown
 
 
+async def delete_together(store: MetadataStore, unique: Delete, *others: Delete, attempts_max: int) -> DeleteOutcome:
+    """Remove several nodes in one transaction. `unique` has a name that no other node ever gets.
+
+    So however often it is tried, the others are removed with this one or not at all. Missing: `unique` was not there,
+    and nothing was removed.
+    """
+    unknown: Unknown | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.multi([unique, *others]))
+        match result:
+            case Answer():
+                return Gone()
+            case NoNode():
+                return Missing(result.node, result.index or 0) if unknown is None else Gone()
+            case BadVersion() | NotEmpty():
+                return Changed() if unknown is None else Overtaken()
+            case Unknown():
+                unknown = result
+            case NotDone():
+                return doubted(result, unknown is not None)
+            case StoreRefusal():
+                raise result  # a delete is refused for no other reason
+            case _:
+                assert_never(result)
+    assert unknown is not None
+    return unknown
+
+
 async def take_number(store: MetadataStore, parent: str, *, attempts_max: int) -> tuple[int, str] | Missing | NotDone:
     """The next number under `parent`, and the node that holds it for this session.
 

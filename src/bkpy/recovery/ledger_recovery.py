@@ -31,7 +31,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
-from bkpy.protocol.closing import Closer, rebased
+from bkpy.protocol.close_conflict import Closer, rebased
 from bkpy.protocol.lac_reply import parse_lac_reply
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
@@ -89,6 +89,7 @@ class LedgerRecovery:
             self._range,
             name=f"recovery of ledger {metadata.ledger_id}",
             at_once=self._settings.recovery_ranges_at_once,
+            rest_ahead=False,  # a crash of many clients is followed by as many recoveries, each with its memory
             first_entries=self._settings.recovery_first_entries,
             range_entries_max=self._settings.recovery_range_entries_max,
             range_bytes=self._settings.read_bytes,

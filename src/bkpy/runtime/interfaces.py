@@ -146,6 +146,19 @@ class Stores(Protocol):
         Without `create` a missing one raises `FileNotFoundError`.
         """
 
+    def check(self, path: str) -> None:
+        """Blocks. `CorruptDataError` if the store, which nobody may have open, can't be used without harm.
+
+        Without it, a damaged store may end the process, or hide rows that are there. What is in the rows is not looked
+        at. No store is no damage.
+        """
+
+    def move(self, source: str, target: str) -> None:
+        """Give the store that nobody has open another path in the same directory, durably; `target` is not there."""
+
+    def remove(self, path: str) -> None:
+        """Remove the store that nobody has open, whole or not; durable some time later."""
+
 
 class Faults(Protocol):
     """Named points where a simulator may make something go wrong."""

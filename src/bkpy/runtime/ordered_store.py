@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import lmdb
 
+from bkpy.errors import CorruptDataError
+from bkpy.runtime import lmdb_pages
 from bkpy.runtime.directories import sync_dir
 
 if TYPE_CHECKING:
@@ -107,3 +111,26 @@ class LmdbStores:
             sync_dir(path)
             sync_dir(os.path.dirname(os.path.abspath(path)))
         return store
+
+    def check(self, path: str) -> None:
+        # In a process of its own: what the library does with a damaged file may be the end of it.
+        file = os.path.join(path, "data.mdb")
+        if not os.path.exists(file):
+            return  # there is nothing to harm, and opening it says so
+        done = subprocess.run([sys.executable, "-I", lmdb_pages.__file__, path], capture_output=True, text=True)
+        if done.returncode == lmdb_pages.DAMAGED:
+            raise CorruptDataError(done.stdout.strip(), path=file)
+        if done.returncode < 0:
+            raise CorruptDataError(f"looking through it ends with signal {-done.returncode}", path=file)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason is given"])[-1]
+            raise CorruptDataError(f"it can't be looked through: {reason}", path=file)
+
+    def move(self, source: str, target: str) -> None:
+        os.rename(source, target)
+        sync_dir(os.path.dirname(os.path.abspath(target)))
+
+    def remove(self, path: str) -> None:
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)

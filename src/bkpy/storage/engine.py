@@ -9,6 +9,7 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
@@ -19,6 +20,8 @@ from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
+from bkpy.storage.space import hiding
+from bkpy.storage.space.reclaimer import Reclaimer, SpaceTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -69,7 +72,7 @@ class LedgerStorage:
 
     `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
-    for every ledger that `states` was asked about.
+    for every ledger that `states` was asked about, until it is told to `on_forgotten`.
     `failed`: gets the exception when a write or sync failed; the process must stop.
     `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
     sockets until an `on_space` callback.
@@ -93,21 +96,9 @@ class LedgerStorage:
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
+        self.on_forgotten = ledgers.on_forgotten
         self.generation_bytes_max = ledgers.generation_bytes_max
-        self.journals = [
-            Journal(
-                writer,
-                runtime,
-                name=f"journal-{number}",
-                sync_adds=settings.journal_sync_data,
-                group_bytes_max=settings.journal_group_bytes_max,
-                queue_bytes_max=settings.journal_queue_bytes_max,
-                on_written=self.look_for_space,
-                on_failure=self.fail,
-                observer=observer,
-            )
-            for number, writer in enumerate(journals)
-        ]
+        self.journals = self._begin_journals(journals, settings, runtime, observer)
         self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
         self._settings = settings
         self._runtime = runtime
@@ -116,7 +107,38 @@ class LedgerStorage:
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._flushing: set[int] = set()  # shards whose memtables are full
         self._closed = False
-        self._periodic = runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+        self.reclaimers = [Reclaimer(shard, runtime, settings, observer) for shard in self.shards]
+        self._reclaiming = [
+            runtime.spawn(reclaimer.run(), name=f"reclaimer {number}", on_death=self.fail)
+            for number, reclaimer in enumerate(self.reclaimers)
+        ]
+        self._periodic: asyncio.Task[None] | None = None
+
+    def _begin_journals(
+        self,
+        writers: Sequence[JournalWriter],
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        observer: StorageObserver,
+    ) -> list[Journal]:
+        journals: list[Journal] = []
+        with contextlib.ExitStack() as begun:  # each has a thread
+            for number, writer in enumerate(writers):
+                journal = Journal(
+                    writer,
+                    runtime,
+                    name=f"journal-{number}",
+                    sync_adds=settings.journal_sync_data,
+                    group_bytes_max=settings.journal_group_bytes_max,
+                    queue_bytes_max=settings.journal_queue_bytes_max,
+                    on_written=self.look_for_space,
+                    on_failure=self.fail,
+                    observer=observer,
+                )
+                begun.callback(journal.release)
+                journals.append(journal)
+            begun.pop_all()
+        return journals
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -128,6 +150,10 @@ class LedgerStorage:
     async def states(self, ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
         """See `Ledgers.load`."""
         return await self.ledgers.load(ledger_ids)
+
+    def was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger of which `states` just said that it isn't known was deleted here: it stays fenced."""
+        return self.ledgers.was_deleted(ledger_id)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerInfo:
         """Make a ledger known, of which `states` just said that it isn't. Journaled before any later add of it."""
@@ -259,7 +285,7 @@ class LedgerStorage:
 
     async def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> ReadResult:
         """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
-        info = await self._looked_up(ledger_id)
+        info = await self.looked_up(ledger_id)
         if info is None:
             return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
         found = await self.shards[info.shard].read(info, first, last, bytes_max)
@@ -267,7 +293,7 @@ class LedgerStorage:
 
     async def last_entry(self, ledger_id: int) -> LastEntry:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
-        info = await self._looked_up(ledger_id)
+        info = await self.looked_up(ledger_id)
         if info is None:
             return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
         shard = self.shards[info.shard]
@@ -278,12 +304,50 @@ class LedgerStorage:
         entry = b"".join(found.segments)
         return LastEntry(entry, info.explicit_lac, info.fenced, True, info.limbo or not entry)
 
-    async def _looked_up(self, ledger_id: int) -> LedgerInfo | None:
+    async def looked_up(self, ledger_id: int) -> LedgerInfo | None:
         """The state of a ledger that is to be read, when the memtable's index is ready for that."""
         info = (await self.states((ledger_id,)))[ledger_id]
         if info is not None and await self.shards[info.shard].catch_up(ledger_id):
             info = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
         return info
+
+    # --- deleting -----------------------------------------------------------------------------------------------------
+
+    async def held_ledgers(self, after: int, limit: int) -> list[int]:
+        """The lowest ids above `after` of ledgers that are here, `limit` at most, ascending; no deleted ones."""
+        return await self.ledgers.held(after, limit)
+
+    async def hide(self, ledger_id: int) -> hiding.Hidden | None:
+        """Hide what is stored of the ledger until `unhide` or `delete`; None if it isn't here, or is hidden already.
+
+        Meanwhile it is *unknown* to whoever asks for it. A crash unhides.
+        """
+        return await hiding.hide(self, ledger_id)
+
+    def unhide(self, hidden: hiding.Hidden) -> None:
+        """Let what was hidden be seen again."""
+        hiding.unhide(hidden)
+
+    async def delete(self, hidden: hiding.Hidden) -> bool:
+        """Delete what was hidden; returns when that is durable. The ledger stays fenced for good.
+
+        False: something was stored for it since it was hidden. Then all of it stays, and is seen again; it is fenced,
+        so that what a writer stores there comes to an end, and may be hidden and deleted later.
+        """
+        return await hiding.delete(self, hidden)
+
+    async def journal_deleted(self, info: LedgerInfo) -> None:
+        """From this call on the ledger is gone; returns when that is durable. For `hiding` only."""
+        self.ledgers.condemn(info.ledger_id, self.shards[info.shard])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.DELETED, info.ledger_id, b"", lambda: done.set_result(None))
+        await self._durable(done)
+        self.reclaimers[info.shard].wake()
+
+    @property
+    def space(self) -> SpaceTotals:
+        """What all shards' full logs take, as of the last round of each."""
+        return SpaceTotals(*map(sum, zip(*(reclaimer.totals for reclaimer in self.reclaimers), strict=True)))
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -349,6 +413,10 @@ class LedgerStorage:
             for callback in list(self.on_space):
                 callback()
 
+    def checkpoint_periodically(self) -> None:
+        """From now on, until the storage is closed or fails."""
+        self._periodic = self._runtime.spawn(self._checkpoint_forever(), name="checkpoints", on_death=self.fail)
+
     async def _checkpoint_forever(self) -> None:
         """Checkpoint every `checkpoint_interval_s`, so that a restart has little to replay."""
         while True:
@@ -386,6 +454,9 @@ class LedgerStorage:
             return
         self._closed = True
         try:
+            for reclaimer in self.reclaimers:
+                reclaimer.stop()
+            await asyncio.wait(self._reclaiming)
             for journal in self.journals:
                 await journal.drain()
             if not self.failed.done():
@@ -401,7 +472,10 @@ class LedgerStorage:
     def release(self) -> None:
         """Close files and locks, whatever is pending. Blocks until running writes have ended."""
         self._closed = True
-        self._periodic.cancel()
+        if self._periodic is not None:
+            self._periodic.cancel()
+        for reclaiming in self._reclaiming:
+            reclaiming.cancel()
         for journal in self.journals:
             journal.release()
         self._release()

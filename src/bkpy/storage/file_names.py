@@ -1,6 +1,11 @@
-"""Names of numbered files: 16 hexadecimal digits, so that their order is that of the numbers, and a suffix."""
+"""Names of files: of numbered ones, 16 hexadecimal digits, so that their order is that of the numbers, and a suffix."""
 
 from __future__ import annotations
+
+from typing import Final
+
+LOCK_NAME: Final = "lock"  # of the file that the process which uses a directory has locked
+INDEX_NAME: Final = "index"  # of the directory of a ledger directory's LMDB environment
 
 
 def numbered_name(number: int, suffix: str) -> str:

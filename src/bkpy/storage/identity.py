@@ -6,6 +6,7 @@ uuid inside each index agree; data is never created anew where a cookie says tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,10 +14,11 @@ from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.storage.entry_log.entry_log import log_id_of
+from bkpy.storage.file_names import LOCK_NAME
 from bkpy.storage.journal.format import file_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import Files
@@ -59,6 +61,13 @@ class Cookie(NamedTuple):
     def paths(self) -> list[str]:
         return [*self.journal_directories, *(directory.path for directory in self.ledger_directories)]
 
+    def with_indexes_of(self, other: Cookie) -> Cookie:
+        """This, with the indexes that `other` has at the same paths."""
+        uuids = {directory.path: directory.uuid for directory in other.ledger_directories}
+        return self._replace(
+            ledger_directories=tuple(d._replace(uuid=uuids.get(d.path, d.uuid)) for d in self.ledger_directories)
+        )
+
     def moved(self, moves: Mapping[str, str]) -> Cookie:
         """This, with directories at new paths."""
         return self._replace(
@@ -87,7 +96,10 @@ def decode_cookie(data: bytes, where: str) -> Cookie:
             tuple(LedgerDirectory(d["path"], d["index_uuid"]) for d in content["ledger_directories"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CorruptDataError(f"the cookie can't be read: {e}; copy it from another directory", path=where) from None
+        raise CorruptDataError(
+            f"the cookie can't be read: {e}; `bkpy bookie cookie update` writes it anew if the other places agree",
+            path=where,
+        ) from None
 
 
 def read_cookie(files: Files, directory: str) -> Cookie | None:
@@ -118,6 +130,19 @@ def write_cookie(files: Files, directory: str, cookie: Cookie) -> None:
     files.sync_dir(directory)
 
 
+@contextlib.contextmanager
+def locked(files: Files, directory: str) -> Iterator[None]:
+    """Hold the directory's lock; `IdentityError` if another process uses the directory."""
+    lock = files.lock(f"{directory}/{LOCK_NAME}")
+    try:
+        lock.__enter__()
+    except BlockingIOError:
+        raise IdentityError("another process uses this directory; stop it first", path=directory) from None
+    with contextlib.ExitStack() as held:
+        held.push(lock)
+        yield
+
+
 class Identity(NamedTuple):
     """What the directories' cookies say. `known` are those of an earlier start, `new` is created in this one."""
 
@@ -138,14 +163,17 @@ class Directories:
         self._instance_id = instance_id
         self._files = files
 
-    def identify(self, expected_cookie: bytes | None) -> Identity:
-        """Compare cookies, settings and what the metadata store has; `IdentityError` on any disagreement."""
+    def identify(self, expected_cookie: bytes | None, *, any_index: bool = False) -> Identity:
+        """Compare cookies, settings and what the metadata store has; `IdentityError` on any disagreement.
+
+        `any_index`: for a rebuild of indexes; an earlier one may have stored the new ones' uuids only in some places.
+        """
         found = {path: cookie for path in self.all if (cookie := read_cookie(self._files, path)) is not None}
         expected = None if expected_cookie is None else decode_cookie(expected_cookie, "the metadata store")
         newest = max(found.values(), key=lambda cookie: len(cookie.ledger_directories), default=expected)
         if newest is None:
             for path in self.all:
-                self._check_no_data(path)
+                self.check_no_data(path)
             return Identity((), self.ledgers, False, True)
         if expected is not None and not found and set(self.all).isdisjoint(expected.paths):
             raise IdentityError(
@@ -153,6 +181,9 @@ class Directories:
                 "give this bookie another --bookie_id, or, if it is that one, name its directories",
                 path=self.all[0],
             )
+        if any_index:
+            found = {path: cookie.with_indexes_of(newest) for path, cookie in found.items()}
+            expected = expected and expected.with_indexes_of(newest)
         moves = self._moves(found)
         if moves:
             found = {path: cookie.moved(moves) for path, cookie in found.items()}
@@ -163,7 +194,10 @@ class Directories:
             self._check_cookie(cookie, path)
             if not newest.extends(cookie):
                 raise IdentityError(
-                    f"the cookies of {path} and {where} disagree; restore the one that is wrong", path=path
+                    f"the cookies of {path} and {where} disagree: `bkpy bookie cookie show` tells in what; restore the "
+                    "directory that is wrong, let `bkpy bookie cookie update` write them anew, or, if `bkpy bookie "
+                    "rebuild-index` was interrupted, run that again",
+                    path=path,
                 )
         self._check_cookie(newest, where)
         needed = set() if expected is None else set(expected.paths)
@@ -171,16 +205,19 @@ class Directories:
             if path in needed and path not in found:
                 raise IdentityError(
                     f"this directory has no cookie, but bookie {self._bookie_id} has data in it: mount its "
-                    "disk; if the disk is lost, or this is to be another bookie, give it another --bookie_id",
+                    "disk; if the cookie alone is lost, `bkpy bookie cookie update` writes it anew; if the disk is "
+                    "lost, or this is to be another bookie, give it another --bookie_id",
                     path=path,
                 )
             if path not in found:
-                self._check_no_data(path)
+                self.check_no_data(path)
         known = newest.ledger_directories
         new = self.ledgers[len(known) :]
         if moves and new:
             raise IdentityError(
-                "directories were moved and others added; start the bookie once with the former alone", path=new[0]
+                "directories were moved and others added; start the bookie once with the former alone, or run "
+                "`bkpy bookie cookie update` first",
+                path=new[0],
             )
         return Identity(known, new, bool(moves), expected is None)
 
@@ -211,13 +248,13 @@ class Directories:
                 )
         return moves
 
-    def _check_cookie(self, cookie: Cookie, where: str) -> None:
-        """`IdentityError` saying what to do if the cookie found at `where` is not this bookie's, or the settings miss a
-        directory of it."""
+    def check_owner(self, cookie: Cookie, where: str) -> None:
+        """`IdentityError` saying what to do if the cookie found at `where` is not this bookie's."""
         if cookie.instance_id != self._instance_id:
             raise IdentityError(
                 f"this bookie belongs to cluster {cookie.instance_id}, but the metadata store is cluster "
-                f"{self._instance_id}'s; correct metadata_uri, or use empty directories to join the other cluster",
+                f"{self._instance_id}'s; correct metadata_uri, or use empty directories to join the other cluster "
+                "(`bkpy bookie format --force` empties these)",
                 path=where,
             )
         if cookie.bookie_id != self._bookie_id:
@@ -226,35 +263,53 @@ class Directories:
                 "one or the other",
                 path=where,
             )
+
+    def _check_cookie(self, cookie: Cookie, where: str) -> None:
+        """`IdentityError` saying what to do if the cookie is not this bookie's, or the settings miss a directory."""
+        self.check_owner(cookie, where)
         if cookie.journal_directories != self.journals:
             raise IdentityError(
                 f"the bookie was created with journal_directories {', '.join(cookie.journal_directories)}, and they "
                 f"are now {', '.join(self.journals)}; restore the setting, or move the directories there with all that "
-                "is in them",
+                "is in them; after a clean stop `bkpy bookie cookie update` changes their number",
                 path=where,
             )
-        known = [d.path for d in cookie.ledger_directories]
+        self.check_ledgers([d.path for d in cookie.ledger_directories], where)
+
+    def check_ledgers(self, known: Sequence[str], where: str) -> None:
+        """`IdentityError` if the settings miss one of these ledger directories, or have them in another order."""
         missing = [path for path in known if path not in self.ledgers]
         if missing:
             raise IdentityError(
                 f"the bookie has data in {', '.join(missing)}, which ledger_directories no longer names; add it again, "
-                "and mount its disk, or move it with all that is in it to the path that stands in its place",
+                "and mount its disk, or move it with all that is in it to the path that stands in its place; if the "
+                "disk is lost, start a new bookie under another --bookie_id",
                 path=where,
             )
-        if list(self.ledgers[: len(known)]) != known:
+        if list(self.ledgers[: len(known)]) != list(known):
             raise IdentityError(
                 f"ledger_directories must begin with {', '.join(known)}, in this order; new ones are added at the end",
                 path=where,
             )
 
-    def _check_no_data(self, path: str) -> None:
+    def check_no_data(self, path: str) -> None:
+        """`IdentityError` if there are journals or entry logs in the directory."""
         for name in self._files.listdir(path):
             if file_id_of(name) is not None or log_id_of(name) is not None:
                 raise IdentityError(
                     f"this directory holds data ({name}), but no {COOKIE_NAME}: it is another bookie's or was damaged; "
-                    "use an empty directory",
+                    "use an empty directory (`bkpy bookie format --force` empties this one)",
                     path=path,
                 )
+
+    def check_no_journal(self, path: str) -> None:
+        """`IdentityError` if a start has begun a journal here already."""
+        if any(file_id_of(name) is not None for name in self._files.listdir(path)):
+            raise IdentityError(
+                "a bookie was started here already, and did not get as far as the metadata store; `bkpy bookie run` "
+                "finishes that",
+                path=path,
+            )
 
     def cookie(self, uuids: Sequence[str]) -> Cookie:
         """What is true from now on, given the indexes' uuids."""
@@ -266,6 +321,10 @@ class Directories:
         for directory in self.all:
             if read_cookie(self._files, directory) != cookie:
                 write_cookie(self._files, directory, cookie)
+
+    def write_to(self, directory: str, cookie: Cookie) -> None:
+        """Put the cookie into one directory, whatever is there."""
+        write_cookie(self._files, directory, cookie)
 
 
 def _trim(path: str) -> str:

@@ -17,6 +17,9 @@ class StorageObserver(Protocol):
     def replayed(self, frames: int, bytes_: int) -> None:
         """At start: commit frames and bytes that were read from a journal."""
 
+    def log_removed(self, bytes_: int) -> None:
+        """An entry log of that many bytes was removed, because nothing in it lives."""
+
     def damage(self, what: str, path: str) -> None:
         """Stored bytes were found damaged, or could not be read; `what` says which and what was done about it."""
 
@@ -29,6 +32,8 @@ class NoObserver:
     def checkpoint(self, bytes_: int, seconds: float) -> None: ...
 
     def replayed(self, frames: int, bytes_: int) -> None: ...
+
+    def log_removed(self, bytes_: int) -> None: ...
 
     def damage(self, what: str, path: str) -> None: ...
 

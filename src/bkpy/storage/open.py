@@ -7,13 +7,14 @@ anything new is journaled; there is no engine before all of that has succeeded.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
-from bkpy.errors import IdentityError, StorageFailedError
+from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage import at_risk
 from bkpy.storage.engine import LedgerStorage
-from bkpy.storage.identity import Directories, Identity, LedgerDirectory
+from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
     from bkpy.storage.index.index import ShardRow
     from bkpy.storage.journal.format import Mark
-
-LOCK_NAME: Final = "lock"
-INDEX_NAME: Final = "index"
 
 
 async def open_storage(
@@ -54,8 +52,10 @@ async def open_storage(
         try:
             recovered = await opening.recover(expected_cookie, on_moved)
             journals = opening.begin_journals(recovered.ends)
+            parts = held.pop_all()
+            held.callback(parts.close)  # the storage's own, once there is one
             storage = LedgerStorage(
-                settings, runtime, observer, recovered.ledgers, journals, recovered.cookie, held.pop_all().close
+                settings, runtime, observer, recovered.ledgers, journals, recovered.cookie, parts.close
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
@@ -64,7 +64,23 @@ async def open_storage(
         except OSError as e:
             raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
         held.pop_all()
+    storage.checkpoint_periodically()
     return storage
+
+
+def initialise_storage(
+    settings: BookieSettings, runtime: DiskRuntime, *, instance_id: str, expected_cookie: bytes | None
+) -> tuple[bytes, bool]:
+    """Make directories, indexes and cookies of a new bookie: (its cookie, whether anything was new). Blocks.
+
+    A crash leaves what the next call, or a start, goes on from. `IdentityError` where a start would refuse.
+    """
+    directories = Directories(settings, runtime.files, instance_id)
+    with contextlib.ExitStack() as held:
+        try:
+            return _Opening(settings, runtime, NO_OBSERVER, directories, held).initialise(expected_cookie)
+        except OSError as e:
+            raise StorageFailedError(f"the storage can't be made: {e}", path=e.filename) from e
 
 
 class _Recovered(NamedTuple):
@@ -102,6 +118,7 @@ class _Opening:
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
+        await check_indexes(self._runtime, [directory.path for directory in identity.known])
         ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer)
         self._held.callback(ledgers.close)
         # Who was never known to the cluster was never asked to store anything.
@@ -110,11 +127,7 @@ class _Opening:
         replay = Replay(ledgers, journals, self._settings, self._files, self._observer, lost=lost)
         await replay.run()
         if identity.must_be_empty and any(shard.row.ledgers for shard in ledgers.shards):
-            raise IdentityError(
-                "the directories hold ledgers, but the cluster doesn't know this bookie id: either its metadata was "
-                "lost, or this is another cluster's bookie; correct bookie_id or metadata_uri, or use empty ones",
-                path=ledgers.shards[0].directory,
-            )
+            raise _unknown_to_the_cluster(ledgers.shards[0].directory)
         for path in identity.new:
             self._add_shard(ledgers, path, replay.ends)
         cookie = self._directories.cookie([shard.row.uuid.hex() for shard in ledgers.shards])
@@ -132,13 +145,28 @@ class _Opening:
             self._observer.damage(at_risk.loss(shard.row.at_risk), shard.directory)
         return bool(lost)
 
+    def initialise(self, expected_cookie: bytes | None) -> tuple[bytes, bool]:
+        """See `initialise_storage`."""
+        self._lock()
+        identity = self._directories.identify(expected_cookie)
+        if identity.known and not identity.must_be_empty:
+            return self._directories.cookie([d.uuid for d in identity.known]).encode(), False
+        for path in self._directories.journals:  # they may hold what no index knows of yet
+            self._directories.check_no_journal(path)
+        if identity.known:
+            for directory in identity.known:
+                store, row = self._known_index(directory)
+                store.close()
+                if row.ledgers:
+                    raise _unknown_to_the_cluster(directory.path)
+        else:
+            identity = self._create(identity)
+        return self._directories.cookie([d.uuid for d in identity.known]).encode(), True
+
     def _lock(self) -> None:
         for directory in self._directories.all:
             self._files.make_dirs(directory)
-            try:
-                self._held.enter_context(self._files.lock(f"{directory}/{LOCK_NAME}"))
-            except BlockingIOError:
-                raise IdentityError("another process uses this directory; stop it first", path=directory) from None
+            self._held.enter_context(locked(self._files, directory))
 
     def _create(self, identity: Identity) -> Identity:
         known = []
@@ -164,7 +192,9 @@ class _Opening:
         with _closed_on_error(store):
             row = index.load_shard(store)
             if row is not None and row.ledgers:
-                raise IdentityError("this directory's index holds ledgers, but it has no cookie", path=path)
+                raise IdentityError(
+                    "this directory's index holds ledgers, but it has no cookie: use an empty directory", path=path
+                )
             if row is None:
                 row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))
             self._files.sync_dir(path)
@@ -186,12 +216,29 @@ class _Opening:
             store = self._open_index(path)
         except FileNotFoundError:
             raise IdentityError(
-                "this directory's index is gone; restore it, or start a new bookie under a new bookie_id", path=path
+                "this directory's index is gone; restore it, make a new one of the entry logs with `bkpy bookie "
+                "rebuild-index`, or start a new bookie under a new bookie_id (`bkpy bookie format` empties these "
+                "directories)",
+                path=path,
             ) from None
         with _closed_on_error(store):
-            row = index.load_shard(store)
+            try:
+                row = index.load_shard(store)
+            except CorruptDataError as e:
+                e.path = path
+                raise damaged_index(e) from e
             if row is None or row.uuid.hex() != directory.uuid:
-                raise IdentityError("the index is not the one that the cookie names; restore the right one", path=path)
+                raise IdentityError(
+                    "the index is not the one that the cookie names; restore the right one, or, if `bkpy bookie "
+                    "rebuild-index` was interrupted, run that again",
+                    path=path,
+                )
+            if len(row.marks) != len(self._directories.journals):
+                raise IdentityError(
+                    f"the index has marks of {len(row.marks)} journals, and there are {len(self._directories.journals)}"
+                    ": a change of their number was interrupted; run `bkpy bookie cookie update` once more",
+                    path=path,
+                )
             with store.read() as txn:
                 sound = index.ledgers_fit(txn, row)
             if not sound:
@@ -233,6 +280,45 @@ class _Opening:
             self._held.callback(writer.close)
             writers.append(writer)
         return writers
+
+
+async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> None:
+    """`CorruptDataError` if the index of one of these ledger directories is damaged so that it can't be used.
+
+    Rows have checksums, which are looked at when rows are. This is about what leads to them: damage there may end the
+    process, or hide a row, which would be a denial. All are looked at beside each other.
+    """
+    workers = [runtime.files.worker(f"check-{number}") for number in range(len(directories))]
+    try:
+        checks = [
+            worker.run(runtime.store.check, f"{path}/{INDEX_NAME}")
+            for worker, path in zip(workers, directories, strict=True)
+        ]
+        for check in checks:
+            await check
+    except CorruptDataError as e:
+        raise damaged_index(e) from e
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def damaged_index(error: CorruptDataError) -> CorruptDataError:
+    """The error of a bookie whose index can't be used, with what to do about it."""
+    return CorruptDataError(
+        f"the index is damaged: {error.message}; restore the directory, or make a new index of the entry logs with "
+        "`bkpy bookie rebuild-index`",
+        path=error.path,
+    )
+
+
+def _unknown_to_the_cluster(directory: str) -> IdentityError:
+    return IdentityError(
+        "the directories hold ledgers, but the cluster doesn't know this bookie id: either its metadata was "
+        "lost, or this is another cluster's bookie; correct bookie_id or metadata_uri, or use empty ones; if "
+        "the bookie's cookie alone is gone there, `bkpy bookie cookie update` writes it anew",
+        path=directory,
+    )
 
 
 @contextlib.contextmanager

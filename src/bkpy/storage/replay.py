@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Replay:
     """The replay of all journals of a bookie, at its start. `ends`: where each journal goes on.
 
-    `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage refuses nothing.
+    `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage refuses nothing. `damaged`:
+    acknowledged data may be lost, and everything is in limbo for it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Replay:
             min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
             for number in range(len(directories))
         ]
+        self.damaged = False
         self._ledgers = ledgers
         self._directories = directories
         self._settings = settings
@@ -57,7 +59,7 @@ class Replay:
         """Replay all journals; return when everything that was read is in the indexes."""
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
-        if not all(shard.active.empty for shard in self._ledgers.shards):
+        if not all(shard.active.empty and not shard.deletions.condemned for shard in self._ledgers.shards):
             for shard in self._ledgers.shards:
                 await self._checkpoint(shard)
 
@@ -71,7 +73,7 @@ class Replay:
         frames = size = damages = 0
         for frame in journal:
             damages = self._judge(journal, damages)
-            self._apply(number, frame)
+            await self._apply(number, frame)
             self.ends[number] = frame.end
             frames, size = frames + 1, size + len(frame.body)
             self._ledgers.trim()
@@ -103,12 +105,15 @@ class Replay:
             for damage in journal.damages[seen:]:
                 self._observer.damage(f"at offset {damage.offset}: {damage.what}", damage.path)
             self._ledgers.distrust_everything()
+            self.damaged = True
         return len(journal.damages)
 
-    def _apply(self, number: int, frame: JournalFrame) -> None:
+    async def _apply(self, number: int, frame: JournalFrame) -> None:
         for record in decode_records(frame.body, frame.records):
             if record.kind == RecordKind.ADD:
                 self._apply_add(number, frame.sequence, record)
+            elif record.kind == RecordKind.DELETED:
+                await self._apply_deleted(number, frame.sequence, decode_ledger(record.head))
             else:
                 self._apply_state(number, frame.sequence, record)
 
@@ -127,12 +132,25 @@ class Replay:
 
     def _introduce_lost(self, ledger_id: int) -> None:
         """A ledger whose key record is missing: only damage explains that."""
-        if not self._ledgers.untrusted:
+        if not self._ledgers.untrusted and not self._ledgers.was_deleted(ledger_id):
             raise CorruptDataError(
                 "the journal has entries of a ledger whose key it doesn't have, although it isn't damaged",
                 ledger_id=ledger_id,
             )
         self._ledgers.introduce(ledger_id, b"")
+
+    async def _apply_deleted(self, number: int, sequence: int, ledger_id: int) -> None:
+        """Delete what each shard has of the ledger so far; what comes later in the journal is of another life."""
+        shards = self._ledgers.shards
+        for shard in (shards[(ledger_id + turn) % len(shards)] for turn in range(len(shards))):
+            if sequence < shard.row.marks[number].sequence:
+                continue
+            if shard.holds(ledger_id):
+                # With marks before this frame: it is read once more after a crash, which changes nothing.
+                await self._checkpoint(shard)
+            home = shard.number == ledger_id % len(shards)
+            if home or shard.load_now((ledger_id,)).rows:
+                self._ledgers.condemn(ledger_id, shard)
 
     def _apply_state(self, number: int, sequence: int, record: Record) -> None:
         ledger_id = decode_ledger(record.head)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
@@ -23,21 +24,27 @@ from bkpy.storage.index.index import (
     blocks_fit,
     find_blocks,
     get_ledger,
+    held_ledgers,
     log_key,
     put_all_in_limbo,
     put_shard,
 )
+from bkpy.storage.index.living import LivingBytes
+from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
+from bkpy.storage.space.deletion import Deletions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.observer import StorageObserver
+
+T = TypeVar("T")
 
 _SEALED_AGE: Final = 0
 _ACTIVE_AGE: Final = 1 << 40  # arrivals of the sealed generation never reach it
@@ -61,6 +68,13 @@ class _Found(NamedTuple):
     damaged: bool
 
 
+class Loaded(NamedTuple):
+    """What the index says of some ledgers: the rows of those that have one, and which were deleted."""
+
+    rows: dict[int, LedgerRow]
+    buried: set[int]
+
+
 class Shard:
     """A ledger directory in use. All methods are called on the event loop, except where they say that they block."""
 
@@ -80,7 +94,7 @@ class Shard:
         self.sealed: Generation | None = None
         self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
-        self._store = store
+        self.store = store
         self._runtime = runtime
         self._settings = settings
         self._observer = observer
@@ -90,15 +104,20 @@ class Shard:
         self._cache: OrderedDict[Place, StoredBlock] = OrderedDict()
         self._cache_bytes = 0
         self._unlisted_logs = self._list_logs()
+        self.living = LivingBytes()
+        self.deletions = Deletions(store, self.living)
         self.active = self._generation()
         # Last: they have threads, which nobody would end if something before failed.
-        self._flush_worker = runtime.files.worker(f"flush-{number}")
-        self._read_worker = runtime.files.worker(f"read-{number}")
+        with contextlib.ExitStack() as begun:
+            self._flush_worker = runtime.files.worker(f"flush-{number}")
+            begun.callback(self._flush_worker.close)
+            self._read_worker = runtime.files.worker(f"read-{number}")
+            begun.pop_all()
 
     def _list_logs(self) -> dict[int, LogRow]:
         """Logs that an unclean stop left without a row. Blocks; also raises the next log's id above all there are."""
         unlisted: dict[int, LogRow] = {}
-        with self._store.read() as txn:
+        with self.store.read() as txn:
             for name in self._runtime.files.listdir(self.directory):
                 log_id = log_id_of(name)
                 if log_id is None:
@@ -118,29 +137,55 @@ class Shard:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def load_now(self, ledger_ids: Collection[int]) -> dict[int, LedgerRow]:
-        """The rows of those ledgers that have one. Blocks."""
+    def load_now(self, ledger_ids: Collection[int]) -> Loaded:
+        """What is known of those ledgers. Blocks."""
+        return self._without_condemned(self._load(ledger_ids), ledger_ids)
+
+    async def load(self, ledger_ids: Collection[int]) -> Loaded:
+        """What is known of those ledgers."""
+        return self._without_condemned(await self._read_worker.run(self._load, ledger_ids), ledger_ids)
+
+    def _load(self, ledger_ids: Collection[int]) -> Loaded:
         rows: dict[int, LedgerRow] = {}
-        with self._store.read() as txn:
+        with self.store.read() as txn:
             for ledger_id in ledger_ids:
                 row = get_ledger(txn, ledger_id)
                 if row is not None:
                     rows[ledger_id] = row
-        return rows
+            return Loaded(rows, {i for i in ledger_ids if i not in rows and is_buried(txn, i)})
 
-    async def load(self, ledger_ids: Collection[int]) -> dict[int, LedgerRow]:
-        """The rows of those ledgers that have one."""
-        return await self._read_worker.run(self.load_now, ledger_ids)
+    def _without_condemned(self, found: Loaded, ledger_ids: Collection[int]) -> Loaded:
+        condemned = self.deletions.condemned.intersection(ledger_ids)
+        for ledger_id in condemned:
+            found.rows.pop(ledger_id, None)
+        return found._replace(buried=found.buried | condemned)
+
+    def unwritten(self) -> set[int]:
+        """Ledgers that may be in memory only."""
+        return self.active.dirty.union(self.sealed.dirty if self.sealed is not None else ())
+
+    async def held(self, after: int, limit: int) -> list[int]:
+        """The lowest ids above `after` that have a row, `limit` at most."""
+        return await self._read_worker.run(self._held, after, limit)
+
+    def _held(self, after: int, limit: int) -> list[int]:
+        with self.store.read() as txn:
+            return held_ledgers(txn, after, limit + len(self.deletions.condemned))
+
+    def holds(self, ledger_id: int) -> bool:
+        """Whether something of the ledger is in memory only. When `catch_up` has little to do."""
+        generations = [g for g in (self.sealed, self.active) if g is not None]
+        return any(ledger_id in g.dirty or g.batches_of(ledger_id) is not None for g in generations)
 
     def put_all_in_limbo(self) -> None:
         """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
-        self.row = put_all_in_limbo(self._store, self.row)
+        self.row = put_all_in_limbo(self.store, self.row)
 
     async def put_at_risk(self, at_risk: bytes) -> None:
         """Store what an unclean stop would take from now on. Not to be called while a checkpoint runs."""
         if self.row.at_risk != at_risk:
             row = self.row._replace(at_risk=at_risk)
-            await self._flush_worker.run(put_shard, self._store, row)
+            await self._flush_worker.run(put_shard, self.store, row)
             self.row = row
 
     def touch(self, info: LedgerInfo) -> None:
@@ -168,11 +213,15 @@ class Shard:
         generation = self.sealed
         assert generation is not None
         began = self._runtime.clock.monotonic()
+        await self.bury()
+        while revived := generation.dirty & self.deletions.trash:  # what they had must be gone before they have more
+            await self.purge(revived)
         flush = Flush(
-            self._store,
+            self.store,
             self.row,
             generation,
             infos,
+            living=self.living,
             open_log=self._open_log,
             log=self._log,
             settings=self._settings,
@@ -195,6 +244,28 @@ class Shard:
         self._flush_worker.run(generation.clear)  # nobody reads it any more; off the loop, for it takes its time
         self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
         return flushed.rows
+
+    async def bury(self) -> None:
+        """Take the ledgers out of the index that were deleted. Nobody else may change the shard's row meanwhile."""
+        while self.deletions.condemned:
+            ledger_ids = list(islice(self.deletions.condemned, self._settings.index_step_rows))
+            self.row = await self._flush_worker.run(self.deletions.bury, self.row, ledger_ids)
+            self.deletions.buried(ledger_ids)
+            self.commits += 1
+
+    async def purge(self, ledger_ids: Collection[int]) -> None:
+        """Remove some of what is left of deleted ledgers."""
+        some = list(islice(ledger_ids, self._settings.index_step_rows))
+        done = await self._flush_worker.run(self.deletions.purge, some, self._settings.index_step_rows)
+        self.deletions.purged(done)
+
+    def on_index(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Run something that blocks and may write to the index, between two steps of whatever else does."""
+        return self._flush_worker.run(function, *args)
+
+    async def forget_log(self, log_id: int) -> None:
+        """Hold the log open no longer: its file is about to go."""
+        await self._read_worker.run(self._reader.forget, log_id)
 
     def _open_log(self, log_id: int) -> LogWriter:
         return LogWriter(
@@ -224,6 +295,9 @@ class Shard:
         lac = max(lac, info.lac)
         if first > max(known_to, memory_last):
             return RangeRead([], last, [(first, last)] if info.limbo else [], lac)
+        if info.hidden:
+            done = assemble(memory, info.ledger_id, first, complete_to, bytes_max)
+            return RangeRead(done.segments, done.examined_to, [(first, done.examined_to)], lac)
         if first > known_to or any(s.live.first <= first <= s.live.last for s in memory):
             done = assemble(memory, info.ledger_id, first, complete_to, bytes_max, stop_at_gap=first <= known_to)
             if done.segments or done.unknown or first > known_to:
@@ -251,13 +325,15 @@ class Shard:
         ledger_id = info.ledger_id
         found, blocks = await self._look_up(ledger_id, first, last, bytes_max)
         row = found.row
+        if info.gone:
+            return RangeRead([], last, [(first, last)], lac)
         if row is None or found.damaged:
             self.distrust(info, "its index row is gone" if row is None else "a row of its blocks is damaged")
         ranges = [*memory, *(of_block(b.ids, block) for b, block in zip(found.blocks, blocks, strict=True))]
         done = assemble(ranges, ledger_id, first, found.complete_to, bytes_max)
         if done.gap and not info.limbo and not info.verified:
             info.verified = await self._verify(ledger_id)
-            if not info.verified:
+            if not info.verified and not info.gone:
                 self.distrust(info, "the rows of its blocks are not those that were stored")
         return self._result(info, first, done, max(lac, row.lac if row is not None else -1))
 
@@ -298,18 +374,19 @@ class Shard:
     async def _look_up(
         self, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> tuple[_Found, list[StoredBlock | None]]:
-        found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
-        blocks = await self._blocks(ledger_id, found.blocks)
-        if isinstance(blocks, FileNotFoundError):  # the log was compacted away since; the index knows where to
+        before: list[Place] | None = None
+        while True:
             found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
             blocks = await self._blocks(ledger_id, found.blocks)
-            if isinstance(blocks, FileNotFoundError):
+            if not isinstance(blocks, FileNotFoundError):
+                return found, blocks
+            if [row.place for row in found.blocks] == before:
                 self._observer.damage(f"an entry log that ledger {ledger_id} needs is gone: {blocks}", self.directory)
-                blocks = [None] * len(found.blocks)
-        return found, blocks
+                return found, [None] * len(found.blocks)
+            before = [row.place for row in found.blocks]  # compacted away since; the index knows where to
 
     def _find(self, ledger_id: int, first: int, last: int, bytes_max: int) -> _Found:
-        with self._store.read() as txn:
+        with self.store.read() as txn:
             row = get_ledger(txn, ledger_id)
             if row is None:
                 return _Found(None, [], last, False)
@@ -319,7 +396,7 @@ class Shard:
         return await self._read_worker.run(self._verify_now, ledger_id)
 
     def _verify_now(self, ledger_id: int) -> bool:
-        with self._store.read() as txn:
+        with self.store.read() as txn:
             row = get_ledger(txn, ledger_id)
             return row is not None and blocks_fit(txn, ledger_id, row)
 
@@ -379,7 +456,7 @@ class Shard:
         self._reader.close()
         if self._log is not None:
             self._log.close()
-        self._store.close()
+        self.store.close()
 
     def check_invariants(self) -> None:
         self.active.check_invariants()

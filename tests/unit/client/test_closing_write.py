@@ -17,7 +17,7 @@ from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Changed, NotDone, Overtaken, Unknown
 from bkpy.metadata.store import Delete, Put
-from bkpy.protocol.closing import Closer, rebased
+from bkpy.protocol.close_conflict import Closer, rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.runtime.system import real_runtime
 

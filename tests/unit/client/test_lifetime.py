@@ -7,6 +7,7 @@ import copy
 import gc
 import pickle
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,3 +108,25 @@ async def test_none_of_them_can_be_pickled(cluster: InProcess) -> None:
                 attempt(one)
     assert pickle.loads(pickle.dumps(writer.metadata)) == writer.metadata
     await writer.close()
+
+
+@pytest.mark.parametrize("end", ["close", "abandon", "fail"])
+async def test_a_writer_that_has_ended_needs_no_cycle_collector(cluster: InProcess, end: str) -> None:
+    client = await cluster.client()
+
+    async def use() -> weakref.ref[object]:
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        if end == "fail":
+            replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
+        if end == "close":
+            await writer.close()
+        else:
+            writer.abandon()
+        return weakref.ref(writer)
+
+    gc.disable()
+    try:
+        assert (await use())() is None
+    finally:
+        gc.enable()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.in_process import InProcess
 
-from bkpy.config.password_file import read_password
+from bkpy.config.password_file import PASSWORD_BYTES_MAX, read_password
 from bkpy.errors import ConfigError
 from bkpy.spark import options
 
@@ -48,3 +49,26 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
 def test_what_never_ends_is_no_password() -> None:
     with pytest.raises(ConfigError, match=r"over 65536 bytes .*\[file /dev/zero\]"):
         read_password("/dev/zero")
+
+
+async def test_a_password_that_a_client_takes_is_one_that_a_file_can_hold(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start()
+    client = await cluster.client()
+    longest, file = b"p" * PASSWORD_BYTES_MAX, tmp_path / "secret"
+    file.write_bytes(longest + b"\r\n")
+    assert read_password(str(file)) == longest
+    ledger_id = (await client.create_ledger(password=longest)).ledger_id
+    await client.recover_ledger(ledger_id, password=longest)
+    file.write_bytes(longest + b"p\r\n")
+    with pytest.raises(ConfigError, match="over 65536 bytes"):
+        read_password(str(file))
+    for call in (
+        lambda: client.create_ledger(password=longest + b"p"),
+        lambda: client.open_ledger(ledger_id, password=longest + b"p"),
+        lambda: client.recover_ledger(ledger_id, password=longest + b"p"),
+    ):
+        with pytest.raises(ConfigError, match="at most 65536 bytes, not 65537"):
+            await call()
+    assert [one async for one in client.list_ledgers()] == [ledger_id]
+    await cluster.stop()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.unit.protocol.protocol_world import Bookie, BrokenPromiseError, Record, Unknown, World
 
 from bkpy.protocol.acks import BareBatch, Batch, Flight, LedgerAcks, ReassignedBatch
-from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, fresh_state, rebased
+from bkpy.protocol.close_conflict import CLOSE_ACTIONS, CloseAction, Closer, fresh_state, rebased
 from bkpy.protocol.ensemble_change import (
     REACTIONS,
     Case,

@@ -42,6 +42,8 @@ def damaged(whole: bytes) -> bytes:
         ({"explicit": CODEC.explicit_lac(5, 60)}, (5, 60), (5, 60)),
         ({"entry": record(5, 3, 60), "explicit": CODEC.explicit_lac(5, 60)}, (5, 60), (5, 60)),
         ({"entry": record(9, 8, 100), "explicit": CODEC.explicit_lac(5, 60)}, (8, None), (5, 60)),
+        ({"entry": record(6, 5, 70), "explicit": CODEC.explicit_lac(5, 60)}, (5, None), (5, 60)),  # the first stays
+        ({"explicit": CODEC.explicit_lac(5, 60) + CODEC.explicit_lac(4, 50)}, (5, 60), (5, 60)),
         ({"status": Status.UNKNOWN, "entry": record(5, 3, 60)}, (3, None), NOTHING_EXPLICIT),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hooks import cluster_of, keys_of, pending_of, pool_of, settings_of
+from tests.hooks import cluster_of, keys_of, parts_of, pending_of, pool_of, settings_of
 from tests.in_process import DEADLINE_S, InProcess, eventually, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
 
@@ -18,7 +18,8 @@ from bkpy.metadata.outcome import PutOutcome
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op
-from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, ledger_key, walk
+from bkpy.protocol.records import EXPLICIT_LAC_ENTRY, RecordCodec, ledger_key, walk
+from bkpy.recovery.write_back import RecoveredEntry, WriteBack
 
 NEVER_S = 600.0  # longer than any test: whoever waits for that fails
 
@@ -594,3 +595,20 @@ async def test_the_key_in_the_metadata_is_what_fences(cluster: InProcess) -> Non
     assert writer.metadata.ledger_key == ledger_key(b"p")
     await client.recover_ledger(writer.ledger_id, password=b"p")
     await eventually(lambda: writer.ledger_id not in keys_of(client))
+
+
+async def test_what_waits_to_be_written_back_keeps_failed_bookies_a_concern(cluster: InProcess) -> None:
+    """One that fails meanwhile is replaced, as it would be while something is on its way to it."""
+    client = await cluster.client()
+    writer = await write(client, 1)
+    write_back = WriteBack(writer.metadata, confirmed=-1, parts=parts_of(client))
+    assert write_back.idle
+    parts: list[Any] = []
+    RecordCodec(writer.ledger_id).encode(parts, [payload(0)], 0, 1, -1, [len(payload(0))])
+    await write_back.add(RecoveredEntry(0, memoryview(b"".join(parts)), len(payload(0))))
+    assert not write_back.has_pending
+    assert not write_back.idle
+    pool_of(client).add_key(writer.ledger_id, writer.metadata.ledger_key)
+    await write_back.finish()
+    assert write_back.idle
+    write_back.abandon()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.hooks import open_log_of
 from tests.sim.disk import SimDisk
 from tests.sim.store import SimStores
 
@@ -16,6 +18,7 @@ from bkpy.protocol.records import RecordCodec, walk
 from bkpy.runtime.process import NoFaults, TaskSpawner
 from bkpy.runtime.system import SystemRuntime
 from bkpy.storage.engine import LedgerStorage
+from bkpy.storage.index.index import block_rows, decode_block_row, log_rows
 from bkpy.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
             "ledger_directories": [f"{root}/ledgers{i}" for i in range(ledgers)],
             "journal_max_size_mb": 1,
             "checkpoint_interval_s": 1e6,
+            "reclaim_interval_s": 1e6,
             **values,
         }
     )
@@ -87,7 +91,10 @@ SMALLEST: dict[str, Any] = {
     "open_entry_logs_max": 1,
     "block_cache_bytes_max": 1,
     "ledger_states_max": 1,
-    "index_readers_max": 4,
+    "index_readers_max": 5,
+    "index_step_rows": 1,
+    "index_step_pause_s": 0.001,
+    "reclaim_interval_s": 0.001,
 }
 
 
@@ -170,12 +177,35 @@ async def read_all(storage: LedgerStorage, ledger_id: int, first: int, last: int
     return have, unknown - have.keys()
 
 
+async def reclaim(storage: LedgerStorage) -> None:
+    """One round of what gives space back, in every shard."""
+    for reclaimer in storage.reclaimers:
+        await reclaimer.reclaim()
+
+
+def check_living_bytes(storage: LedgerStorage) -> None:
+    """What the logs' rows say to live is what the block rows name, and no log that is named is missing."""
+    for shard in storage.shards:
+        with shard.store.read() as txn:
+            named: Counter[int] = Counter()
+            for key, value in block_rows(txn):
+                place = decode_block_row(key, value).place
+                named[place.log_id] += place.length
+            rows = log_rows(txn)
+        for log_id, row in rows.items():
+            assert row is not None
+            assert row.living in (None, named[log_id]), f"{row.living} instead of {named[log_id]} bytes live"
+        open_log = open_log_of(shard)
+        assert named.keys() <= rows.keys() | open_log
+
+
 class Reports:
     """Remembers what the storage reported."""
 
     def __init__(self) -> None:
         self.damages: list[tuple[str, str]] = []
         self.groups: list[int] = []
+        self.removed: list[int] = []
         self.replayed_frames = 0
         self.checkpoints = 0
         self.flushed: list[int] = []
@@ -189,6 +219,9 @@ class Reports:
 
     def replayed(self, frames: int, bytes_: int) -> None:
         self.replayed_frames += frames
+
+    def log_removed(self, bytes_: int) -> None:
+        self.removed.append(bytes_)
 
     def damage(self, what: str, path: str) -> None:
         self.damages.append((what, path))

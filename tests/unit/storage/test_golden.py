@@ -10,6 +10,7 @@ from tests.unit.storage.support import found_ids
 from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, log_name
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
+from bkpy.storage.index.tombstones import decode_tombstone, tombstone_key
 from bkpy.storage.journal.format import Mark, RecordKind, decode_ledger, decode_records, file_name
 from bkpy.storage.journal.reader import JournalReader
 
@@ -24,12 +25,14 @@ def test_the_golden_journal_is_replayed() -> None:
     disk.make_dirs("/j")
     disk.replace(f"/j/{file_name(0x18F00000000)}", (HERE / "journal.txn").read_bytes())
     replay = JournalReader(disk, "/j", 1, Mark(0x18F00000000, 4096, 7, 0xABCD))
-    first, second, stop = list(replay)
+    first, second, third, stop = list(replay)
     key, entries = decode_records(first.body, first.records)
     assert (key.kind, decode_ledger(key.head), bytes(key.body)) == (RecordKind.KEY, LEDGER, KEY)
     assert (entries.kind, found_ids([entries.body])) == (RecordKind.ADD, [0, 1, 2])
     fence, lac = decode_records(second.body, second.records)
     assert (fence.kind, lac.kind) == (RecordKind.FENCE, RecordKind.EXPLICIT_LAC)
+    (deleted,) = decode_records(third.body, third.records)
+    assert (deleted.kind, decode_ledger(deleted.head), len(deleted.body)) == (RecordKind.DELETED, LEDGER, 0)
     assert (stop.records, replay.damages, replay.torn) == (0, [], None)
 
 
@@ -59,5 +62,9 @@ def test_golden_rows_and_cookie_are_read() -> None:
     assert (shard.uuid, shard.unknown_in_limbo, shard.next_log_id, len(shard.marks)) == (UUID, True, 4, 2)
     ledger = index.decode_ledger(index.ledger_key(LEDGER), rows[index.ledger_key(LEDGER)])
     assert (ledger.key, ledger.fenced, ledger.limbo, ledger.last_entry, ledger.lac) == (KEY, True, True, 99, 98)
+    logs = {i: index.decode_log(index.log_key(i), rows[index.log_key(i)]) for i in (3, 4)}
+    assert logs == {3: (1000, 2, True, None), 4: (1000, 2, True, 300)}
+    assert decode_tombstone(tombstone_key(6), rows[tombstone_key(6)]) == (6, 9)
+    assert index.unseal(index.trash_key(8), rows[index.trash_key(8)]) == b""
     cookie = decode_cookie((HERE / "cookie.json").read_bytes(), "cookie.json")
     assert [directory.path for directory in cookie.ledger_directories] == ["/data/1", "/data/2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +258,7 @@ def held_open(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
     monkeypatch.setattr(host.disk, "worker", make_worker)
     monkeypatch.setattr(SimStores, "open", make_index)
-    return lambda: [name for name, one in made if not one._closed]
+    return lambda: [name for name, one in made if not one.closed]
 
 
 @pytest.mark.parametrize("directory", ["/b/ledgers0", "/b/ledgers1", "/b/ledgers2"])
@@ -303,3 +304,47 @@ async def test_a_start_that_fails_at_any_operation_ends_what_it_began(monkeypatc
                 pass
             assert left() == []
     assert at > 20
+
+
+@pytest.mark.parametrize("threads", range(6))
+async def test_a_start_that_gets_no_further_thread_ends_what_it_began(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """Two for each ledger directory come first, then one for each journal, when all else is ready."""
+    host = Host(settings=bookie_settings(journals=2, ledgers=2))
+    await used(host)
+    left = held_open(host, monkeypatch)
+    worker, made = host.disk.worker, list[str]()
+
+    def refuse(name: str) -> SimWorker:
+        if len(made) == threads:
+            raise RuntimeError("can't start new thread")
+        made.append(name)
+        return worker(name)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(host.disk, "worker", refuse)
+        with pytest.raises(RuntimeError, match="thread") as held:  # and who holds the error holds what it leads to
+            await host.boot()
+    assert left() == []
+    storage = await host.boot()
+    assert len([name for name in left() if "-" in name]) == 6
+    await storage.close()
+    assert left() == []
+    assert held.value.__traceback__ is not None
+
+
+async def test_checkpoints_come_by_themselves_only_after_that_of_the_start() -> None:
+    host = Host()
+    begun: list[str] = []
+    runtime = sim_runtime(host.disk)
+
+    def spawn(coro: Any, *, name: str, **how: Any) -> Any:
+        begun.append(name)
+        return runtime.spawn(coro, name=name, **how)
+
+    storage = await open_storage(
+        host.settings, dataclasses.replace(runtime, spawn=spawn), instance_id=INSTANCE, expected_cookie=None
+    )
+    assert [name for name in begun if "checkpoint" in name] == ["checkpoint of /b/ledgers0", "checkpoints"]
+    await storage.close()

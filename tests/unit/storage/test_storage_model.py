@@ -1,4 +1,4 @@
-"""Adds, checkpoints, restarts and crashes in any order against a dictionary: what was acknowledged is read back."""
+"""Adds, deletions, checkpoints, restarts and crashes in any order against a dictionary of what was acknowledged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.storage.support import SMALLEST, Batch, Host, add, read_all
+from tests.unit.storage.support import SMALLEST, Batch, Host, add, check_living_bytes, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
 
 LEDGERS = 3
@@ -28,6 +28,8 @@ actions = st.lists(
         st.tuples(st.just("checkpoint"), st.none()),
         st.tuples(st.just("crash"), st.booleans()),
         st.tuples(st.just("close"), st.none()),
+        st.tuples(st.just("delete"), st.integers(0, LEDGERS - 1)),
+        st.tuples(st.just("reclaim"), st.none()),
         st.tuples(st.just("read"), st.tuples(st.integers(0, 200), st.integers(0, 80), st.integers(1, 20_000))),
     ),
     max_size=12,
@@ -56,11 +58,19 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
             else:
                 host.disk.crash()
             storage = await host.boot()
+        elif action == "delete":
+            hidden = await storage.hide(argument)  # type: ignore[arg-type]
+            if hidden is not None:
+                assert await storage.delete(hidden)
+            model[argument] = {}  # type: ignore[index]
+        elif action == "reclaim":
+            await reclaim(storage)
         elif action == "close":
             await storage.close()
             storage = await host.boot()
             assert host.reports.replayed_frames == journals, "only clean-stop frames are left to be read"
         storage.check_invariants()
+        check_living_bytes(storage)
         first, length, bytes_max = argument if action == "read" else (0, 250, 1 << 20)  # type: ignore[misc]
         for ledger_id, entries in model.items():
             wanted = {i: entries[i] for i in sorted(entries) if first <= i <= first + length}
@@ -94,7 +104,7 @@ def test_long_runs(seed: int) -> None:
     rng = random.Random(seed)
     script: list[tuple[str, object]] = []
     for _ in range(60):
-        kind = rng.choice(("add", "add", "add", "add", "checkpoint", "crash", "close", "read"))
+        kind = rng.choice(("add", "add", "add", "add", "checkpoint", "crash", "close", "read", "delete", "reclaim"))
         if kind == "add":
             frame = [
                 (
@@ -107,6 +117,8 @@ def test_long_runs(seed: int) -> None:
                 for _ in range(rng.randrange(1, 5))
             ]
             script.append((kind, frame))
+        elif kind == "delete":
+            script.append((kind, rng.randrange(3)))
         elif kind == "read":
             script.append((kind, (rng.randrange(200), rng.randrange(80), rng.randrange(1, 20_000))))
         else:

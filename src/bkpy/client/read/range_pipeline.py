@@ -27,7 +27,8 @@ T = TypeVar("T")
 class RangePipeline(Generic[T]):
     """`fetch(first, last)` returns what it has, and up to which entry that answers the range: at least `first`.
 
-    A range is as many entries as make about `range_bytes`, but at most `range_entries_max`.
+    A range is as many entries as make about `range_bytes`, but at most `range_entries_max`. `rest_ahead`: the rest of a
+    range that was cut short is asked for while what came of it is used. That is faster, and holds one range more.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class RangePipeline(Generic[T]):
         *,
         name: str,
         at_once: int,
+        rest_ahead: bool,
         first_entries: int,
         range_entries_max: int,
         range_bytes: int,
@@ -45,6 +47,7 @@ class RangePipeline(Generic[T]):
         self._fetch = fetch
         self._name = name
         self._at_once = at_once
+        self._rest_ahead = rest_ahead
         self._first_entries = first_entries
         self._range_entries_max = range_entries_max
         self._range_bytes = range_bytes
@@ -64,9 +67,13 @@ class RangePipeline(Generic[T]):
                     following = range_last + 1
                 task, range_last = in_flight.popleft()
                 result, answered_to = await task
-                if answered_to < range_last:  # larger entries than expected: the rest is still to be asked for
+                cut = answered_to < range_last  # larger entries than expected: the rest is still to be asked for
+                if not self._rest_ahead:
+                    yield result
+                if cut:
                     in_flight.appendleft((self._begin(answered_to + 1, range_last), range_last))
-                yield result
+                if self._rest_ahead:
+                    yield result
         finally:
             for task, _ in in_flight:
                 task.cancel()

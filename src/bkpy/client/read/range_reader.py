@@ -61,6 +61,7 @@ class RangeReader:
             self._range,
             name=f"read of ledger {snapshot.ledger_id}",
             at_once=settings.prefetch_depth,
+            rest_ahead=True,
             first_entries=settings.read_entries_first,
             range_entries_max=settings.read_entries_max,
             range_bytes=settings.read_bytes,

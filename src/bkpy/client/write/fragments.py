@@ -18,7 +18,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
 )
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
-from bkpy.protocol.closing import Closer
+from bkpy.protocol.close_conflict import Closer
 from bkpy.protocol.ensemble_change import Conflict, on_conflict
 
 if TYPE_CHECKING:

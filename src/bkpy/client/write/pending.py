@@ -35,7 +35,8 @@ class PendingAppends:
 
     `window_bytes` and `window_entries` are what is pending, and what was promised room: the owner adds to them, what is
     confirmed is taken off here. While `slow_path` is set, the owner's appends look before they are added, and `on_room`
-    is told whenever something is confirmed. `on_failed` is told of the error that ends everything.
+    is told whenever something is confirmed. `on_failed` is told of the error that ends everything. `may_add`: whether
+    the owner may add anything more; then failures are still its concern, though nothing is pending.
     """
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
@@ -49,6 +50,7 @@ class PendingAppends:
         "_flushing",
         "_forced_length",
         "_ledger_id",
+        "_may_add",
         "_new_future",
         "_on_failed",
         "_on_room",
@@ -60,7 +62,6 @@ class PendingAppends:
         "_sent_length",
         "_settings",
         "_unsent",
-        "complete",
         "lac",
         "lac_sent",
         "length",
@@ -81,6 +82,7 @@ class PendingAppends:
         parts: ReplicationParts,
         on_room: Callable[[], None],
         on_failed: Callable[[BookKeeperError], None],
+        may_add: Callable[[], bool],
     ) -> None:
         settings = parts.settings
         self.replication = Replication(
@@ -101,6 +103,7 @@ class PendingAppends:
         self._settings = settings
         self._on_room = on_room
         self._on_failed = on_failed
+        self._may_add = may_add
         self._new_future = asyncio.get_running_loop().create_future
         self._send_bytes = settings.launch_bytes
         self._append_bytes = settings.launch_append_bytes
@@ -119,7 +122,6 @@ class PendingAppends:
         self.window_bytes = 0
         self.window_entries = 0
         self.slow_path = False
-        self.complete = False  # nothing will be added any more
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +189,7 @@ class PendingAppends:
 
     @property
     def idle(self) -> bool:
-        return self.complete and not self._batches
+        return not self._batches and not self._may_add()
 
     def drain(self) -> None:
         replication = self.replication
@@ -318,6 +320,10 @@ class PendingAppends:
         if isinstance(batch, PendingBatch) and batch.whole is not None and not batch.whole.done():
             batch.whole.set_exception(failure(batch.first_id, outcome_unknown=outcome_unknown))
 
+    def let_go(self) -> None:
+        """The owner has ended, and is told of nothing more. Else the two would be garbage for the cycle collector."""
+        self._on_room, self._on_failed, self._may_add = _nothing, _nothing, bool
+
     def on_rest(self) -> None:
         if self._settings.explicit_lac_interval_s > 0:
             self.publish_lac()
@@ -364,3 +370,7 @@ class PendingAppends:
             return
         if status in (Status.FENCED, Status.UNAUTHORIZED):
             self.replication.failed(m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id))
+
+
+def _nothing(*_: object) -> None:
+    """What is told to an owner that has ended."""

@@ -38,7 +38,6 @@ from bkpy.protocol.writer_state import Event, WriterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
@@ -89,6 +88,7 @@ class LedgerWriter:
             parts=parts,
             on_room=self._give_room,
             on_failed=self._fail_waiting,
+            may_add=self._may_add,
         )
         self._replication = self._pending.replication
         self._deferred_sync = DeferredSync(self._pending, parts) if metadata.deferred_sync else None
@@ -449,7 +449,6 @@ class LedgerWriter:
             if self._waiters:
                 await asyncio.wait([admitted for _, _, admitted in self._waiters])
             await asyncio.sleep(0)
-        self._pending.complete = True
         if self._replication.error is None:
             try:
                 await self._pending.flush()
@@ -457,6 +456,9 @@ class LedgerWriter:
                 return  # those appends have failed; the ledger ends before them
         if isinstance(self._replication.error, LedgerFencedError):
             raise self._replication.failure()
+
+    def _may_add(self) -> bool:
+        return bool(self._waiters or self._admitted) or not self._replication.state.close_was_called
 
     async def _end(self) -> tuple[int, int]:
         """The last entry and the length to close the ledger with."""
@@ -478,6 +480,7 @@ class LedgerWriter:
 
     def _let_go(self) -> None:
         self._replication.abandon(ClientClosedError("the writer is closed", outcome_unknown=True))
+        self._pending.let_go()
         self._pool.forget_key(self._ledger_id)
         self._on_closed(self)
 
@@ -488,9 +491,7 @@ class LedgerWriter:
     async def __aenter__(self) -> LedgerWriter:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
         else:

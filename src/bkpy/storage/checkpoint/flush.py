@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
+from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
-from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, LogRow, ShardRow, get_ledger
+from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.memtable.generation import Generation, index_frames
 from bkpy.storage.reads.ranges import verifies
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
     from bkpy.storage.entry_log.entry_log import LogWriter, Place
+    from bkpy.storage.index.living import LivingBytes
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.memtable.overlaps import Batch
@@ -230,6 +232,7 @@ class Flush:
         generation: Generation,
         infos: Mapping[int, LedgerInfo],
         *,
+        living: LivingBytes,
         open_log: Callable[[int], LogWriter],
         log: LogWriter | None,
         settings: BookieSettings,
@@ -243,14 +246,14 @@ class Flush:
         self._log_bytes_max = settings.entry_log_max_size_mb * MIB
         self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
         self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
-        self._changes = Changes(shard)
+        self._changes = Changes(shard, living)
         self._rows: dict[int, LedgerRow] = {}
         self._wrote = False
         self._new_logs: list[LogWriter] = []
         self._committing = False
         self._steps = self._run()
         for log_id, row in unlisted_logs.items():
-            self._changes.log(log_id, row)
+            self._changes.unlisted_log(log_id, row)
 
     def step(self) -> bool:
         """Do a little; False when all blocks are written."""
@@ -312,7 +315,7 @@ class Flush:
         """Close the log that is being filled; its row goes into this checkpoint's transaction."""
         if self.log is not None:
             blocks = self.log.finish()
-            self._changes.log(self.log.log_id, LogRow(self.log.size, blocks, True))
+            self._changes.finished_log(self.log.log_id, LogRow(self.log.size, blocks, True))
             self.log = None
 
     def abandon(self) -> None:

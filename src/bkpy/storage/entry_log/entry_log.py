@@ -20,7 +20,7 @@ from bkpy.storage.file_names import number_of, numbered_name
 from bkpy.storage.index.ids import Ids, decode_bitmap, encode_bitmap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from bkpy.buffers import Bytes
     from bkpy.runtime.interfaces import File, Files
@@ -118,6 +118,59 @@ def decode_block(raw: Bytes, ledger_id: int) -> StoredBlock:
     return StoredBlock(ids, runs, view[data_start:])
 
 
+class BlockHead(NamedTuple):
+    """What the first bytes of a block say. Nothing of it is certain before the block's checksum is found right."""
+
+    ledger_id: int
+    first: int
+    span: int  # last id minus first id
+    entries: int
+    runs: int
+    bitmap_bytes: int
+    stored: int
+    checksum: int
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes before the data."""
+        return BLOCK_HEADER_BYTES + 8 * self.runs + self.bitmap_bytes
+
+    @property
+    def length(self) -> int:
+        return self.table_bytes + self.stored
+
+
+def decode_block_head(raw: Bytes) -> BlockHead | None:
+    """The head of the block that `raw` begins with, None if no block of this version begins there."""
+    if len(raw) < BLOCK_HEADER_BYTES:
+        return None
+    magic, version, codec, _, ledger_id, first, span, count, n, bitmap_bytes, stored, _ = _BLOCK.unpack_from(raw)
+    if (magic, version, codec) != (BLOCK_MAGIC, VERSION, CODEC_STORED):
+        return None
+    checksum = _CRC.unpack_from(raw, _BLOCK.size)[0]
+    return BlockHead(ledger_id, first, span, count, n, bitmap_bytes, stored, checksum)
+
+
+def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
+    """The ids of the block that begins with `raw`, its first `table_bytes`; `CorruptDataError` if they make no sense.
+
+    Its checksum is not looked at.
+    """
+    bitmap = bytes(raw[head.table_bytes - head.bitmap_bytes : head.table_bytes])
+    ids = decode_bitmap(head.first, head.span + 1, bitmap)
+    if ids.count != head.entries:
+        raise CorruptDataError("a block's ids don't fit its count", ledger_id=head.ledger_id)
+    return ids
+
+
+def is_log_header(raw: Bytes, log_id: int) -> bool:
+    """Whether a log of that id begins with these bytes."""
+    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
+        return False
+    magic, version, its_id, _ = _LOG.unpack_from(raw)
+    return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
+
+
 class FooterBlock(NamedTuple):
     ledger_id: int
     first: int
@@ -141,6 +194,40 @@ def encode_footer(blocks: Sequence[FooterBlock], offset: int) -> bytes:
         )
     )
     return packed + _CRC.pack(crc32c(packed)) + FOOTER_MAGIC
+
+
+class Footer(NamedTuple):
+    """A footer whose checksum was right. `table` has its blocks, in the order in which they lie in the log."""
+
+    offset: int
+    table: memoryview
+
+    def blocks(self) -> Iterator[FooterBlock]:
+        return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
+
+
+TRAILER_BYTES: Final = _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
+
+
+def footer_bytes(blocks: int, ledgers: int) -> int:
+    """How long a footer is."""
+    return blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size + TRAILER_BYTES
+
+
+def read_footer(file: File) -> Footer | None:
+    """The log's footer, None if it has no sound one. Blocks."""
+    size = file.size()
+    if size < LOG_HEADER_BYTES + TRAILER_BYTES:
+        return None
+    trailer = file.pread(TRAILER_BYTES, size - TRAILER_BYTES)
+    offset, blocks, ledgers = _TRAILER.unpack_from(trailer)
+    if not trailer.endswith(FOOTER_MAGIC) or offset + footer_bytes(blocks, ledgers) != size:
+        return None
+    packed = memoryview(file.pread(size - offset, offset))
+    end = len(packed) - _CRC.size - len(FOOTER_MAGIC)
+    if crc32c(packed[:end]) != _CRC.unpack_from(packed, end)[0]:
+        return None
+    return Footer(offset, packed[: blocks * _FOOTER_BLOCK.size])
 
 
 class LogWriter:
@@ -231,6 +318,12 @@ class LogReader:
         else:
             self._open.move_to_end(place.log_id)
         return file.pread(place.length, place.offset)
+
+    def forget(self, log_id: int) -> None:
+        """Close the log if it is open: its file is about to go."""
+        file = self._open.pop(log_id, None)
+        if file is not None:
+            file.close()
 
     def close(self) -> None:
         while self._open:

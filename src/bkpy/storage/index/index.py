@@ -7,6 +7,7 @@ living ids of two rows of a ledger are disjoint (S7); counts and XORs of checksu
 from __future__ import annotations
 
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
@@ -17,7 +18,7 @@ from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
 from bkpy.storage.journal.format import START, Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
 
@@ -36,9 +37,10 @@ _CRC = struct.Struct("<I")
 _LEDGER = struct.Struct("<BBHIqqIII")
 _BLOCK = struct.Struct("<QQII")
 _LOG = struct.Struct("<QII")
+_LIVING = struct.Struct("<Q")  # behind the others, where it is known
 _LEDGER_KEY = struct.Struct(">cQ")
 _BLOCK_KEY = struct.Struct(">cQQ")
-_U64_END: Final = 1 << 64
+U64_END: Final = 1 << 64
 
 
 class ShardRow(NamedTuple):
@@ -75,9 +77,12 @@ class BlockRow(NamedTuple):
 
 
 class LogRow(NamedTuple):
+    """A log that nothing is appended to any more."""
+
     bytes: int
     blocks: int  # 0 if not known
     footer: bool
+    living: int | None = None  # bytes of the blocks that rows name; None until they have been counted
 
 
 def ledger_key(ledger_id: int) -> bytes:
@@ -92,11 +97,17 @@ def log_key(log_id: int) -> bytes:
     return _LEDGER_KEY.pack(b"g", log_id)
 
 
-def _seal(key: bytes, value: bytes) -> bytes:
+def trash_key(ledger_id: int) -> bytes:
+    return _LEDGER_KEY.pack(b"d", ledger_id)
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """A row's value as it is stored: with the checksum of key and value behind it."""
     return value + _CRC.pack(crc32c(value, crc32c(key)))
 
 
-def _unseal(key: bytes, value: bytes) -> bytes:
+def unseal(key: bytes, value: bytes) -> bytes:
+    """The value of a stored row; `CorruptDataError` if its checksum isn't right."""
     content = value[: -_CRC.size]
     if len(value) < _CRC.size or checksum_of(value) != crc32c(content, crc32c(key)):
         raise CorruptDataError(f"the index row {key.hex()} doesn't match its checksum")
@@ -124,11 +135,11 @@ def encode_shard(row: ShardRow) -> bytes:
         *(_CRC.pack(mark.chain) for mark in row.marks),
         row.at_risk,
     ]
-    return _seal(SHARD_KEY, b"".join(parts))
+    return seal(SHARD_KEY, b"".join(parts))
 
 
 def decode_shard(value: bytes) -> ShardRow:
-    content = _unseal(SHARD_KEY, value)
+    content = unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
     if version != VERSION_AT_RISK:
         _check_version(version)
@@ -149,11 +160,11 @@ def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
         VERSION, flags, len(row.key), len(row.explicit_lac), row.last_entry, row.lac, row.span_max, row.blocks,
         row.checksum,
     )  # fmt: skip
-    return _seal(ledger_key(ledger_id), head + row.key + row.explicit_lac)
+    return seal(ledger_key(ledger_id), head + row.key + row.explicit_lac)
 
 
 def decode_ledger(key: bytes, value: bytes) -> LedgerRow:
-    content = _unseal(key, value)
+    content = unseal(key, value)
     version, flags, key_bytes, lac_bytes, last_entry, lac, span_max, blocks, checksum = _LEDGER.unpack_from(content)
     _check_version(version)
     middle = _LEDGER.size + key_bytes
@@ -169,18 +180,26 @@ def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
     """(key, value) of a row."""
     key = block_key(ledger_id, row.ids.first)
     head = _BLOCK.pack(row.place.log_id, row.place.offset, row.place.length, row.ids.last - row.ids.first)
-    return key, _seal(key, head + encode_bitmap(row.ids))
+    return key, seal(key, head + encode_bitmap(row.ids))
 
 
 def decode_block_row(key: bytes, value: bytes) -> BlockRow:
-    content = _unseal(key, value)
+    content = unseal(key, value)
     log_id, offset, length, span = _BLOCK.unpack_from(content)
     first = _BLOCK_KEY.unpack(key)[2]
     return BlockRow(decode_bitmap(first, span + 1, content[_BLOCK.size :]), Place(log_id, offset, length))
 
 
 def encode_log(log_id: int, row: LogRow) -> bytes:
-    return _seal(log_key(log_id), _LOG.pack(row.bytes, row.blocks, HAS_FOOTER if row.footer else 0))
+    content = _LOG.pack(row.bytes, row.blocks, HAS_FOOTER if row.footer else 0)
+    return seal(log_key(log_id), content if row.living is None else content + _LIVING.pack(row.living))
+
+
+def decode_log(key: bytes, value: bytes) -> LogRow:
+    content = unseal(key, value)
+    size, blocks, flags = _LOG.unpack_from(content)
+    living = _LIVING.unpack_from(content, _LOG.size)[0] if len(content) > _LOG.size else None
+    return LogRow(size, blocks, bool(flags & HAS_FOOTER), living)
 
 
 def _check_version(version: int) -> None:
@@ -200,10 +219,10 @@ def get_ledger(txn: ReadTransaction, ledger_id: int) -> LedgerRow | None:
 
 def scan_blocks(txn: ReadTransaction, ledger_id: int, low: int, high: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the ledger's block rows with low <= lowest id <= high."""
-    return txn.scan(block_key(ledger_id, max(0, low)), _after(block_key(ledger_id, high)))
+    return txn.scan(block_key(ledger_id, max(0, low)), after(block_key(ledger_id, high)))
 
 
-def _after(key: bytes) -> bytes:
+def after(key: bytes) -> bytes:
     return key + b"\0"
 
 
@@ -235,8 +254,8 @@ def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
     """Whether the ledger's block rows are those that its row counts, each with a right checksum."""
     count, checksum = 0, 0
     try:
-        for key, value in scan_blocks(txn, ledger_id, 0, _U64_END - 1):
-            _unseal(key, value)
+        for key, value in scan_blocks(txn, ledger_id, 0, U64_END - 1):
+            unseal(key, value)
             count += 1
             checksum ^= checksum_of(value)
     except CorruptDataError:
@@ -244,11 +263,38 @@ def blocks_fit(txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> bool:
     return (count, checksum) == (row.blocks, row.checksum)
 
 
-def ledger_rows(txn: ReadTransaction) -> Iterator[tuple[int, bytes, bytes]]:
-    """(ledger id, key, value) of all ledger rows."""
-    for key, value in txn.scan(b"l", b"m"):
+def ledger_rows(txn: ReadTransaction, first: int = 0) -> Iterator[tuple[int, bytes, bytes]]:
+    """(ledger id, key, value) of all ledger rows from the id `first` on."""
+    for key, value in txn.scan(ledger_key(first), b"m"):
         if len(key) == _LEDGER_KEY.size:
             yield _LEDGER_KEY.unpack(key)[1], key, value
+
+
+def held_ledgers(txn: ReadTransaction, after: int, limit: int) -> list[int]:
+    """The lowest ids above `after` that have a row, `limit` at most."""
+    rows = txn.scan(ledger_key(after + 1), b"m")
+    return [_LEDGER_KEY.unpack(key)[1] for key, _ in islice(rows, limit)]
+
+
+def block_rows(txn: ReadTransaction) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of all block rows, those of deleted ledgers included."""
+    return txn.scan(block_key(0, 0), b"c")
+
+
+def trash_rows(txn: ReadTransaction) -> list[int]:
+    """The ids of deleted ledgers that still have block rows. The keys say all that there is to say."""
+    return [_LEDGER_KEY.unpack(key)[1] for key, _ in txn.scan(trash_key(0), b"e")]
+
+
+def log_rows(txn: ReadTransaction) -> dict[int, LogRow | None]:
+    """The rows of all logs that have one, None for one that is damaged."""
+    rows: dict[int, LogRow | None] = {}
+    for key, value in txn.scan(log_key(0), b"h"):
+        try:
+            rows[_LEDGER_KEY.unpack(key)[1]] = decode_log(key, value)
+        except CorruptDataError:
+            rows[_LEDGER_KEY.unpack(key)[1]] = None
+    return rows
 
 
 def ledgers_fit(txn: ReadTransaction, shard: ShardRow) -> bool:
@@ -256,7 +302,7 @@ def ledgers_fit(txn: ReadTransaction, shard: ShardRow) -> bool:
     count, checksum = 0, 0
     for _, key, value in ledger_rows(txn):
         try:
-            _unseal(key, value)
+            unseal(key, value)
         except CorruptDataError:
             return False
         count += 1
@@ -307,7 +353,7 @@ def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:
 
 def _row_from_blocks(txn: ReadTransaction, ledger_id: int) -> LedgerRow:
     last_entry, count, checksum = -1, 0, 0
-    for key, value in scan_blocks(txn, ledger_id, 0, _U64_END - 1):
+    for key, value in scan_blocks(txn, ledger_id, 0, U64_END - 1):
         count += 1
         checksum ^= checksum_of(value)
         try:
@@ -315,111 +361,3 @@ def _row_from_blocks(txn: ReadTransaction, ledger_id: int) -> LedgerRow:
         except CorruptDataError:
             last_entry = max(last_entry, _BLOCK_KEY.unpack(key)[2] + SPAN_MAX - 1)
     return LedgerRow(b"", True, True, b"", last_entry, -1, SPAN_MAX - 1, count, checksum)
-
-
-# --- changing ---------------------------------------------------------------------------------------------------------
-
-
-class Changes:
-    """Gathers what one checkpoint writes, from snapshots that only it will change, for one short transaction."""
-
-    def __init__(self, shard: ShardRow) -> None:
-        self.shard = shard
-        self._new_ledgers = 0
-        self._checksum = shard.checksum
-        self._puts: dict[bytes, bytes] = {}
-        self._deletes: list[bytes] = []
-
-    def ledger(
-        self,
-        txn: ReadTransaction,
-        ledger_id: int,
-        row: LedgerRow,
-        strong: Sequence[BlockRow] = (),
-        weak: Sequence[BlockRow] = (),
-    ) -> LedgerRow:
-        """Insert blocks, disjoint from each other, and store the ledger's row: `row` with the blocks' changes.
-
-        Strong blocks take over ids that older blocks have; weak ones get only ids that nothing else has.
-        """
-        added = list(strong)
-        if strong and row.last_entry >= min(block.ids.first for block in strong):
-            row = self._take_over(txn, ledger_id, row, strong)
-        for block in weak:
-            rest = self._unclaimed(txn, ledger_id, row, block)
-            if rest is not None:
-                added.append(rest)
-        checksum, span, last = row.checksum, row.span_max, row.last_entry
-        for block in added:
-            key, value = encode_block_row(ledger_id, block)
-            self._puts[key] = value
-            checksum ^= checksum_of(value)
-            span = max(span, block.ids.last - block.ids.first)
-            last = max(last, block.ids.last)
-        row = LedgerRow(*row[:4], last, row.lac, span, row.blocks + len(added), checksum)
-        self._put_ledger(txn, ledger_id, row)
-        return row
-
-    def _take_over(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, blocks: Sequence[BlockRow]) -> LedgerRow:
-        """Remove the ids of `blocks` from the rows that have them now."""
-        current: dict[bytes, tuple[bytes, BlockRow | None]] = {}  # by the key that the row has in the snapshot
-        for block in blocks:
-            for key, value in scan_blocks(txn, ledger_id, block.ids.first - row.span_max, block.ids.last):
-                try:
-                    old = current[key][1] if key in current else decode_block_row(key, value)
-                except CorruptDataError:
-                    row = row._replace(limbo=True)  # nobody knows any more what lives there
-                    continue
-                if old is None or old.ids.last < block.ids.first or old.ids.first > block.ids.last:
-                    continue
-                base, end = old.ids.first, old.ids.last
-                bits = old.ids.bits(base, end)
-                left = bits & ~block.ids.bits(base, end)
-                if left != bits:
-                    current[key] = (value, BlockRow(Ids.from_bits(base, left), old.place) if left else None)
-        checksum, count = row.checksum, row.blocks
-        for key, (value, rest) in current.items():
-            self._deletes.append(key)
-            checksum ^= checksum_of(value)
-            if rest is None:
-                count -= 1
-            else:
-                new_key, new_value = encode_block_row(ledger_id, rest)
-                self._puts[new_key] = new_value
-                checksum ^= checksum_of(new_value)
-        return row._replace(checksum=checksum, blocks=count)
-
-    def _unclaimed(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, block: BlockRow) -> BlockRow | None:
-        """What is left of `block` without the ids that are stored already."""
-        base, end = block.ids.first, block.ids.last
-        bits = block.ids.bits(base, end)
-        for key, value in scan_blocks(txn, ledger_id, base - row.span_max, end):
-            try:
-                bits &= ~decode_block_row(key, value).ids.bits(base, end)
-            except CorruptDataError:
-                return None
-        return BlockRow(Ids.from_bits(base, bits), block.place) if bits else None
-
-    def _put_ledger(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> None:
-        key = ledger_key(ledger_id)
-        old = txn.get(key)
-        value = encode_ledger(ledger_id, row)
-        self._puts[key] = value
-        self._new_ledgers += old is None
-        self._checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
-
-    def log(self, log_id: int, row: LogRow) -> None:
-        self._puts[log_key(log_id)] = encode_log(log_id, row)
-
-    def commit(self, store: OrderedStore) -> None:
-        """One synced transaction with everything; after it, `shard` is the row that was stored."""
-        ledgers = self.shard.ledgers + self._new_ledgers
-        self.shard = self.shard._replace(ledgers=ledgers, checksum=self._checksum)
-        self._new_ledgers = 0
-        with store.write() as txn:
-            for key in self._deletes:
-                txn.delete(key)
-            put = txn.put
-            for key, value in self._puts.items():
-                put(key, value)
-            put(SHARD_KEY, encode_shard(self.shard))

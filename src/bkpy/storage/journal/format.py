@@ -47,12 +47,13 @@ class FrameKind(enum.IntEnum):
 
 
 class RecordKind(enum.IntEnum):
-    """Kinds of records. 5, *deleted*, is reserved for garbage collection."""
+    """Kinds of records."""
 
     KEY = 1
     ADD = 2
     FENCE = 3
     EXPLICIT_LAC = 4
+    DELETED = 5
 
 
 class Mark(NamedTuple):

@@ -94,8 +94,8 @@ class _NextSource(NamedTuple):
 class JournalReader:
     """Iterates over the frames from `mark` on.
 
-    `end`, `damages`, `torn` and `unfinished` (files that were never begun: nothing is in them) are final when the
-    iteration has ended.
+    `end`, `clean_stop` (the last frame says that the journal was ended in order), `damages`, `torn` and `unfinished`
+    (files that were never begun: nothing is in them) are final when the iteration has ended.
     """
 
     def __init__(self, files: Files, directory: str, number: int, mark: Mark, *, read_bytes: int = 1 << 20) -> None:
@@ -105,7 +105,7 @@ class JournalReader:
         self._mark = mark
         self._ids = [i for i in map(file_id_of, files.listdir(directory)) if i is not None and i >= mark.file_id]
         self._read_bytes = -(-read_bytes // PAGE_BYTES) * PAGE_BYTES  # read ahead, and the step of searches
-        self._clean_stop = False
+        self.clean_stop = False
         self._nonce: bytes | None = None  # of the file being read; None while it is not known
         self.end = mark
         self.damages: list[Damage] = []
@@ -137,7 +137,7 @@ class JournalReader:
 
     def _open(self, file_id: int) -> _Source:
         path = f"{self._directory}/{file_name(file_id)}"
-        file = self._files.open(path)
+        file = self._files.open(path, read_only=True)
         window = _Window(file, self._read_bytes)
         header = decode_file_header(window.get(0, PAGE_BYTES))
         if header is not None and header.journal != self._number:
@@ -156,7 +156,7 @@ class JournalReader:
         body = source.window.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
         if len(body) != header.body_bytes or crc32c(body) != header.body_checksum:
             return None
-        self._clean_stop = header.kind == FrameKind.CLEAN_STOP
+        self.clean_stop = header.kind == FrameKind.CLEAN_STOP
         end = Mark(source.file_id, offset + header.frame_bytes, header.sequence + 1, header.checksum)
         return JournalFrame(header.sequence, header.records, body, end)
 
@@ -207,7 +207,7 @@ class JournalReader:
         """Decide what the break at `offset` means; where to go on, None at the end."""
         later = self._later(source, offset, self._nonce) if source is not None else None
         found = self._found(source, offset)
-        action = decide(Break(found, later is not None, following.relation, self._clean_stop))
+        action = decide(Break(found, later is not None, following.relation, self.clean_stop))
         path = source.path if source is not None else f"{self._directory}/{file_name(self._mark.file_id)}"
         if action is BreakAction.END_OF_JOURNAL:
             return None
@@ -226,7 +226,7 @@ class JournalReader:
                 return None
         assert following.source is not None
         self._ids.pop(0)
-        self._clean_stop = False
+        self.clean_stop = False
         if following.source.header is not None:
             header = following.source.header
             self.end = Mark(header.file_id, PAGE_BYTES, header.sequence, header.chain)

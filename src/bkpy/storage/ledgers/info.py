@@ -1,8 +1,6 @@
 """What a bookie knows of a ledger besides its entries, and the bounded cache of it.
 
-Invariants: a state with changes that no checkpoint has written is never evicted; a ledger that is fenced stays in
-`fenced` for the life of the process, also when its state is evicted, because connections may have been told long ago
-that they may write to it.
+Invariant: a state with changes that no checkpoint has written is never evicted.
 """
 
 from __future__ import annotations
@@ -34,7 +32,10 @@ class LedgerInfo:
     lac: int = -1  # highest last add confirmed seen in entries that were checkpointed
     shard: int = 0
     verified: bool = False  # its block rows were found complete since the start
-    pins: int = 0  # generations and reads that need it in the cache
+    pins: int = 0  # generations, reads and deletions that need it in the cache
+    hidden: bool = False  # what the index has of it is unknown to whoever asks, for it may be deleted
+    disturbed: bool = False  # since it was hidden something was stored for it
+    gone: bool = False  # it was deleted: nothing may be written or concluded for this state any more
 
 
 def take_explicit_lac(info: LedgerInfo, record: bytes) -> bool:
@@ -68,12 +69,17 @@ class LedgerCache:
         """Every state in the cache."""
         return list(self._infos.values())
 
-    def trim(self, keep: Collection[int] = ()) -> None:
+    def remove(self, ledger_id: int) -> None:
+        """Forget the state, whatever needs it."""
+        del self._infos[ledger_id]
+
+    def trim(self, keep: Collection[int] = ()) -> list[LedgerInfo]:
         """Evict down to the bound what nothing needs and isn't in `keep`: what somebody is about to decide by.
 
         To be called where no other state was just handed out. What is needed goes to the end of the line, so that many
         of those don't cost a look each every time.
         """
+        evicted: list[LedgerInfo] = []
         excess = len(self._infos) - self._infos_max
         looks = min(len(self._infos), len(keep) + _LOOKS_MAX)
         while excess > 0 and looks > 0:
@@ -81,8 +87,10 @@ class LedgerCache:
             if info.pins or ledger_id in keep:
                 self._infos[ledger_id] = info
             else:
+                evicted.append(info)
                 excess -= 1
             looks -= 1
+        return evicted
 
     def __len__(self) -> int:
         return len(self._infos)

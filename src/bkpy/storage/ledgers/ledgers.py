@@ -1,8 +1,9 @@
 """All ledgers of a bookie: what is known of each, loaded from the shards' indexes when asked for, and checkpointed.
 
 Invariants: at most one object stands for a ledger; what was never seen is told from what isn't in memory, and only the
-first can be made known; a checkpoint's marks are the ends of the journals at its seal (S8). The replay fills this, and
-the engine is made of it.
+first can be made known; what was deleted is made known again only as fenced (S12); a checkpoint's marks are the ends of
+the journals at its seal (S8). A fenced ledger is in `fenced` as long as its state is in memory; when that goes, whoever
+was told that he may write to it has to ask again. The replay fills this, and the engine is made of it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,21 @@ if TYPE_CHECKING:
 class Ledgers:
     """Ledgers by id, and the shards that hold their entries.
 
-    `fenced`: those whose normal adds must be refused, of all that were ever asked for here.
+    `fenced`: those whose normal adds must be refused, of all whose states are in memory. `on_forgotten`: called with
+    fenced or deleted ledgers when they leave it: nobody may add to them any more without asking for their state.
     """
 
     def __init__(self, shards: list[Shard], settings: BookieSettings, observer: StorageObserver) -> None:
         self.shards = shards
         self.fenced: set[int] = set()
+        self.on_forgotten: list[Callable[[Collection[int]], None]] = []
         self._settings = settings
         self._observer = observer
         self._cache = LedgerCache(settings.ledger_states_max)
         self._shard_overrides: dict[int, int] = {}  # of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
         self._unseen: set[int] = set()  # what the last load found nowhere
+        self._buried: set[int] = set()  # what of it was deleted here once
 
     @property
     def untrusted(self) -> bool:
@@ -68,12 +72,13 @@ class Ledgers:
             # One load at a time: so no state can be loaded, changed, written and evicted behind another load's back.
             async with self._loading:
                 wanted = set(ledger_ids)
-                self._cache.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
+                self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
                 await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
 
     async def _load(self, missing: set[int]) -> None:
         # A ledger is in the shard of its id, unless it is older than the number of shards: then in any.
+        buried: set[int] = set()
         for offset in range(len(self.shards)):
             by_shard: dict[int, list[int]] = {}
             for ledger_id in sorted(missing):
@@ -83,25 +88,33 @@ class Ledgers:
                 commits = -1
                 while commits != shard.commits:  # a row from before a checkpoint would deny what that one wrote
                     commits = shard.commits
-                    rows = await shard.load(wanted)
-                missing.difference_update(rows)
-                for ledger_id, row in rows.items():
+                    found = await shard.load(wanted)
+                buried |= found.buried
+                missing.difference_update(found.rows)
+                for ledger_id, row in found.rows.items():
                     if self._cache.get(ledger_id) is None:  # it may have been created meanwhile
                         self._adopt(ledger_id, row, number)
             if not missing:
                 break
-        self._unseen = missing
+        self._unseen, self._buried = missing, missing & buried
 
     def load_now(self, ledger_id: int) -> LedgerInfo | None:
         """The ledger's state. Blocks: for the replay at start."""
+        buried: set[int] = set()
         for offset in range(len(self.shards)):
             if (info := self._cache.get(ledger_id)) is not None:
                 return info
             number = (ledger_id + offset) % len(self.shards)
-            for row in self.shards[number].load_now((ledger_id,)).values():
+            found = self.shards[number].load_now((ledger_id,))
+            buried |= found.buried
+            for row in found.rows.values():
                 return self._adopt(ledger_id, row, number)
-        self._unseen = {ledger_id}
+        self._unseen, self._buried = {ledger_id}, buried
         return None
+
+    def was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger that was just found to be unknown was deleted here: it stays fenced for good (S12)."""
+        return ledger_id in self._buried
 
     def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerInfo:
         """Put a ledger that an index knows into the cache."""
@@ -114,13 +127,17 @@ class Ledgers:
         return info
 
     def introduce(self, ledger_id: int, key: bytes) -> LedgerInfo:
-        """Make a ledger known that was never seen, as was just found out; in limbo and fenced where data was lost."""
+        """Make a ledger known that isn't, as was just found out; in limbo and fenced where data was lost.
+
+        One that was deleted here is fenced.
+        """
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
         assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
         self._unseen.discard(ledger_id)
         limbo = self.untrusted
-        info = LedgerInfo(ledger_id, key, fenced=limbo, limbo=limbo, shard=ledger_id % len(self.shards))
-        if limbo:
+        fenced = limbo or ledger_id in self._buried
+        info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=ledger_id % len(self.shards))
+        if fenced:
             self.fenced.add(ledger_id)
         self._cache.put(info)
         self.touch(info)
@@ -139,9 +156,38 @@ class Ledgers:
             self.fenced.add(info.ledger_id)
             self.touch(info)
 
-    def trim(self) -> None:
-        """Evict what nothing needs. To be called where no state was just handed out."""
-        self._cache.trim()
+    def trim(self, keep: Collection[int] = ()) -> None:
+        """Evict what nothing needs and isn't in `keep`. To be called where no other state was just handed out."""
+        evicted = [info.ledger_id for info in self._cache.trim(keep) if info.fenced]
+        if evicted:
+            self._forget(evicted)
+
+    def _forget(self, ledger_ids: Collection[int]) -> None:
+        self.fenced.difference_update(ledger_ids)
+        for callback in self.on_forgotten:
+            callback(ledger_ids)
+
+    # --- deleting -----------------------------------------------------------------------------------------------------
+
+    async def held(self, after: int, limit: int) -> list[int]:
+        """See `LedgerStorage.held_ledgers`."""
+        # Memory first: a checkpoint meanwhile moves what is there to the index, and not the other way.
+        found = {i for shard in self.shards for i in shard.unwritten() if i > after}
+        for shard in self.shards:
+            found.update(await shard.held(after, limit))
+        for shard in self.shards:
+            found -= shard.deletions.condemned
+        return sorted(found)[:limit]
+
+    def condemn(self, ledger_id: int, shard: Shard) -> None:
+        """What this shard has of the ledger, none of it in memory, is deleted from now on."""
+        info = self._cache.get(ledger_id)
+        if info is not None and info.shard == shard.number:
+            info.gone = True
+            self._cache.remove(ledger_id)
+            self._shard_overrides.pop(ledger_id, None)
+        shard.deletions.condemned.add(ledger_id)
+        self._forget((ledger_id,))
 
     # --- shards -------------------------------------------------------------------------------------------------------
 
@@ -169,7 +215,7 @@ class Ledgers:
         To be called by one at a time for each shard. `ends` says where each journal ends, and is asked at the seal.
         """
         marks = _marks(shard, ends())  # before the seal's next await: they belong together (S8)
-        if shard.active.empty and marks == shard.row.marks and not close_log:
+        if shard.active.empty and marks == shard.row.marks and not close_log and not shard.deletions.condemned:
             return False
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
@@ -183,6 +229,7 @@ class Ledgers:
             info = self._cache.get(ledger_id)
             if info is not None:
                 info.last_entry, info.lac = row.last_entry, row.lac
+                info.disturbed = True  # if it is hidden: something was stored
                 if row.limbo and not info.limbo:
                     info.limbo = True
                     self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[info.shard].directory)

@@ -16,7 +16,7 @@ Range = tuple[int, int]
 class Source:
     """Answers up to `cut` entries of a range, when it is told to."""
 
-    def __init__(self, cut: int = 1 << 30) -> None:
+    def __init__(self, cut: int = 1 << 30, *, rest_ahead: bool = True) -> None:
         self.cut = cut
         self.asked: list[Range] = []
         self.cancelled: list[Range] = []
@@ -26,6 +26,7 @@ class Source:
             self.fetch,
             name="test",
             at_once=3,
+            rest_ahead=rest_ahead,
             first_entries=2,
             range_entries_max=10,
             range_bytes=1000,
@@ -60,12 +61,24 @@ async def test_one_short_range_goes_ahead_until_the_size_of_records_is_known() -
         assert source.asked == [(0, 1), (2, 6), (7, 11), (12, 16)]
 
 
-async def test_a_range_that_is_cut_short_is_continued_first() -> None:
-    source = Source(cut=3)
+@pytest.mark.parametrize("rest_ahead", [True, False])
+async def test_a_range_that_is_cut_short_is_continued_first(rest_ahead: bool) -> None:
+    source = Source(cut=3, rest_ahead=rest_ahead)
     source.pipeline.record_bytes = 200.0
     results = [result async for result in source.pipeline.run(10, 24)]
     assert results == [(10, 12), (13, 14), (15, 17), (18, 19), (20, 22), (23, 24)]
     assert sorted(source.asked) == [(10, 14), (13, 14), (15, 19), (18, 19), (20, 24), (23, 24)]
+
+
+@pytest.mark.parametrize(("rest_ahead", "held"), [(True, 4), (False, 3)])
+async def test_the_rest_of_a_range_may_wait_until_what_came_of_it_is_used(rest_ahead: bool, held: int) -> None:
+    source = Source(cut=3, rest_ahead=rest_ahead)
+    source.pipeline.record_bytes = 200.0
+    async with aclosing(source.pipeline.run(10, 90)) as results:
+        assert await anext(results) == (10, 12)
+        await settle()
+        assert source.asked == [(10, 14), (15, 19), (20, 24), (13, 14)][:held]
+        assert await anext(results) == (13, 14)
 
 
 @pytest.mark.parametrize(("record_bytes", "entries"), [(1.0, 10), (400.0, 2), (5000.0, 1)])

@@ -574,3 +574,21 @@ async def test_a_thousand_ledgers_lose_the_same_bookie(five: InProcess) -> None:
         await asyncio.gather(*(writer.close() for writer in writers))
     for writer in writers[::10]:
         await check_copies(client, writer.ledger_id, [b"%d" % i for i in range(21)])
+
+
+async def test_a_writer_whose_close_was_cancelled_replaces_nobody_when_all_has_ended(five: InProcess) -> None:
+    client = await five.client(write_window_entries=1, add_timeout_s=0.3)
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await writer.append(b"0")
+    late = writer.ensemble[2]
+    five.hang(late)
+    appends = [asyncio.ensure_future(writer.append(payload)) for payload in (b"1", b"2")]  # the second waits for room
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(writer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    assert await asyncio.gather(*appends) == [1, 2]
+    await eventually(lambda: late in failed_bookies(writer) and not replication_of(writer).changing)
+    assert len(writer.metadata.fragments) == 1
+    await writer.close()
+    await check_copies(client, writer.ledger_id, [b"0", b"1", b"2"])

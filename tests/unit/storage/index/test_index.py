@@ -14,8 +14,10 @@ from tests.unit.storage.support import KEY
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import Place
 from bkpy.storage.index import index
+from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
-from bkpy.storage.index.index import BlockRow, Changes, LedgerRow, ShardRow
+from bkpy.storage.index.index import BlockRow, LedgerRow, ShardRow
+from bkpy.storage.index.living import LivingBytes
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore
@@ -41,7 +43,7 @@ def fresh() -> tuple[OrderedStore, ShardRow]:
 
 
 def insert(store: OrderedStore, shard: ShardRow, strong: list[BlockRow], weak: list[BlockRow]) -> ShardRow:
-    changes = Changes(shard)
+    changes = Changes(shard, LivingBytes())
     with store.read() as txn:
         row = index.get_ledger(txn, LEDGER) or LedgerRow(KEY, False, False)
         changes.ledger(txn, LEDGER, row, strong, weak)

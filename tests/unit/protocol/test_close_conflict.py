@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bkpy.protocol.closing import CLOSE_ACTIONS, CloseAction, Closer, FreshState, fresh_state
+from bkpy.protocol.close_conflict import CLOSE_ACTIONS, CloseAction, Closer, FreshState, fresh_state
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 OPEN = LedgerMetadata(

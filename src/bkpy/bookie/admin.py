@@ -1,0 +1,93 @@
+"""What an administrator may ask of a running bookie, over HTTP beside the metrics: JSON in, JSON out.
+
+    GET  /gc   the latest run of garbage collection, which may be going on
+    POST /gc   begin a run, unless one goes on (409); {"dry_run": true} deletes nothing
+
+Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
+protected.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.bookie.collector import Collector
+    from bkpy.config.bookie import BookieSettings
+
+
+class AdminRequestError(Exception):
+    """The request can't be done, and why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class AdminPages:
+    """The routes of one bookie."""
+
+    def __init__(self, settings: BookieSettings, collector: Collector) -> None:
+        self._settings = settings
+        self._collector = collector
+
+    def add_to(self, app: web.Application) -> None:
+        """Let the application serve them."""
+        app.router.add_get("/gc", self._guarded(self._gc))
+        app.router.add_post("/gc", self._guarded(self._begin_gc))
+
+    def _guarded(
+        self, handle: Callable[[web.Request], Awaitable[dict[str, Any]]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """The handler for those who may ask; what it raises for the client becomes an answer."""
+
+        async def guarded(request: web.Request) -> web.Response:
+            try:
+                if self._settings.admin_clients == "local" and not is_local(request.remote):
+                    raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
+                answer, status = await handle(request), 200
+            except AdminRequestError as error:
+                answer, status = {"error": str(error)}, error.status
+            return web.json_response({"bookie_id": self._settings.bookie_id, **answer}, status=status)
+
+        return guarded
+
+    async def _gc(self, request: web.Request) -> dict[str, Any]:
+        run = self._collector.run
+        return {"interval_s": self._settings.gc_interval_s, "run": None if run is None else run.describe()}
+
+    async def _begin_gc(self, request: web.Request) -> dict[str, Any]:
+        dry_run = (await _fields(request)).get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise AdminRequestError(400, "dry_run is true or false")
+        if self._collector.begin(dry_run=dry_run) is None:
+            raise AdminRequestError(409, "a run is going on: wait until it has ended")
+        return await self._gc(request)
+
+
+async def _fields(request: web.Request) -> dict[str, Any]:
+    """The JSON object that the request has as its body; an empty body is an empty one."""
+    body = await request.read()
+    try:
+        fields = json.loads(body) if body else {}
+    except ValueError as error:
+        raise AdminRequestError(400, f"the body is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise AdminRequestError(400, "the body is no JSON object")
+    return fields
+
+
+def is_local(address: str | None) -> bool:
+    """Whether a client at that IP address is on the same machine."""
+    try:
+        ip = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return (mapped or ip).is_loopback

@@ -1,0 +1,115 @@
+"""The re-replication lock of a ledger: whoever moves copies of a closed ledger, or removes them, holds it.
+
+It is two ephemeral nodes, made and removed in one transaction: one that is named after the ledger, so that there is one
+holder at a time, and a *proof* whose name nobody else ever has. That the proof is there says that this very lock is
+held; a check of the other node could be passed by a successor's.
+
+Invariants: a lock that was given out or that may have been made is taken back by `release`, or goes with the session;
+the lock of a successor is never removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from bkpy.config.base import MetadataSettings
+from bkpy.errors import MetadataConflictError
+from bkpy.metadata import paths
+from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown
+from bkpy.metadata.resolve import create_certainly, delete_together, ensure_path
+from bkpy.metadata.store import Create, Delete, MetadataStore
+
+if TYPE_CHECKING:
+    from bkpy.runtime.interfaces import Runtime
+
+LOCK_VERSION = 1
+_DEFAULTS = MetadataSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLock:
+    """The lock of one ledger, as it was taken. `proof` is there as long as it is held."""
+
+    ledger_id: int
+    path: str
+    proof: str
+
+
+class LedgerLocks:
+    """Takes and releases locks for `holder`, a bookie's or a client's name for people to read.
+
+    Who is cancelled meanwhile is to end the session, and with it what there may be of a lock.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        holder: str,
+        runtime: Runtime,
+        settings: MetadataSettings = _DEFAULTS,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._holder = holder
+        self._runtime = runtime
+        self._settings = settings
+
+    async def take(self, ledger_id: int) -> LedgerLock | Exists | NotDone:
+        """The lock; `Exists` if somebody has it, or had it and died, and its session has not ended yet."""
+        path = paths.ledger_lock(self._root, ledger_id)
+        token = self._runtime.rng.randbytes(16).hex()
+        lock = LedgerLock(ledger_id, path, f"{path}-{token}")
+        fields = {
+            "version": LOCK_VERSION,
+            "holder": self._holder,
+            "since_ms": int(self._runtime.clock.time() * 1000),
+            "token": token,
+        }
+        node = Create(path, json.dumps(fields).encode(), ephemeral=True)
+        proof = Create(lock.proof, b"", ephemeral=True)
+        attempts_max = self._settings.metadata_write_attempts_max
+        outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
+        if isinstance(outcome, Missing):  # the first lock of the cluster
+            above = await ensure_path(self._store, f"{self._root}/{paths.LOCKS}", attempts_max=attempts_max)
+            if isinstance(above, NotDone):
+                return above
+            outcome = await create_certainly(self._store, node, proof, attempts_max=attempts_max)
+        match outcome:
+            case Done():
+                return lock
+            case Exists() | NotDone():
+                return outcome
+            case Missing():
+                return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
+            case Overtaken():
+                await self.release(lock)
+                return NotDone(MetadataConflictError(f"somebody has removed the lock {path}"))
+            case Unknown():
+                await self.release(lock)
+                return NotDone(outcome.error)
+            case _:
+                assert_never(outcome)
+
+    async def release(self, lock: LedgerLock) -> None:
+        """Return when the lock is certainly not held any more: while the store is away, waits for it."""
+        while True:
+            # A node is never changed: its version is the one that it was made with.
+            outcome = await delete_together(
+                self._store,
+                Delete(lock.proof, 0),
+                Delete(lock.path, 0),
+                attempts_max=self._settings.metadata_write_attempts_max,
+            )
+            match outcome:
+                case Gone() | Missing() | Changed() | Overtaken():
+                    return
+                case NotDone() | Unknown():
+                    if not outcome.error.retriable:  # the store was closed: the session is over, and its nodes with it
+                        return
+                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
+                case _:
+                    assert_never(outcome)

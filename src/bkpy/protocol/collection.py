@@ -1,0 +1,124 @@
+"""What may be deleted from a bookie, and when: the decisions of collection, as tables.
+
+There are two reasons to delete a ledger here. It is *gone*: the metadata have no such ledger, which is for good, since
+no id is given out twice. Or the copy is *spare*: the ledger is CLOSED, and no ensemble of it names this bookie. A look
+is enough for the first; the second is true until somebody copies entries here, so it takes the ledger's re-replication
+lock, and a second look behind the hiding.
+
+    not listed --look--> DELETE
+    listed, spare --lock, look--> HIDE --look--> DELETE
+
+Invariants: nothing is deleted but by a look that was sure, in the cluster that the bookie belongs to; whatever a look
+could not tell keeps the ledger; a bookie that an ensemble names, or that an ensemble in somebody's memory may name (the
+ledger isn't CLOSED), keeps what it has.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from bkpy.protocol.ledger_metadata import LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+
+class Sight(enum.StrEnum):
+    """What a look at a ledger's metadata saw."""
+
+    NO_LEDGER = "no such ledger"
+    NAMED = "an ensemble names this bookie"
+    SPARE = "closed, and no ensemble names this bookie"
+    NOT_CLOSED = "not closed"  # and no ensemble names this bookie yet
+    UNREADABLE = "the metadata are unreadable"
+    UNSURE = "the metadata store was away"  # or the session has ended between two reads
+    FOREIGN = "the metadata store is another cluster's"
+
+
+class Step(enum.StrEnum):
+    """How far the collection of a ledger has come."""
+
+    UNLISTED = "unlisted"  # it is here, and a listing that began later doesn't have it
+    LOCKED = "locked"  # it seemed to be spare, and its re-replication lock was taken
+    HIDDEN = "hidden"  # and then it was hidden
+
+
+class Action(enum.StrEnum):
+    """What to do next with the ledger."""
+
+    DELETE = "delete"
+    HIDE = "hide"
+    KEEP = "keep"  # and unhide
+    STOP = "stop"  # the same, and leave all the others for another time
+
+
+# A ledger that was deleted while it was locked, or exists though it was not listed, is for the next run to look at.
+DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
+    Step.UNLISTED: {
+        Sight.NO_LEDGER: Action.DELETE,
+        Sight.NAMED: Action.KEEP,
+        Sight.SPARE: Action.KEEP,
+        Sight.NOT_CLOSED: Action.KEEP,
+        Sight.UNREADABLE: Action.KEEP,
+        Sight.UNSURE: Action.STOP,
+        Sight.FOREIGN: Action.STOP,
+    },
+    Step.LOCKED: {
+        Sight.NO_LEDGER: Action.KEEP,
+        Sight.NAMED: Action.KEEP,
+        Sight.SPARE: Action.HIDE,
+        Sight.NOT_CLOSED: Action.KEEP,
+        Sight.UNREADABLE: Action.KEEP,
+        Sight.UNSURE: Action.STOP,
+        Sight.FOREIGN: Action.STOP,
+    },
+    Step.HIDDEN: {
+        Sight.NO_LEDGER: Action.KEEP,
+        Sight.NAMED: Action.KEEP,
+        Sight.SPARE: Action.DELETE,
+        Sight.NOT_CLOSED: Action.KEEP,
+        Sight.UNREADABLE: Action.KEEP,
+        Sight.UNSURE: Action.STOP,
+        Sight.FOREIGN: Action.STOP,
+    },
+}
+
+
+def decide(step: Step, sight: Sight, *, own_lock: bool, unchanged: bool) -> Action:
+    """What follows from a look.
+
+    `own_lock`: the lock was there, and ours, at this look. `unchanged`: the metadata are those of the look before.
+    Neither counts for a ledger that is gone.
+    """
+    action = DECISIONS[step][sight]
+    if action in (Action.KEEP, Action.STOP) or step is Step.UNLISTED:
+        return action
+    if not own_lock or (step is Step.HIDDEN and not unchanged):
+        return Action.KEEP
+    return action
+
+
+def sight_of(metadata: LedgerMetadata | None, bookie_id: str) -> Sight:
+    """What metadata, certainly those that are stored now (None: there are none), say of the bookie's copy."""
+    if metadata is None:
+        return Sight.NO_LEDGER
+    if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+        return Sight.NAMED
+    return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED
+
+
+def may_collect_spares(*, untrusted: bool) -> bool:
+    """Whether a bookie may delete copies that nobody needs.
+
+    Not one that has lost data: whatever struck it may have struck others, and then a spare copy may be the last one.
+    Ledgers that are gone are nobody's any more, so these go on any bookie: one that is full must get space again.
+    """
+    return not untrusted
+
+
+def unlisted(held: Sequence[int], listed: Collection[int]) -> list[int]:
+    """The ledgers that may be gone: those `held`, in their order, that a whole listing, begun later, doesn't have."""
+    return [ledger_id for ledger_id in held if ledger_id not in listed]

@@ -1,0 +1,156 @@
+"""What a checkpoint changes in the index, gathered from snapshots for one short transaction.
+
+Invariants: a block takes over exactly its ids from those stored before (S7); counts, XORs of checksums and living bytes
+fit the rows in every committed state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from bkpy.errors import CorruptDataError
+from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.index import (
+    SHARD_KEY,
+    BlockRow,
+    LedgerRow,
+    LogRow,
+    ShardRow,
+    checksum_of,
+    decode_block_row,
+    encode_block_row,
+    encode_ledger,
+    encode_shard,
+    ledger_key,
+    scan_blocks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
+    from bkpy.storage.index.living import LivingBytes
+
+
+class Changes:
+    """Gathers what one checkpoint writes, from snapshots that only it will change, for one short transaction."""
+
+    def __init__(self, shard: ShardRow, living: LivingBytes) -> None:
+        self.shard = shard
+        self._living = living
+        self._moved: defaultdict[int, int] = defaultdict(int)  # by how many bytes more or less of each log live
+        self._finished: dict[int, LogRow] = {}
+        self._unlisted: dict[int, LogRow] = {}
+        self._new_ledgers = 0
+        self._checksum = shard.checksum
+        self._puts: dict[bytes, bytes] = {}
+        self._deletes: list[bytes] = []
+
+    def ledger(
+        self,
+        txn: ReadTransaction,
+        ledger_id: int,
+        row: LedgerRow,
+        strong: Sequence[BlockRow] = (),
+        weak: Sequence[BlockRow] = (),
+    ) -> LedgerRow:
+        """Insert blocks, disjoint from each other, and store the ledger's row: `row` with the blocks' changes.
+
+        Strong blocks take over ids that older blocks have; weak ones get only ids that nothing else has.
+        """
+        added = list(strong)
+        if strong and row.last_entry >= min(block.ids.first for block in strong):
+            row = self._take_over(txn, ledger_id, row, strong)
+        for block in weak:
+            rest = self._unclaimed(txn, ledger_id, row, block)
+            if rest is not None:
+                added.append(rest)
+        checksum, span, last = row.checksum, row.span_max, row.last_entry
+        for block in added:
+            key, value = encode_block_row(ledger_id, block)
+            self._puts[key] = value
+            self._moved[block.place.log_id] += block.place.length
+            checksum ^= checksum_of(value)
+            span = max(span, block.ids.last - block.ids.first)
+            last = max(last, block.ids.last)
+        row = LedgerRow(*row[:4], last, row.lac, span, row.blocks + len(added), checksum)
+        self._put_ledger(txn, ledger_id, row)
+        return row
+
+    def _take_over(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, blocks: Sequence[BlockRow]) -> LedgerRow:
+        """Remove the ids of `blocks` from the rows that have them now."""
+        # By the key that the row has in the snapshot: its value, the row that it is, what is left of its ids.
+        current: dict[bytes, tuple[bytes, BlockRow, Ids | None]] = {}
+        for block in blocks:
+            for key, value in scan_blocks(txn, ledger_id, block.ids.first - row.span_max, block.ids.last):
+                try:
+                    old = current[key][1] if key in current else decode_block_row(key, value)
+                except CorruptDataError:
+                    row = row._replace(limbo=True)  # what lives there can't be told any more
+                    continue
+                ids = current[key][2] if key in current else old.ids
+                if ids is None or ids.last < block.ids.first or ids.first > block.ids.last:
+                    continue
+                bits = ids.bits(ids.first, ids.last)
+                left = bits & ~block.ids.bits(ids.first, ids.last)
+                if left != bits:
+                    current[key] = (value, old, Ids.from_bits(ids.first, left) if left else None)
+        checksum, count = row.checksum, row.blocks
+        for key, (value, old, rest) in current.items():
+            self._deletes.append(key)
+            checksum ^= checksum_of(value)
+            if rest is None:
+                count -= 1
+                self._moved[old.place.log_id] -= old.place.length
+            else:
+                new_key, new_value = encode_block_row(ledger_id, BlockRow(rest, old.place))
+                self._puts[new_key] = new_value
+                checksum ^= checksum_of(new_value)
+        return row._replace(checksum=checksum, blocks=count)
+
+    def _unclaimed(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, block: BlockRow) -> BlockRow | None:
+        """What is left of `block` without the ids that are stored already."""
+        base, end = block.ids.first, block.ids.last
+        bits = block.ids.bits(base, end)
+        for key, value in scan_blocks(txn, ledger_id, base - row.span_max, end):
+            try:
+                bits &= ~decode_block_row(key, value).ids.bits(base, end)
+            except CorruptDataError:
+                return None
+        return BlockRow(Ids.from_bits(base, bits), block.place) if bits else None
+
+    def _put_ledger(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> None:
+        key = ledger_key(ledger_id)
+        old = txn.get(key)
+        value = encode_ledger(ledger_id, row)
+        self._puts[key] = value
+        self._new_ledgers += old is None
+        self._checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
+
+    def unlisted_log(self, log_id: int, row: LogRow) -> None:
+        """Give a row to a log that an unclean stop left without one: what lives in it is to be counted."""
+        self._unlisted[log_id] = row
+
+    def finished_log(self, log_id: int, row: LogRow) -> None:
+        """Give the log that was filled its row, with the living bytes as this transaction leaves them."""
+        self._finished[log_id] = row
+
+    def commit(self, store: OrderedStore) -> None:
+        """One synced transaction with everything; after it, `shard` is the row that was stored."""
+        ledgers = self.shard.ledgers + self._new_ledgers
+        self.shard = self.shard._replace(ledgers=ledgers, checksum=self._checksum)
+        self._new_ledgers = 0
+        with store.write() as txn:
+            for key in self._deletes:
+                txn.delete(key)
+            put = txn.put
+            for key, value in self._puts.items():
+                put(key, value)
+            self._living.change(txn, self._moved)
+            for log_id, row in self._finished.items():
+                self._living.finish(txn, log_id, row)
+            for log_id, row in self._unlisted.items():
+                self._living.begin_anew(txn, log_id, row)
+            put(SHARD_KEY, encode_shard(self.shard))
+        self._living.committed()

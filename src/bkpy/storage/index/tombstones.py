@@ -1,0 +1,82 @@
+"""Ids of ledgers that were deleted here, as ranges: whoever still writes to one finds it fenced, for good (S12).
+
+Invariants: ranges don't overlap and don't touch; an id that was buried stays in a range. A range that is damaged is
+never taken for none.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from bkpy.errors import CorruptDataError
+from bkpy.storage.index.index import seal, unseal
+
+if TYPE_CHECKING:
+    from bkpy.runtime.interfaces import ReadTransaction, WriteTransaction
+
+_KEY: Final = struct.Struct(">cQ")
+_LAST: Final = struct.Struct("<Q")
+
+
+def tombstone_key(first: int) -> bytes:
+    return _KEY.pack(b"t", first)
+
+
+def encode_tombstone(first: int, last: int) -> bytes:
+    """The value of the row of the ids from `first` to `last`."""
+    return seal(tombstone_key(first), _LAST.pack(last))
+
+
+def decode_tombstone(key: bytes, value: bytes) -> tuple[int, int]:
+    """(first, last) of a row; `CorruptDataError` if it is damaged."""
+    last: int = _LAST.unpack(unseal(key, value))[0]
+    return _KEY.unpack(key)[1], last
+
+
+def is_buried(txn: ReadTransaction, ledger_id: int) -> bool:
+    """Whether the ledger was deleted here; `CorruptDataError` if that can't be told."""
+    for key, value in txn.scan(tombstone_key(0), tombstone_key(ledger_id) + b"\0", reverse=True):
+        try:
+            return decode_tombstone(key, value)[1] >= ledger_id
+        except CorruptDataError as e:
+            raise CorruptDataError(
+                f"whether the ledger was deleted here can't be told: {e}", ledger_id=ledger_id
+            ) from e
+    return False
+
+
+def bury(txn: WriteTransaction, ledger_id: int) -> None:
+    """Add the id to the ranges, joining those that touch it.
+
+    Not behind a damaged one: whether an id there was deleted can't be told anyway, and must not seem to be told.
+    """
+    first = last = ledger_id
+    for key, value in txn.scan(tombstone_key(0), tombstone_key(ledger_id) + b"\0", reverse=True):
+        below = _sound(key, value)
+        if below is None or below[1] >= ledger_id:
+            return
+        if below[1] == ledger_id - 1:
+            first = below[0]
+        break
+    key = tombstone_key(ledger_id + 1)
+    value_above = txn.get(key)
+    above = None if value_above is None else _sound(key, value_above)
+    if above is not None:
+        last = above[1]
+        txn.delete(key)
+    txn.put(tombstone_key(first), encode_tombstone(first, last))
+
+
+def bury_all(txn: WriteTransaction, last: int) -> None:
+    """Let one range, from 0 to `last`, take the place of all there are: for an index that doesn't know what it lost."""
+    for key, _ in list(txn.scan(b"t", b"u")):
+        txn.delete(key)
+    txn.put(tombstone_key(0), encode_tombstone(0, last))
+
+
+def _sound(key: bytes, value: bytes) -> tuple[int, int] | None:
+    try:
+        return decode_tombstone(key, value)
+    except CorruptDataError:
+        return None

@@ -1,0 +1,161 @@
+"""Makes the rows of a new index from the entry logs of one ledger directory.
+
+Invariants: logs are gone through in the order in which they were written, so that of two copies of an entry the later
+one counts (S7); every ledger that is found is fenced and in limbo; blocks that a sound footer names get rows though
+they can't be read, so that their entries are unknown and not missing. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.records import HEADER_BYTES
+from bkpy.storage.entry_log.entry_log import (
+    BLOCK_HEADER_BYTES,
+    Place,
+    decode_block_head,
+    decode_block_ids,
+    log_id_of,
+    log_name,
+    read_footer,
+)
+from bkpy.storage.entry_log.scan import LogScan
+from bkpy.storage.index.changes import Changes
+from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, get_ledger
+from bkpy.storage.index.living import LivingBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import File, Files, OrderedStore
+    from bkpy.storage.entry_log.entry_log import Footer, FooterBlock
+    from bkpy.storage.index.index import ShardRow
+
+
+class _Pending:
+    """Blocks of a ledger that are not in the index yet; disjoint."""
+
+    def __init__(self) -> None:
+        self.strong: list[BlockRow] = []
+        self.weak: list[BlockRow] = []
+        self.last = -1
+
+
+class IndexBuilder:
+    """Fills the new index of one directory. Call `step` until it returns False.
+
+    `row` is the shard's own row as it was stored last, `damages` are (path, what), `lost` says whether entries may be
+    missing because of them. `blocks` and `logs` count what was found, in
+    `done_bytes` of logs.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, store: OrderedStore, row: ShardRow, settings: BookieSettings
+    ) -> None:
+        self.row = row
+        self.damages: list[tuple[str, str]] = []
+        self.lost = False
+        self.blocks = 0
+        self.logs = 0
+        self.done_bytes = 0
+        self._files = files
+        self._directory = directory
+        self._store = store
+        self._settings = settings
+        self._living = LivingBytes()
+        self._pending: dict[int, _Pending] = {}
+        self._pending_blocks = 0
+        self._steps = self._run()
+
+    def step(self) -> bool:
+        """Do a little; False when all logs are done."""
+        return next(self._steps, False)
+
+    def _run(self) -> Iterator[bool]:
+        for log_id in sorted(i for i in map(log_id_of, self._files.listdir(self._directory)) if i is not None):
+            path = f"{self._directory}/{log_name(log_id)}"
+            file = self._files.open(path, read_only=True)
+            try:
+                yield from self._log(log_id, path, file)
+            finally:
+                file.close()
+
+    def _log(self, log_id: int, path: str, file: File) -> Iterator[bool]:
+        began, size, before = self.done_bytes, file.size(), self.blocks
+        footer = read_footer(file)
+        found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
+        for ledger_id, row, has_data in found:
+            self.blocks += 1
+            self._take(ledger_id, row, has_data)
+            if self._pending_blocks >= self._settings.rebuild_step_blocks:
+                self._commit()
+                self.done_bytes = began + row.place.offset
+                yield True
+        self.logs += 1
+        self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
+        self._commit(log_id, LogRow(size, self.blocks - before, footer is not None))
+        self.done_bytes = began + size
+        yield True
+
+    def _scanned(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
+        """(ledger, row, whether there are records in it) of the blocks of a log without a footer."""
+        scan = LogScan(file, read_bytes=self._settings.journal_read_bytes)
+        for found in scan:
+            place = Place(log_id, found.offset, found.length)
+            yield found.ledger_id, BlockRow(found.block.ids, place), bool(found.block.data)
+        self.lost = self.lost or scan.lost
+        self.damages += [
+            (path, f"{damage.length} bytes at offset {damage.offset}: {damage.what}") for damage in scan.damages
+        ]
+
+    def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow, bool]]:
+        """The same of a log with a footer."""
+        for listed in footer.blocks():
+            # Without its data, or with gaps between its ids, which the footer doesn't tell.
+            has_data = listed.length >= BLOCK_HEADER_BYTES + 8 + HEADER_BYTES * listed.entries
+            if listed.entries == listed.span + 1:
+                ids: Ids | None = Ids(listed.first, listed.entries)
+            else:
+                ids = self._ids(file, listed)
+            if ids is None:
+                self.lost = True
+                self.damages.append(
+                    (path, f"the block at offset {listed.offset} of ledger {listed.ledger_id} doesn't tell its entries")
+                )
+                continue
+            yield listed.ledger_id, BlockRow(ids, Place(log_id, listed.offset, listed.length)), has_data
+
+    def _ids(self, file: File, listed: FooterBlock) -> Ids | None:
+        try:
+            head = decode_block_head(file.pread(BLOCK_HEADER_BYTES, listed.offset))
+            if head is None or head[:4] != listed[:4] or head.length != listed.length:
+                return None
+            return decode_block_ids(file.pread(head.table_bytes, listed.offset), head)
+        except (CorruptDataError, OSError):
+            return None
+
+    def _take(self, ledger_id: int, row: BlockRow, has_data: bool) -> None:
+        pending = self._pending.get(ledger_id)
+        if pending is not None and row.ids.first <= pending.last:
+            self._commit()  # it may share ids with an earlier one, which then is to be in the index
+            pending = None
+        if pending is None:
+            pending = self._pending[ledger_id] = _Pending()
+        (pending.strong if has_data else pending.weak).append(row)
+        pending.last = row.ids.last
+        self._pending_blocks += 1
+
+    def _commit(self, log_id: int = -1, log: LogRow | None = None) -> None:
+        changes = Changes(self.row, self._living)
+        with self._store.read() as txn:
+            for ledger_id, pending in self._pending.items():
+                row = get_ledger(txn, ledger_id) or LedgerRow(b"", True, True)
+                changes.ledger(txn, ledger_id, row, pending.strong, pending.weak)
+        if log is not None:
+            changes.finished_log(log_id, log)
+        changes.commit(self._store)
+        self.row = changes.shard
+        self._pending, self._pending_blocks = {}, 0

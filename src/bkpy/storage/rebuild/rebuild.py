@@ -1,0 +1,307 @@
+"""`rebuild-index`: a new index for ledger directories of a bookie that is stopped, from entry logs and journals.
+
+Invariants: every ledger that is found is fenced, those that were deleted here among them, for tombstones were in the
+index; what was lost or may have been is in limbo; ids given out so far that are not found are fenced as well. The old
+index stays as it is until the new one is whole and synced, and is kept beside it; a rebuild that was interrupted
+anywhere is done again from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bkpy.errors import ConfigError, IdentityError
+from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.identity import Directories, locked, read_cookie
+from bkpy.storage.index import index
+from bkpy.storage.index.tombstones import bury_all
+from bkpy.storage.journal.format import PAGE_BYTES, START, Mark, decode_file_header, file_id_of, file_name
+from bkpy.storage.ledgers.ledgers import Ledgers
+from bkpy.storage.open import check_indexes
+from bkpy.storage.rebuild.builder import IndexBuilder
+from bkpy.storage.rebuild.settle import Settled, ledger_ids_after, settle
+from bkpy.storage.replay import Replay
+from bkpy.storage.shard import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import DiskRuntime, Files, OrderedStore
+    from bkpy.storage.index.index import ShardRow
+    from bkpy.storage.observer import StorageObserver
+
+NEW_NAME: Final = f"{INDEX_NAME}.new"
+OLD_NAME: Final = f"{INDEX_NAME}.old"
+
+Lookup = Callable[[int], Awaitable[LedgerMetadata | None]]
+
+
+class Catalog(NamedTuple):
+    """What the metadata store says. `lookup`: None only for a ledger that there certainly isn't. `newest_id`: no ledger
+    that was ever created has a higher id."""
+
+    lookup: Lookup
+    newest_id: int
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuild found and made. `damages`: (path, what); `kept`: where the old indexes are."""
+
+    directories: list[str]
+    logs: int
+    blocks: int
+    ledgers: int
+    limbo: int
+    keyless: int
+    unknown: int  # not in the metadata: deleted, or never created
+    damages: list[tuple[str, str]]
+    trusted: bool  # nothing was found damaged, and there are metadata: what was not found certainly isn't here
+    kept: list[str]
+
+
+async def rebuild_index(
+    settings: BookieSettings,
+    runtime: DiskRuntime,
+    *,
+    instance_id: str,
+    expected_cookie: bytes | None,
+    catalog: Catalog | None,
+    register: Callable[[bytes], Awaitable[None]],
+    observer: StorageObserver,
+    directories: Collection[str] = (),
+    progress: Callable[[int], None] = lambda done: None,
+) -> Rebuilt:
+    """Make new indexes of these ledger directories, by default of all.
+
+    `catalog` None: without metadata, so that everything is in limbo, and keys are known only where a journal still has
+    them. `register` stores the storage's part of the cookie in the metadata store. `progress` is told how many bytes of
+    entry logs have been gone through. Raises `IdentityError` and `CorruptDataError`, which say what to do.
+    """
+    paths = Directories(settings, runtime.files, instance_id)
+    if unknown := [path for path in directories if path not in paths.ledgers]:
+        raise ConfigError(f"{unknown[0]} is not one of ledger_directories")
+    with contextlib.ExitStack() as held:
+        for path in paths.all:
+            held.enter_context(locked(runtime.files, path))
+        rebuild = _Rebuild(settings, runtime, paths, observer, catalog, held)
+        rebuild.identify(expected_cookie)
+        return await rebuild.run(tuple(directories) or paths.ledgers, register, progress)
+
+
+class _Rebuild:
+    """One rebuild. Directories are locked, and what is to be let go is in `held`."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        runtime: DiskRuntime,
+        paths: Directories,
+        observer: StorageObserver,
+        catalog: Catalog | None,
+        held: contextlib.ExitStack,
+    ) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._files = runtime.files
+        self._paths = paths
+        self._observer = observer
+        self._catalog = catalog
+        self._held = held
+        self._worker = runtime.files.worker("rebuild")
+        held.callback(self._worker.close)
+        self._uuids: dict[str, set[str]] = {path: set() for path in paths.ledgers}
+
+    def identify(self, expected_cookie: bytes | None) -> None:
+        """See that the directories are this bookie's, whatever indexes the cookies name: an earlier rebuild may have
+        been interrupted."""
+        identity = self._paths.identify(expected_cookie, any_index=True)
+        if not identity.known:
+            raise IdentityError("there is no bookie in this directory: nothing to rebuild", path=self._paths.all[0])
+        if identity.must_be_empty:
+            raise IdentityError(
+                "the cluster doesn't know this bookie id: correct bookie_id or metadata_uri", path=self._paths.all[0]
+            )
+        if identity.moved or identity.new:
+            raise IdentityError(
+                "directories were moved or added since the bookie's last start; name those that it had then",
+                path=self._paths.all[0],
+            )
+        for path in self._paths.all:
+            cookie = read_cookie(self._files, path)
+            for directory in cookie.ledger_directories if cookie is not None else ():
+                self._uuids[directory.path].add(directory.uuid)
+
+    async def run(
+        self,
+        directories: Sequence[str],
+        register: Callable[[bytes], Awaitable[None]],
+        progress: Callable[[int], None],
+    ) -> Rebuilt:
+        intact = await self._open_intact([path for path in self._paths.ledgers if path not in directories])
+        marks = self._first_marks([row for _, row in intact.values()])
+        done = 0
+        builders: dict[str, IndexBuilder] = {}
+        for path in directories:
+            builders[path] = await self._build(path, marks, functools.partial(_add, progress, done))
+            done += builders[path].done_bytes
+        trusted = not any(builder.lost for builder in builders.values()) and self._catalog is not None
+        trusted = await self._replay(intact, builders) and trusted
+        settled = {path: await self._settle(path, trusted) for path in directories}
+        kept = [old for path in directories if (old := self._install(path)) is not None]
+        uuids = {path: row.uuid for path, (_, row) in intact.items()}
+        uuids |= {path: found.shard.uuid for path, found in settled.items()}
+        cookie = self._paths.cookie([uuids[path].hex() for path in self._paths.ledgers])
+        await register(cookie.encode())
+        self._paths.write(cookie)
+        return Rebuilt(
+            list(directories),
+            sum(builder.logs for builder in builders.values()),
+            sum(builder.blocks for builder in builders.values()),
+            sum(found.shard.ledgers for found in settled.values()),
+            sum(found.limbo for found in settled.values()),
+            sum(found.keyless for found in settled.values()),
+            0 if self._catalog is None else sum(found.unknown for found in settled.values()),
+            [damage for builder in builders.values() for damage in builder.damages],
+            trusted,
+            kept,
+        )
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    def _open(self, path: str, *, create: bool = False) -> OrderedStore:
+        settings = self._settings
+        return self._runtime.store.open(
+            path, create=create, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max
+        )
+
+    async def _open_intact(self, directories: Sequence[str]) -> dict[str, tuple[OrderedStore, ShardRow]]:
+        """The indexes that stay, with their own rows."""
+        await check_indexes(self._runtime, directories)
+        intact = {}
+        for path in directories:
+            store = self._open(f"{path}/{INDEX_NAME}")
+            self._held.callback(store.close)
+            row = index.load_shard(store)
+            if row is None or row.uuid.hex() not in self._uuids[path]:
+                raise IdentityError(
+                    "the index is not the one that the cookie names; name this directory as well, for it to be made "
+                    "anew",
+                    path=f"{path}/{INDEX_NAME}",
+                )
+            intact[path] = store, row
+        return intact
+
+    def _first_marks(self, intact: Sequence[ShardRow]) -> list[Mark]:
+        """Where the replay is to begin: at the oldest frame that each journal still has."""
+        return [
+            _first_mark(
+                self._files, directory, max((row.marks[number] for row in intact), key=_sequence, default=START)
+            )
+            for number, directory in enumerate(self._paths.journals)
+        ]
+
+    # --- the steps ----------------------------------------------------------------------------------------------------
+
+    async def _build(self, path: str, marks: Sequence[Mark], progress: Callable[[int], None]) -> IndexBuilder:
+        """A new index beside the old one, with everything that is in the logs. Closed on return."""
+        new = f"{path}/{NEW_NAME}"
+        if self._files.exists(new):
+            self._runtime.store.remove(new)
+        with contextlib.closing(self._open(new, create=True)) as store:
+            row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._paths.journals))
+            # What the replay finds besides is in limbo, too.
+            row = row._replace(marks=tuple(marks), unknown_in_limbo=True)
+            index.put_shard(store, row)
+            builder = IndexBuilder(self._files, path, store, row, self._settings)
+            while await self._worker.run(builder.step):
+                progress(builder.done_bytes)
+        for file, what in builder.damages:
+            self._observer.damage(what, file)
+        return builder
+
+    async def _replay(
+        self, intact: dict[str, tuple[OrderedStore, ShardRow]], builders: dict[str, IndexBuilder]
+    ) -> bool:
+        """Bring everything that the journals have into the indexes; whether the journals were found sound."""
+        shards: list[Shard] = []
+        with contextlib.ExitStack() as opened:
+            for number, path in enumerate(self._paths.ledgers):
+                if path in intact:
+                    store, row = intact[path]
+                else:
+                    store, row = self._open(f"{path}/{NEW_NAME}"), builders[path].row
+                    opened.callback(store.close)
+                shards.append(Shard(number, path, store, row, self._runtime, self._settings, self._observer))
+                opened.callback(shards[-1].close)
+            ledgers = Ledgers(shards, self._settings, self._observer)
+            replay = Replay(ledgers, self._paths.journals, self._settings, self._files, self._observer)
+            await replay.run()
+            return not replay.damaged
+
+    async def _settle(self, path: str, trusted: bool) -> Settled:
+        """Give the ledgers what the metadata say of them, and the shard what is true of those that weren't found."""
+        with contextlib.closing(self._open(f"{path}/{NEW_NAME}")) as store:
+            row = index.load_shard(store)
+            assert row is not None
+            done = Settled(row, 0, 0, 0)
+            after = -1
+            while ids := await self._worker.run(ledger_ids_after, store, after, self._settings.rebuild_step_ledgers):
+                found = await asyncio.gather(*map(self._look_up, ids))
+                metadata = dict(zip(ids, found, strict=True))
+                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, trusted)
+                done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
+                after = ids[-1]
+            row = done.shard._replace(unknown_in_limbo=not trusted)
+            await self._worker.run(self._finish, store, row)
+        return done._replace(shard=row)
+
+    def _finish(self, store: OrderedStore, row: ShardRow) -> None:
+        """Let the index say what is true of ledgers that it doesn't know. Blocks."""
+        with store.write() as txn:
+            if self._catalog is not None:
+                bury_all(txn, self._catalog.newest_id)
+            txn.put(index.SHARD_KEY, index.encode_shard(row))
+
+    async def _look_up(self, ledger_id: int) -> LedgerMetadata | None:
+        return None if self._catalog is None else await self._catalog.lookup(ledger_id)
+
+    def _install(self, path: str) -> str | None:
+        """Put the new index in the place of the old one; where that is from now on, None if there was none."""
+        stores, old = self._runtime.store, None
+        if self._files.exists(f"{path}/{INDEX_NAME}"):
+            old, number = f"{path}/{OLD_NAME}", 0
+            while self._files.exists(old):
+                number += 1
+                old = f"{path}/{OLD_NAME}-{number}"
+            stores.move(f"{path}/{INDEX_NAME}", old)
+        stores.move(f"{path}/{NEW_NAME}", f"{path}/{INDEX_NAME}")
+        return old
+
+
+def _add(progress: Callable[[int], None], before: int, done: int) -> None:
+    progress(before + done)
+
+
+def _sequence(mark: Mark) -> int:
+    return mark.sequence
+
+
+def _first_mark(files: Files, directory: str, newest: Mark) -> Mark:
+    """The place of the oldest frame in a journal; `newest`, which other indexes rely on, if it has no file at all."""
+    file_id = min((i for i in map(file_id_of, files.listdir(directory)) if i is not None), default=None)
+    if file_id is None:
+        return newest
+    file = files.open(f"{directory}/{file_name(file_id)}", read_only=True)
+    try:
+        header = decode_file_header(file.pread(PAGE_BYTES, 0))
+    finally:
+        file.close()
+    if header is None:  # damaged, and then the replay says so
+        return START._replace(file_id=file_id, offset=PAGE_BYTES)
+    return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)

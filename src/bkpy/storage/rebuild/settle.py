@@ -1,0 +1,96 @@
+"""What the metadata say of the ledgers of a new index: their keys, and which of them need no limbo.
+
+Invariant: a ledger leaves limbo only if it is CLOSED and all that this bookie has to hold of it is in the index (S14).
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.protocol.holdings import holdings
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.storage.index.changes import Changes
+from bkpy.storage.index.ids import SPAN_MAX, Ids
+from bkpy.storage.index.index import decode_block_row, decode_ledger, ledger_key, ledger_rows, scan_blocks
+from bkpy.storage.index.living import LivingBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bkpy.protocol.holdings import Share
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
+    from bkpy.storage.index.index import ShardRow
+
+
+class Settled(NamedTuple):
+    """The shard's own row, and how many of the ledgers are in limbo, without a key, and not in the metadata."""
+
+    shard: ShardRow
+    limbo: int
+    keyless: int
+    unknown: int
+
+
+def ledger_ids_after(store: OrderedStore, ledger_id: int, count: int) -> list[int]:
+    """The next ids that have a row."""
+    with store.read() as txn:
+        return [i for i, _, _ in islice(ledger_rows(txn, ledger_id + 1), count)]
+
+
+def settle(
+    store: OrderedStore,
+    shard: ShardRow,
+    bookie_id: str,
+    metadata: Mapping[int, LedgerMetadata | None],
+    trusted: bool,
+) -> Settled:
+    """Store what `metadata` say of these ledgers, None of one that there isn't. `trusted`: no damage was found."""
+    changes = Changes(shard, LivingBytes())
+    limbo = keyless = unknown = 0
+    with store.read() as txn:
+        for ledger_id, found in metadata.items():
+            key = ledger_key(ledger_id)
+            value = txn.get(key)
+            assert value is not None
+            row = decode_ledger(key, value)
+            if found is None:
+                unknown += 1
+            else:
+                whole = trusted and holds_all(txn, found, bookie_id)
+                row = row._replace(key=row.key or found.ledger_key, limbo=not whole)
+            limbo += row.limbo
+            keyless += not row.key
+            changes.ledger(txn, ledger_id, row)
+    changes.commit(store)
+    return Settled(changes.shard, limbo, keyless, unknown)
+
+
+def holds_all(txn: ReadTransaction, metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether the ledger is CLOSED, and all entries that the bookie has to hold are in the index."""
+    if metadata.state is not LedgerState.CLOSED:
+        return False
+    return all(
+        _holds(txn, metadata.ledger_id, share, part.first_entry, part.last_entry)
+        for part in holdings(metadata)
+        for share in part.shares
+        if share.bookie_id == bookie_id and share.entries and part.last_entry is not None
+    )
+
+
+def _holds(txn: ReadTransaction, ledger_id: int, share: Share, first: int, last: int) -> bool:
+    found = 0
+    for key, value in scan_blocks(txn, ledger_id, first - SPAN_MAX + 1, last):
+        ids = decode_block_row(key, value).ids
+        low, high = max(first, ids.first), min(last, ids.last)
+        if low > high:
+            continue
+        bits = ids.bits(low, high)
+        for start in share.starts:
+            begin = start if start >= low else start + -((start - low) // share.step) * share.step
+            if begin <= high:
+                wanted = Ids(begin, (high - begin) // share.step + 1, share.step)
+                found += (bits & wanted.bits(low, high)).bit_count()
+    return found == share.entries

@@ -1,0 +1,133 @@
+"""Gives back one shard's space in the background: deleted ledgers leave the index, logs without life are removed.
+
+Invariants: a log's file goes only after the commit that took its row away, and that only when nothing in it lives;
+whatever is done is done in short steps, with pauses, and a full disk only puts it off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.storage.entry_log.entry_log import log_name
+from bkpy.storage.index.index import LogRow, log_key, log_rows
+
+if TYPE_CHECKING:
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.storage.observer import StorageObserver
+    from bkpy.storage.shard import Shard
+
+
+class SpaceTotals(NamedTuple):
+    """The logs of a shard to which nothing is appended any more. `living` doesn't have those not counted yet."""
+
+    logs: int
+    bytes: int
+    living: int
+    deleted_ledgers: int  # of which there still is something in the index
+
+
+class Reclaimer:
+    """Of one shard. `totals` are those of its last round."""
+
+    def __init__(self, shard: Shard, runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver) -> None:
+        self.totals = SpaceTotals(0, 0, 0, 0)
+        self._shard = shard
+        self._files = runtime.files
+        self._settings = settings
+        self._observer = observer
+        self._woken = asyncio.Event()
+        self._reclaiming = asyncio.Lock()
+        self._stopping = False
+        self._log = logging.getLogger("bkpy.bookie")
+
+    def wake(self) -> None:
+        """There is something to do: don't wait until it is time."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Reclaim what there is, now and then, until `stop`."""
+        while True:
+            await self._pause()
+            if self._stopping:
+                return
+            try:
+                await self.reclaim()
+            except OSError as e:
+                if e.errno != errno.ENOSPC:
+                    raise
+                self._log.warning("no space to reclaim space in %s, trying again later: %s", self._shard.directory, e)
+
+    def stop(self) -> None:
+        """Let `run` end after the step that it is in: what it has begun to change is changed."""
+        self._stopping = True
+        self._woken.set()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.reclaim_interval_s):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        self._woken.clear()
+
+    async def reclaim(self) -> None:
+        """One round, after the one that is under way."""
+        async with self._reclaiming:
+            await self._reclaim()
+
+    async def _reclaim(self) -> None:
+        shard = self._shard
+        if shard.deletions.condemned:
+            async with shard.checkpointing:
+                await shard.bury()
+        while shard.deletions.trash and not self._stopping:
+            await shard.purge(shard.deletions.trash)
+            await asyncio.sleep(self._settings.index_step_pause_s)
+        await self._count()
+        for log_id, row in await shard.on_index(self._take_dead_logs):
+            await shard.forget_log(log_id)
+            await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
+            self._observer.log_removed(row.bytes)
+        self.totals = await shard.on_index(self._measure)
+
+    async def _count(self) -> None:
+        """Count what lives in logs of which that isn't known."""
+        shard = self._shard
+        counting = shard.living.count(shard.store, self._settings.index_step_rows, self._size_of)
+        while not self._stopping:
+            if not await shard.on_index(next, counting, False):
+                return
+            await asyncio.sleep(self._settings.index_step_pause_s)
+        await shard.on_index(counting.close)
+
+    def _size_of(self, log_id: int) -> int:
+        file = self._files.open(f"{self._shard.directory}/{log_name(log_id)}", read_only=True)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # of a run that a power cut ended before anything relied on it
+            self._files.unlink(path)
+
+    def _take_dead_logs(self) -> list[tuple[int, LogRow]]:
+        """Take the rows away of logs in which nothing lives; those logs. Blocks."""
+        with self._shard.store.read() as txn:
+            dead = [(log_id, row) for log_id, row in log_rows(txn).items() if row is not None and row.living == 0]
+        if dead:
+            with self._shard.store.write() as txn:
+                for log_id, _ in dead:
+                    txn.delete(log_key(log_id))
+        return dead
+
+    def _measure(self) -> SpaceTotals:
+        with self._shard.store.read() as txn:
+            rows = [row for row in log_rows(txn).values() if row is not None]
+        living = sum(row.living for row in rows if row.living is not None)
+        return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, len(self._shard.deletions.trash))

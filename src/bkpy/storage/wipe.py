@@ -1,0 +1,91 @@
+"""Removes what a bookie keeps in its directories: `bkpy bookie format`, and a journal directory that is given up.
+
+Invariants: only files that a bookie makes are touched; the first to go is an index, so that from then on no start
+believes what is left; a directory's cookie goes last, so that an interrupted removal can be told from another bookie's
+directory, and finished.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.storage.entry_log.entry_log import log_id_of
+from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.identity import COOKIE_NAME
+from bkpy.storage.journal.format import file_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bkpy.runtime.interfaces import Files
+
+_BROKEN = ".broken"  # a copy of what was cut off a journal file
+_INDEX_FILES = ("data.mdb", "lock.mdb")
+
+
+class Belongings(NamedTuple):
+    """A bookie's files in a directory, by kind, with paths, in the order in which they are to go."""
+
+    indexes: list[str]
+    journals: list[str]
+    logs: list[str]
+    cookies: list[str]
+    bytes: int
+
+    @property
+    def data(self) -> list[str]:
+        return [*self.indexes, *self.journals, *self.logs]
+
+
+def belongings(files: Files, directory: str) -> Belongings:
+    """What a bookie has in the directory. Blocks."""
+    found = Belongings([], [], [], [], 0)
+    size = 0
+    for kind, path in _ours(files, directory):
+        getattr(found, kind).append(path)
+        size += _size(files, path)
+    return found._replace(bytes=size)
+
+
+def wipe(files: Files, directories: Sequence[str]) -> None:
+    """Remove all of it from all these directories, whose locks are held. Blocks."""
+    found = {directory: belongings(files, directory) for directory in directories}
+    for directory, here in found.items():
+        if here.indexes:
+            for path in here.indexes:
+                files.unlink(path)
+            files.sync_dir(f"{directory}/{INDEX_NAME}")
+    for directory, here in found.items():
+        if here.journals or here.logs:
+            for path in (*here.journals, *here.logs):
+                files.unlink(path)
+            files.sync_dir(directory)
+    for directory, here in found.items():
+        if here.cookies:
+            for path in here.cookies:
+                files.unlink(path)
+            files.sync_dir(directory)
+
+
+def _ours(files: Files, directory: str) -> Iterator[tuple[str, str]]:
+    """(kind, path) of the bookie's files."""
+    if not files.exists(directory):
+        return
+    for name in files.listdir(directory):
+        if file_id_of(name.removesuffix(_BROKEN)) is not None:
+            yield "journals", f"{directory}/{name}"
+        elif log_id_of(name) is not None:
+            yield "logs", f"{directory}/{name}"
+        elif name in (COOKIE_NAME, f"{COOKIE_NAME}.new"):
+            yield "cookies", f"{directory}/{name}"
+    for name in _INDEX_FILES:
+        if files.exists(f"{directory}/{INDEX_NAME}/{name}"):
+            yield "indexes", f"{directory}/{INDEX_NAME}/{name}"
+
+
+def _size(files: Files, path: str) -> int:
+    file = files.open(path, read_only=True)
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -1,0 +1,592 @@
+"""Collection by real bookies: what goes, what stays, and what whoever asks for it is told, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from tests.hooks import cluster_of, pool_of
+from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, stored
+from tests.unit.metadata.troubled import AWAY, Troubled
+
+from bkpy.bookie.admin import is_local
+from bkpy.bookie.collector import CHANGED, LOCK_LOST, LOCKED, STORED_TO, phase
+from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.store import Put
+from bkpy.protocol import messages as m
+from bkpy.protocol.collection import Sight
+from bkpy.protocol.ledger_metadata import Fragment
+from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.records import walk
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from bkpy.bookie.collector import CollectionRun, Collector
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
+
+PAYLOADS = [b"one", b"two", b"three"]
+
+
+class Collecting(InProcess):
+    """Bookies that collect when they are told to. The session of `a` goes wrong as its script says."""
+
+    async def start_all(self, names: str = "abcd", **settings: Any) -> None:
+        await self.start("", **{"gc_interval_s": 0.0, "metadata_retry_pause_s": 0.001, "metrics_port": 0, **settings})
+        for name in names:
+            await self.start_node(name)
+
+    async def start_node(self, name: str) -> Any:
+        session = self.tree.session
+        if name == "a":
+            self.session = Troubled(self.tree)
+            self.tree.session = lambda **options: self.session  # type: ignore[method-assign]
+        try:
+            return await super().start_node(name)
+        finally:
+            self.tree.session = session  # type: ignore[method-assign]
+
+    def collector(self, name: str = "a") -> Collector:
+        collector = self.node(name)._collector
+        assert collector is not None
+        return collector
+
+    async def collect(self, name: str = "a", **options: Any) -> CollectionRun:
+        run = self.collector(name).begin(**options)
+        assert run is not None, "one goes on"
+        await eventually(lambda: run.seconds is not None)
+        return run
+
+    async def held(self, name: str = "a") -> list[int]:
+        return await self.storage(name).held_ledgers(-1, 1000)
+
+    def locks(self, holder: str = "worker") -> LedgerLocks:
+        return LedgerLocks(self.tree.session(), ROOT, holder, real_runtime())
+
+    def lock_nodes(self) -> list[str]:
+        return [node for node in self.tree._nodes if "/locks/" in node]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Collecting]:
+    local = Collecting(tmp_path)
+    await local.start_all()
+    yield local
+    await local.stop()
+
+
+async def closed_ledger(client: Client, bookies: str = "abc") -> int:
+    """A closed ledger on all of these bookies, which are the first in the alphabet."""
+    size = len(bookies)
+    async with await client.create_ledger(ensemble_size=size, write_quorum=size, ack_quorum=size) as writer:
+        await writer.append_batch(PAYLOADS)
+    return writer.ledger_id
+
+
+async def spare_on_a(cluster: Collecting, client: Client) -> int:
+    """A closed ledger with a copy on every bookie, of which the metadata know all but a's."""
+    ledger_id = await closed_ledger(client, "abcd")
+    metadata = (await cluster_of(client).catalog.read(ledger_id))[0]
+    bookies = tuple(name for name in metadata.fragments[0].bookies if name != "a")
+    sizes = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 3}
+    await rewrite(client, ledger_id, fragments=(Fragment(0, bookies),), **sizes)
+    return ledger_id
+
+
+async def ask(client: Client, ledger_id: int, name: str = "a") -> tuple[list[int], bool]:
+    """What the bookie says of the ledger's entries: their ids, and whether it can't tell of some."""
+    metadata = None
+    with contextlib.suppress(Exception):
+        metadata = (await cluster_of(client).catalog.read(ledger_id))[0]
+    if metadata is not None:
+        pool_of(client).add_key(ledger_id, metadata.ledger_key)
+    head = m.pack([0, ledger_id, 0, 100, 1 << 20])
+    reply = await pool_of(client).channel(name).call(Op.READ, head, timeout_s=DEADLINE_S)
+    status = m.reply_status(reply.head)
+    if status == Status.NO_SUCH_LEDGER:
+        return [], False
+    assert status == Status.OK
+    return [header.entry_id for header in walk(reply.body)], bool(m.decode_read_reply(reply.head).unknown)
+
+
+THERE = ([0, 1, 2], False)
+HIDDEN = ([], True)
+DENIED = ([], False)
+
+
+# --- what is gone -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_ledger_that_was_deleted_goes_and_others_stay(cluster: Collecting) -> None:
+    client = await cluster.client()
+    kept, gone = await closed_ledger(client), await closed_ledger(client)
+    await client.delete_ledger(gone)
+    for name in cluster.nodes:
+        bookie = name.settings.bookie_id
+        had = set(await cluster.held(bookie))
+        run = await cluster.collect(bookie)
+        assert (run.failed, run.gone, run.spare, run.examined) == ("", gone in had, 0, len(had))
+        assert run.collected == [gone] * (gone in had)
+        assert set(await cluster.held(bookie)) == had - {gone}
+        if gone in had:
+            assert await ask(client, gone, bookie) == DENIED
+        if kept in had:
+            assert await ask(client, kept, bookie) == THERE
+    text = cluster.node("a")._metrics.render().decode()
+    assert 'bkpy_bookie_gc_runs_total{outcome="done"} 1.0' in text
+    assert "bkpy_bookie_gc_last_run_done 1.0" in text
+
+
+async def deleted_while_it_is_written(cluster: Collecting, client: Client) -> LedgerWriter:
+    writer = await client.create_ledger(ensemble_size=4, write_quorum=4, ack_quorum=4)
+    await writer.append(b"before")
+    await client.delete_ledger(writer.ledger_id)
+    return writer
+
+
+@pytest.mark.scenario(21, 51)
+async def test_a_writer_of_a_collected_ledger_is_refused(cluster: Collecting) -> None:
+    client = await cluster.client()
+    writer = await deleted_while_it_is_written(cluster, client)
+    await writer.append(b"nobody has noticed yet")
+    assert (await cluster.collect()).gone == 1
+    with pytest.raises(LedgerFencedError):
+        await writer.append(b"after")
+    await cluster.restart("a")
+    assert await cluster.held() == []
+    assert (await cluster.collect()).gone == 0
+
+
+async def test_a_dry_run_deletes_nothing(cluster: Collecting) -> None:
+    client = await cluster.client()
+    gone = await closed_ledger(client, "abcd")
+    spare = await spare_on_a(cluster, client)
+    await client.delete_ledger(gone)
+    run = await cluster.collect(dry_run=True)
+    assert (run.gone, run.spare, run.collected, run.failed) == (1, 1, [gone, spare], "")
+    assert await cluster.held() == [gone, spare]
+    assert not cluster.lock_nodes()
+
+
+async def test_more_ledgers_than_a_page_has(cluster: Collecting) -> None:
+    cluster.settings |= {"gc_page_ledgers": 2, "gc_ledgers_at_once": 2}
+    await cluster.restart("a")
+    client = await cluster.client()
+    ids = [await closed_ledger(client, "abcd") for _ in range(7)]
+    for ledger_id in ids[::2]:
+        await client.delete_ledger(ledger_id)
+    run = await cluster.collect()
+    assert (sorted(run.collected), run.examined, run.failed) == (ids[::2], 7, "")
+    assert await cluster.held() == ids[1::2]
+
+
+# --- what stays -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(51)
+async def test_a_listing_that_fails_collects_nothing_of_its_page(cluster: Collecting) -> None:
+    client = await cluster.client()
+    ids = [await closed_ledger(client, "abcd") for _ in range(3)]
+    for ledger_id in ids:
+        await client.delete_ledger(ledger_id)
+    listings = 0
+    while True:
+        cluster.session.script.clear()
+        cluster.session.script.extend([None] * listings + [AWAY])
+        run = await cluster.collect(dry_run=True)
+        if run.failed != "listing":
+            break
+        assert (run.gone, run.examined) == (0, 0)
+        assert "could not be listed" in run.failure
+        listings += 1
+    assert listings == 6  # the sync, and five levels of nodes
+    cluster.session.script.clear()
+    assert (await cluster.collect()).gone == 3
+
+
+@pytest.mark.scenario(51)
+async def test_a_ledger_that_a_listing_lacks_is_looked_for_before_it_is_deleted(
+    cluster: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    ledger_id = await closed_ledger(client, "abcd")
+
+    async def lagging(path: str) -> list[str]:
+        return []
+
+    monkeypatch.setattr(cluster.session, "children", lagging)
+    run = await cluster.collect()
+    assert (run.gone, run.failed, dict(run.kept)) == (0, "", {Sight.NAMED: 1})
+    assert await ask(client, ledger_id) == THERE
+
+
+@pytest.mark.scenario(51)
+async def test_a_ledger_that_is_created_during_a_listing(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await cluster.client()
+    await client.delete_ledger(await closed_ledger(client, "abcd"))
+    children, created = cluster.session.children, []
+
+    async def meanwhile(path: str) -> list[str]:
+        names = await children(path)
+        if not created:
+            created.append(await closed_ledger(client, "abcd"))
+        return names
+
+    monkeypatch.setattr(cluster.session, "children", meanwhile)
+    run = await cluster.collect()
+    assert (run.gone, run.failed) == (1, "")
+    assert await cluster.held() == created
+    assert await ask(client, created[0]) == THERE
+
+
+@pytest.mark.scenario(51, 53)
+async def test_in_another_cluster_nothing_is_collected(cluster: Collecting) -> None:
+    client = await cluster.client()
+    ids = [await closed_ledger(client, "abcd") for _ in range(2)]
+    for ledger_id in ids:
+        await client.delete_ledger(ledger_id)
+    node = cluster.tree.node(f"{ROOT}/INSTANCEID")
+    cluster.tree.apply(Put(f"{ROOT}/INSTANCEID", b"another", node.version), 0)
+    run = await cluster.collect()
+    assert (run.gone, run.failed) == (0, "foreign")
+    assert await cluster.held() == ids
+
+
+async def test_metadata_that_can_not_be_read_keep_their_ledger(cluster: Collecting) -> None:
+    client = await cluster.client()
+    ledger_id = await closed_ledger(client, "abcd")
+    path = cluster_of(client).catalog.path_of(ledger_id)
+    cluster.tree.apply(Put(path, b"{", cluster.tree.node(path).version), 0)
+    run = await cluster.collect()
+    assert (run.gone, run.spare, run.failed, dict(run.kept)) == (0, 0, "", {Sight.UNREADABLE: 1})
+    assert await cluster.held() == [ledger_id]
+
+
+# --- copies that nobody needs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(51, 61)
+async def test_a_spare_copy_goes(cluster: Collecting) -> None:
+    client = await cluster.client()
+    spare, named = await spare_on_a(cluster, client), await closed_ledger(client, "abcd")
+    run = await cluster.collect(spares=False)
+    assert (run.spare, run.examined) == (0, 2)
+    run = await cluster.collect()
+    assert (run.gone, run.spare, run.failed, run.collected) == (0, 1, "", [spare])
+    assert await cluster.held() == [named]
+    assert await ask(client, spare) == DENIED
+    assert await ask(client, spare, "b") == THERE
+    assert [e.data async for e in (await client.open_ledger(spare)).read()] == PAYLOADS
+    assert not cluster.lock_nodes()
+
+
+@pytest.mark.scenario(51)
+@pytest.mark.parametrize("state", ["OPEN", "IN_RECOVERY"])
+async def test_a_copy_of_a_ledger_that_is_not_closed_stays(cluster: Collecting, state: str) -> None:
+    client = await cluster.client()
+    writer = await client.create_ledger(ensemble_size=4, write_quorum=4, ack_quorum=4)
+    await writer.append_batch(PAYLOADS)
+    bookies = tuple(name for name in writer.metadata.fragments[0].bookies if name != "a")
+    metadata = await rewrite(
+        client,
+        writer.ledger_id,
+        fragments=(Fragment(0, bookies),),
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=3,
+    )
+    if state == "IN_RECOVERY":
+        metadata = metadata.in_recovery()
+        stored(await cluster_of(client).catalog.write(metadata, 1))
+    run = await cluster.collect()
+    assert (run.spare, run.failed) == (0, "")
+    assert await ask(client, writer.ledger_id) == THERE
+
+
+@pytest.mark.scenario(51)
+async def test_a_spare_copy_whose_ledger_is_locked_stays(cluster: Collecting) -> None:
+    client = await cluster.client()
+    spare = await spare_on_a(cluster, client)
+    worker = cluster.locks()
+    lock = await worker.take(spare)
+    assert isinstance(lock, LedgerLock)
+    run = await cluster.collect()
+    assert (run.spare, dict(run.kept)) == (0, {LOCKED: 1})
+    assert await ask(client, spare) == THERE
+    await worker.release(lock)
+    assert (await cluster.collect()).spare == 1
+
+
+async def hidden_meanwhile(cluster: Collecting, act: Callable[[], Any]) -> CollectionRun:
+    """A run in which `act` happens right after a copy was hidden."""
+    storage = cluster.storage("a")
+    hide = storage.hide
+
+    async def hide_and_act(ledger_id: int) -> Any:
+        hidden = await hide(ledger_id)
+        result = act()
+        if asyncio.iscoroutine(result):
+            await result
+        return hidden
+
+    storage.hide = hide_and_act  # type: ignore[method-assign]
+    try:
+        return await cluster.collect()
+    finally:
+        del vars(storage)["hide"]
+
+
+@pytest.mark.scenario(51)
+async def test_what_changes_behind_the_hiding_is_seen(cluster: Collecting) -> None:
+    client = await cluster.client()
+    spare = await spare_on_a(cluster, client)
+    told: list[Any] = []
+
+    async def look() -> None:
+        told.append(await ask(client, spare))
+
+    async def swap_in() -> None:
+        await look()
+        metadata = (await cluster_of(client).catalog.read(spare))[0]
+        await rewrite(client, spare, fragments=(dataclasses.replace(metadata.fragments[0], bookies=("a", "b", "c")),))
+
+    async def touch() -> None:
+        await rewrite(client, spare, custom_metadata={"a": b"b"})
+
+    run = await hidden_meanwhile(cluster, lambda: cluster.session.expire())
+    assert (run.spare, run.failed, dict(run.kept)) == (0, "", {LOCK_LOST: 1})
+    assert await ask(client, spare) == THERE
+    run = await hidden_meanwhile(cluster, touch)
+    assert (run.spare, run.failed, dict(run.kept)) == (0, "", {CHANGED: 1})
+    assert await ask(client, spare) == THERE
+    run = await hidden_meanwhile(cluster, swap_in)
+    assert (run.spare, run.failed, dict(run.kept)) == (0, "", {CHANGED: 1})
+    assert told == [HIDDEN]  # hidden, it was unknown, and never denied
+    assert await ask(client, spare) == THERE
+    assert not cluster.lock_nodes()
+
+
+async def test_what_is_stored_behind_the_hiding_survives(cluster: Collecting) -> None:
+    client = await cluster.client()
+    writer = await deleted_while_it_is_written(cluster, client)
+    run = await hidden_meanwhile(cluster, lambda: writer.append(b"meanwhile"))
+    assert (run.gone, run.failed, dict(run.kept)) == (0, "", {STORED_TO: 1})
+    assert await cluster.held() == [writer.ledger_id]
+    assert (await cluster.collect()).gone == 1
+
+
+async def test_where_data_were_lost_only_what_is_gone_goes(
+    cluster: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    spare, gone = await spare_on_a(cluster, client), await closed_ledger(client, "abcd")
+    await client.delete_ledger(gone)
+    monkeypatch.setattr(type(cluster.storage("a")), "untrusted", True)
+    run = await cluster.collect()
+    assert (run.gone, run.spare, run.spares) == (1, 0, False)
+    assert await cluster.held() == [spare]
+
+
+# --- whatever fails ---------------------------------------------------------------------------------------------------
+
+
+async def check_collected_or_whole(cluster: Collecting, client: Client, ledger_id: int) -> None:
+    if ledger_id in await cluster.held():
+        assert await ask(client, ledger_id) == THERE
+    else:
+        assert await ask(client, ledger_id) == DENIED
+
+
+@pytest.mark.scenario(51)
+@pytest.mark.parametrize("kind", ["gone", "spare"])
+@pytest.mark.parametrize("trouble", ["away", "expired", "request lost", "reply lost"])
+async def test_trouble_between_any_two_steps(cluster: Collecting, kind: str, trouble: str) -> None:
+    client = await cluster.client()
+    calls, failures = 0, 0
+    while True:
+        ledger_id = await (closed_ledger(client, "abcd") if kind == "gone" else spare_on_a(cluster, client))
+        if kind == "gone":
+            await client.delete_ledger(ledger_id)
+        session = cluster.session
+        strikes = {"away": AWAY, "expired": session.expire}.get(trouble, trouble)
+        session.script.extend([*[None] * calls, strikes])
+        run = await cluster.collect()
+        survived = bool(session.script)  # there were fewer calls than that
+        session.script.clear()
+        failures += bool(run.failed)
+        await check_collected_or_whole(cluster, client, ledger_id)
+        assert run.failed in ("", "listing", "metadata")
+        if run.failed or run.kept:
+            assert (await cluster.collect()).failed == ""
+        assert ledger_id not in await cluster.held()
+        await eventually(lambda: not cluster.lock_nodes())
+        if survived:
+            break
+        calls += 1
+    assert calls >= (9 if kind == "gone" else 17)
+    assert failures or trouble in ("request lost", "reply lost")
+
+
+async def test_a_storage_that_fails_ends_the_run(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await cluster.client()
+    await client.delete_ledger(await closed_ledger(client, "abcd"))
+
+    async def fail(hidden: Any) -> bool:
+        raise StorageFailedError("it failed")
+
+    monkeypatch.setattr(cluster.storage("a"), "delete", fail)
+    run = await cluster.collect()
+    assert (run.failed, run.gone) == ("storage", 0)
+    assert "it failed" in run.failure
+
+
+async def test_a_defect_costs_the_run_and_not_the_bookie(
+    cluster: Collecting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await cluster.client()
+    spare = await spare_on_a(cluster, client)
+
+    async def fail(ledger_id: int) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    with monkeypatch.context() as context:
+        context.setattr(cluster.storage("a"), "hide", fail)
+        run = await cluster.collect()
+    assert (run.failed, run.spare) == ("defect", 0)
+    assert "a defect" in caplog.text
+    assert not cluster.lock_nodes()
+    assert await ask(client, spare) == THERE
+    assert (await cluster.collect()).spare == 1
+
+
+async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_visible(cluster: Collecting) -> None:
+    client = await cluster.client()
+    spare = await spare_on_a(cluster, client)
+    storage, hidden = cluster.storage("a"), asyncio.Event()
+    look = cluster.collector()._lookout.look
+
+    async def hang(ledger_id: int, lock: Any = None) -> Any:
+        info = await storage.looked_up(ledger_id)
+        if info is not None and info.hidden:
+            hidden.set()
+            await asyncio.Event().wait()
+        return await look(ledger_id, lock)
+
+    cluster.collector()._lookout.look = hang  # type: ignore[method-assign]
+    run = cluster.collector().begin()
+    assert run is not None
+    await asyncio.wait_for(hidden.wait(), DEADLINE_S)
+    assert cluster.collector().begin() is None
+    await cluster.node("a").stop()
+    assert run.failed == "stopped"
+    await cluster.session.close()
+    assert not cluster.lock_nodes()
+    await cluster.start_node("a")
+    assert await ask(await cluster.client(), spare) == THERE
+
+
+# --- when it runs -----------------------------------------------------------------------------------------------------
+
+
+async def test_it_runs_by_itself(tmp_path: Path) -> None:
+    local = Collecting(tmp_path)
+    await local.start_all(gc_interval_s=0.05, gc_spare_interval_s=0.05)
+    try:
+        client = await local.client()
+        gone, spare = await closed_ledger(client, "abcd"), await spare_on_a(local, client)
+        await client.delete_ledger(gone)
+        async with asyncio.timeout(DEADLINE_S):
+            while {gone, spare} & set(await local.held()):
+                await asyncio.sleep(0.01)
+        assert await local.held("b") == [spare] or gone in await local.held("b")
+    finally:
+        await local.stop()
+
+
+async def test_looks_are_rate_limited(cluster: Collecting) -> None:
+    cluster.settings |= {"gc_looks_per_second": 20.0}
+    await cluster.restart("a")
+    client = await cluster.client()
+    for _ in range(5):
+        await client.delete_ledger(await closed_ledger(client, "abcd"))
+    run = await cluster.collect()
+    assert run.gone == 5
+    assert run.seconds is not None
+    assert run.seconds >= 4 / 20
+
+
+def test_bookies_take_turns() -> None:
+    phases = [phase(f"bookie-{i}") for i in range(1000)]
+    assert all(0 <= p < 1 for p in phases)
+    assert phase("bookie-7") == phases[7]
+    assert {int(p * 10) for p in phases} == set(range(10))
+
+
+# --- asked over HTTP --------------------------------------------------------------------------------------------------
+
+
+async def http(cluster: Collecting, method: str, body: Any = None) -> tuple[int, Any]:
+    url = f"http://127.0.0.1:{cluster.node('a').metrics_port}/gc"
+    async with aiohttp.ClientSession() as session, session.request(method, url, data=body) as response:
+        return response.status, await response.json()
+
+
+async def test_a_run_over_http(cluster: Collecting) -> None:
+    assert await http(cluster, "GET") == (200, {"bookie_id": "a", "interval_s": 0.0, "run": None})
+    client = await cluster.client()
+    gone = await closed_ledger(client, "abcd")
+    await client.delete_ledger(gone)
+    status, told = await http(cluster, "POST", b'{"dry_run": true}')
+    assert (status, told["run"]["dry_run"]) == (200, True)
+    await eventually(lambda: cluster.collector().run.seconds is not None)  # type: ignore[union-attr]
+    status, told = await http(cluster, "GET")
+    assert (told["run"]["outcome"], told["run"]["gone"], told["run"]["collected"]) == ("done", 1, [gone])
+    assert (await http(cluster, "POST"))[0] == 200
+    assert (await http(cluster, "POST"))[0] == 409
+    await eventually(lambda: cluster.collector().run.seconds is not None)  # type: ignore[union-attr]
+    assert (await http(cluster, "GET"))[1]["run"]["number"] == 2
+    assert await cluster.held() == []
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry_run": 1}', b"\xff\xfe", b'"x"'])
+async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> None:
+    status, told = await http(cluster, "POST", body)
+    assert status == 400
+    assert told["bookie_id"] == "a"
+    assert told["error"]
+    assert cluster.collector().run is None
+
+
+async def test_strangers_are_refused(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkpy.bookie.admin.is_local", lambda address: False)
+    status, told = await http(cluster, "POST")
+    assert status == 403
+    assert "admin_clients" in told["error"]
+    assert cluster.collector().run is None
+    cluster.settings["admin_clients"] = "all"
+    await cluster.restart("a")
+    assert (await http(cluster, "POST"))[0] == 200
+
+
+def test_who_is_local() -> None:
+    assert all(map(is_local, ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"]))
+    assert not any(map(is_local, ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "", None, "localhost"]))
+
+
+async def test_a_store_that_is_away_ends_the_run(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await cluster.client()
+    await closed_ledger(client, "abcd")
+
+    async def away(ledger_id: int, *, fresh: bool = False) -> Any:
+        raise MetadataUnavailableError("away")
+
+    monkeypatch.setattr(cluster.collector()._catalog, "read", away)
+    assert (await cluster.collect()).failed == "metadata"

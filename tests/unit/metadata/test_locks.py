@@ -1,0 +1,253 @@
+"""A ledger's re-replication lock, and looks at its metadata, whatever happens to sessions and connections."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
+
+from bkpy.config.base import MetadataSettings
+from bkpy.metadata.cluster import Cluster, init_cluster
+from bkpy.metadata.ledgers import Created
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.outcome import Done, Exists, NotDone
+from bkpy.metadata.sightings import Lookout
+from bkpy.metadata.store import Delete, Put
+from bkpy.protocol.collection import Sight
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT = "/ledgers"
+LOCKS = f"{ROOT}/underreplication/locks"
+SETTINGS = MetadataSettings(metadata_write_attempts_max=3, metadata_retry_pause_s=0.001)
+
+
+@pytest.fixture
+def tree() -> MemoryStore:
+    return MemoryStore(real_runtime())
+
+
+@pytest.fixture
+async def cluster(tree: MemoryStore) -> Cluster:
+    return await init_cluster(tree.session(), ROOT)
+
+
+def locks(
+    tree: MemoryStore, script: Iterable[str | Act | None] = (), holder: str = "a"
+) -> tuple[LedgerLocks, Troubled]:
+    store = Troubled(tree, script)
+    return LedgerLocks(store, ROOT, holder, real_runtime(), SETTINGS), store
+
+
+async def taken(of: LedgerLocks, ledger_id: int = 7) -> LedgerLock:
+    lock = await of.take(ledger_id)
+    assert isinstance(lock, LedgerLock), lock
+    return lock
+
+
+def names(tree: MemoryStore) -> list[str]:
+    return sorted(name for name in tree._nodes if name.startswith(f"{LOCKS}/"))
+
+
+# --- locks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_one_holder_at_a_time(tree: MemoryStore, cluster: Cluster) -> None:
+    first, store = locks(tree)
+    second, _ = locks(tree, holder="b")
+    lock = await taken(first)
+    assert names(tree) == [lock.path, lock.proof]
+    assert lock.path == f"{LOCKS}/L0000000000000000007"
+    told = json.loads((await store.get(lock.path))[0])
+    assert (told["version"], told["holder"]) == (1, "a")
+    assert await second.take(7) == Exists(lock.path)
+    other = await taken(second, 8)  # of another ledger
+    await first.release(lock)
+    assert names(tree) == [other.path, other.proof]
+    assert (await taken(second)).path == lock.path
+
+
+async def test_a_lock_goes_with_its_session_and_a_successors_is_never_removed(
+    tree: MemoryStore, cluster: Cluster
+) -> None:
+    first, store = locks(tree)
+    second, _ = locks(tree, holder="b")
+    lost = await taken(first)
+    store.expire()
+    assert names(tree) == []
+    lock = await taken(second)
+    await first.release(lost)
+    assert names(tree) == [lock.path, lock.proof]
+
+
+@pytest.mark.parametrize("after", range(6))
+@pytest.mark.parametrize("trouble", [REQUEST_LOST, REPLY_LOST])
+async def test_a_connection_that_is_lost_at_any_call_leaves_no_lock_that_nobody_has(
+    tree: MemoryStore, cluster: Cluster, trouble: str, after: int
+) -> None:
+    of, store = locks(tree, [*[None] * after, trouble])
+    lock = await of.take(7)
+    if isinstance(lock, LedgerLock):
+        assert names(tree) == [lock.path, lock.proof]
+        await of.release(lock)
+    assert names(tree) == []
+    assert store.calls
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ([AWAY], NotDone),
+        ([CLOSED], NotDone),
+        ([None, AWAY], NotDone),  # while the folder of the locks is made
+        ([None, None, None, None, None, REQUEST_LOST, REQUEST_LOST, REQUEST_LOST], NotDone),
+        ([None, None, None, None, None, REPLY_LOST, AWAY], NotDone),
+        ([None, None, None, None, None, REPLY_LOST, None, AWAY], NotDone),
+    ],
+)
+async def test_a_lock_that_may_have_been_taken_is_given_back(
+    tree: MemoryStore, cluster: Cluster, script: list[Any], expected: type
+) -> None:
+    of, store = locks(tree, script)
+    assert type(await of.take(7)) is expected
+    assert not store.script, "it was not tried"
+    assert names(tree) == []
+
+
+async def test_a_lock_is_given_back_when_the_store_is_there_again(tree: MemoryStore, cluster: Cluster) -> None:
+    of, store = locks(tree)
+    lock = await taken(of)
+    store.script.extend([AWAY, AWAY, REQUEST_LOST, AWAY, REPLY_LOST])
+    async with asyncio.timeout(10):
+        await of.release(lock)
+    assert names(tree) == []
+    lock = await taken(of)
+    store.script.append(CLOSED)
+    async with asyncio.timeout(10):
+        await of.release(lock)  # the end of the session does it
+
+
+async def test_a_lock_that_somebody_removed_while_it_was_taken(tree: MemoryStore, cluster: Cluster) -> None:
+    await (other := locks(tree)[0]).release(await taken(other))  # so that the folder is there
+    of, store = locks(tree, [REPLY_LOST, lambda: None])
+
+    def lose() -> None:
+        tree.end_session(store.session_id)
+
+    store.script[1] = lose
+    assert isinstance(await of.take(7), LedgerLock)  # the second attempt has made it
+
+
+# --- looks ----------------------------------------------------------------------------------------------------------
+
+
+def lookout(
+    tree: MemoryStore, cluster: Cluster, script: Iterable[Any] = (), **options: str
+) -> tuple[Lookout, Troubled]:
+    store = Troubled(tree, script)
+    given = {"instance_id": cluster.instance_id, "bookie_id": "a", **options}
+    return Lookout(store, ROOT, cluster.catalog.layout, **given), store
+
+
+async def stored(cluster: Cluster, state: LedgerState, *ensemble: str) -> int:
+    def build(ledger_id: int) -> LedgerMetadata:
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState.OPEN,
+            ensemble_size=len(ensemble),
+            write_quorum=1,
+            ack_quorum=1,
+            digest="crc32c",
+            ledger_key=bytes(32),
+            fragments=(Fragment(0, ensemble),),
+            owner_token="t",
+        )
+
+    created = await cluster.catalog.create(build)
+    assert isinstance(created, Created)
+    if state is not LedgerState.OPEN:
+        changed = dataclasses.replace(created.metadata, state=state)
+        assert isinstance(await cluster.catalog.write(changed, 0), Done)
+    return created.metadata.ledger_id
+
+
+async def test_what_a_look_sees(tree: MemoryStore, cluster: Cluster) -> None:
+    looks, _ = lookout(tree, cluster)
+    named = await stored(cluster, LedgerState.OPEN, "a", "b")
+    spare = await stored(cluster, LedgerState.CLOSED, "b", "c")
+    open_ = await stored(cluster, LedgerState.IN_RECOVERY, "b", "c")
+    assert (await looks.look(named)).sight is Sight.NAMED
+    seen = await looks.look(spare)
+    assert (seen.sight, seen.version, seen.own_lock) == (Sight.SPARE, 1, True)
+    assert (await looks.look(open_)).sight is Sight.NOT_CLOSED
+    assert (await looks.look(1 << 40)).sight is Sight.NO_LEDGER
+    tree.apply(Put(cluster.catalog.path_of(named), b"{", 0), 0)
+    assert (await looks.look(named)).sight is Sight.UNREADABLE
+    tree.apply(Put(cluster.catalog.path_of(spare), b'{"version": 2}', 1), 0)
+    assert (await looks.look(spare)).sight is Sight.UNREADABLE
+
+
+async def test_an_id_that_the_layout_has_no_room_for(tree: MemoryStore) -> None:
+    cluster = await init_cluster(tree.session(), ROOT, "flat")
+    looks, _ = lookout(tree, cluster)
+    assert (await looks.look(1 << 40)).sight is Sight.UNREADABLE
+
+
+async def test_another_cluster_and_none(tree: MemoryStore, cluster: Cluster) -> None:
+    looks, _ = lookout(tree, cluster, instance_id="another")
+    assert (await looks.look(7)).sight is Sight.FOREIGN
+    looks, _ = lookout(tree, cluster)
+    tree.apply(Delete(f"{ROOT}/INSTANCEID"), 0)
+    assert (await looks.look(7)).sight is Sight.FOREIGN
+
+
+@pytest.mark.scenario(51)
+@pytest.mark.parametrize("call", range(4))
+@pytest.mark.parametrize("trouble", [AWAY, CLOSED, "expired"])
+async def test_a_look_in_which_anything_fails_is_not_sure(
+    tree: MemoryStore, cluster: Cluster, trouble: str, call: int
+) -> None:
+    of, _ = locks(tree)
+    lock = await taken(of)
+    looks, store = lookout(tree, cluster)
+    store.script.extend([*[None] * call, store.expire if trouble == "expired" else trouble])
+    seen = await looks.look(7, lock)
+    assert not store.script, "there were fewer calls"
+    assert seen.sight is Sight.UNSURE
+    assert seen.why
+
+
+async def test_a_look_makes_the_server_catch_up_before_it_reads(tree: MemoryStore, cluster: Cluster) -> None:
+    ledger_id = await stored(cluster, LedgerState.OPEN, "a")
+    looks, store = lookout(tree, cluster)
+    asked: list[str] = []
+    for name in ("sync", "get", "exists"):
+        method = getattr(store, name)
+
+        async def call(path: str, name: str = name, method: Any = method) -> Any:
+            asked.append(name)
+            return await method(path)
+
+        setattr(store, name, call)
+    await looks.look(ledger_id)
+    assert asked == ["sync", "get", "get"]
+
+
+async def test_a_look_sees_whether_the_lock_is_still_the_same_one(tree: MemoryStore, cluster: Cluster) -> None:
+    ledger_id = await stored(cluster, LedgerState.CLOSED, "b")
+    of, store = locks(tree)
+    looks, _ = lookout(tree, cluster)
+    lock = await taken(of, ledger_id)
+    assert (await looks.look(ledger_id, lock)).own_lock
+    store.expire()
+    assert not (await looks.look(ledger_id, lock)).own_lock
+    await taken(locks(tree, holder="b")[0], ledger_id)
+    assert not (await looks.look(ledger_id, lock)).own_lock

@@ -1,0 +1,322 @@
+"""A new index from entry logs and journals: everything acknowledged is found or unknown, never denied."""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, read_all, sim_runtime
+from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_life
+
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
+
+BOOKIE = "bookie-1"
+NEWEST = 100  # the highest id that the cluster has given out
+
+
+def metadata_of(ledger_id: int, last_entry: int | None, *, ensemble: int = 1, key: bytes = KEY) -> LedgerMetadata:
+    """Of a ledger that ends with `last_entry`, None for one that is open; this bookie is the first of its ensemble."""
+    closed = last_entry is not None
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        state=LedgerState.CLOSED if closed else LedgerState.OPEN,
+        ensemble_size=ensemble,
+        write_quorum=1,
+        ack_quorum=1,
+        digest="crc32c",
+        ledger_key=key,
+        fragments=(Fragment(0, (BOOKIE, *(f"other-{i}" for i in range(ensemble - 1)))),),
+        last_entry=-1 if last_entry is None else last_entry,
+    )
+
+
+@dataclass
+class Metadata:
+    """What the metadata store has, and was told."""
+
+    ledgers: dict[int, LedgerMetadata] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+
+    async def lookup(self, ledger_id: int) -> LedgerMetadata | None:
+        self.asked.append(ledger_id)
+        return self.ledgers.get(ledger_id)
+
+
+ALL_OPEN = {ledger_id: metadata_of(ledger_id, None) for ledger_id in (1, 2, 3, 9)}
+
+
+async def rebuild(
+    host: Host, metadata: Metadata | None = None, directories: tuple[str, ...] = (), reports: Reports | None = None
+) -> Rebuilt:
+    catalog = None if metadata is None else Catalog(metadata.lookup, NEWEST)
+
+    async def register(cookie: bytes) -> None:
+        host.cookie = cookie
+
+    host.boots += 1
+    return await rebuild_index(
+        host.settings,
+        sim_runtime(host.disk, host.clock, f"rebuild-{host.boots}"),
+        instance_id=INSTANCE,
+        expected_cookie=host.cookie,
+        catalog=catalog,
+        register=register,
+        observer=reports or Reports(),
+        directories=directories,
+    )
+
+
+async def check(host: Host, told: Told, *, whole: bool = True) -> None:
+    """After a rebuild: what was acknowledged is there (`whole`) or unknown, and everything found is fenced."""
+    storage = await host.boot()
+    for ledger_id, sent in told.sent.items():
+        have, unknown = await read_all(storage, ledger_id, 0, IDS)
+        acknowledged = told.acknowledged.get(ledger_id, {})
+        assert have.items() <= sent.items(), "a payload is wrong"
+        assert acknowledged.keys() <= have.keys() | unknown, "an acknowledged entry is denied"
+        assert not whole or acknowledged.keys() <= have.keys()
+        assert not acknowledged or storage.untrusted or ledger_id in storage.fenced
+    storage.check_invariants()
+    storage.release()
+
+
+def damage_indexes(host: Host) -> None:
+    for directory in host.settings.ledger_directories:
+        host.disk.replace(f"{directory}/index/data.mdb", b"page 7 is rotten")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_everything_is_found_again_and_fenced(clean: bool) -> None:
+    host, told = new_host(), Told()
+    if clean:
+        await whole_life(host, told)
+    else:
+        await script(await host.boot(), told)
+        host.disk.crash()
+    damage_indexes(host)
+    with pytest.raises(CorruptDataError, match=r"page 7 is rotten.*rebuild-index"):
+        await host.boot()
+    done = await rebuild(host, Metadata(dict(ALL_OPEN)))
+    assert (done.trusted, done.keyless, done.unknown, done.damages) == (True, 0, 0, [])
+    assert done.ledgers == done.limbo == 4
+    assert done.kept == [f"{directory}/index.old" for directory in host.settings.ledger_directories]
+    storage = await host.boot()
+    assert not storage.untrusted
+    for ledger_id in (1, 2, 3):
+        state = (await storage.states((ledger_id,)))[ledger_id]
+        assert state is not None
+        assert (state.key, state.fenced, state.limbo) == (KEY, True, True)
+        have, unknown = await read_all(storage, ledger_id, 0, IDS)
+        assert have.items() >= told.acknowledged[ledger_id].items()
+        assert unknown == set(range(IDS + 1)) - have.keys()
+    storage.release()
+    await check(host, told)
+
+
+async def test_what_is_not_known_is_fenced_up_to_the_newest_id() -> None:
+    host, told = new_host(), Told()
+    await whole_life(host, told)
+    await rebuild(host, Metadata(dict(ALL_OPEN)))
+    for start in range(2):  # that lasts
+        storage = await host.boot()
+        states = await storage.states((50 + start, NEWEST - start, NEWEST + 1 + start))
+        assert set(states.values()) == {None}
+        for ledger_id, fenced in ((50 + start, True), (NEWEST - start, True), (NEWEST + 1 + start, False)):
+            assert (await storage.read(ledger_id, 0, 9, 1000)).unknown == []  # it was never here
+            info = storage.create(ledger_id, KEY)
+            assert (info.fenced, info.limbo, ledger_id in storage.fenced) == (fenced, False, fenced)
+            await storage.force(ledger_id)
+        if start:
+            await storage.close()
+        else:
+            host.disk.crash()
+    storage = await host.boot()
+    assert storage.fenced.isdisjoint((NEWEST + 1, NEWEST + 2))
+    assert (await storage.states((NEWEST,)))[NEWEST].fenced  # type: ignore[union-attr]
+    # A recovery stores in fenced ledgers, of both kinds.
+    await add(storage, Batch(1, 20, payload=b"recovered"))
+    assert (await read_all(storage, 1, 20, 20))[0] == {20: b"recovered"}
+    storage.release()
+
+
+async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo() -> None:
+    host = new_host()
+    storage = await host.boot()
+    for batch in (
+        Batch(1, 0, 10),
+        Batch(2, 0, 10, 2),
+        Batch(3, 0, 5),
+        Batch(3, 6, 4),
+        Batch(4, 0, 10),
+        Batch(5, 0, 10),
+    ):
+        await storage.states((batch.ledger_id,))
+        await add(storage, batch)
+    await storage.checkpoint()
+    await storage.states((1, 6))
+    await add(storage, Batch(1, 10, 5), Batch(6, 0))  # is in the journal only
+    host.disk.crash()
+    metadata = Metadata({
+        1: metadata_of(1, 14),
+        2: metadata_of(2, 19, ensemble=2),
+        3: metadata_of(3, 9),  # 5 is missing
+        4: metadata_of(4, None),
+    })  # fmt: skip
+    done = await rebuild(host, metadata)
+    assert sorted(metadata.asked) == [1, 2, 3, 4, 5, 6]
+    assert (done.ledgers, done.limbo, done.unknown, done.keyless) == (6, 4, 2, 0)
+    storage = await host.boot()
+    states = await storage.states((1, 2, 3, 4, 5, 6))
+    assert {i: state.limbo for i, state in states.items() if state} == {
+        1: False, 2: False, 3: True, 4: True, 5: True, 6: True
+    }  # fmt: skip
+    assert all(state and state.fenced for state in states.values())
+    assert await read_all(storage, 1, 0, 20) == (dict.fromkeys(range(15), b"data"), set())
+    assert await read_all(storage, 3, 0, 9) == (dict.fromkeys({*range(10)} - {5}, b"data"), {5})
+    storage.release()
+
+
+async def test_without_metadata_everything_is_in_limbo() -> None:
+    host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), Told()
+    await whole_life(host, told)
+    await (await host.boot()).close()  # lets the journals' first files go, which have the keys
+    done = await rebuild(host)
+    assert not done.trusted
+    assert (done.ledgers, done.limbo, done.keyless, done.unknown) == (3, 3, 3, 0)
+    storage = await host.boot()
+    assert storage.untrusted
+    assert (await storage.last_entry(77)).limbo
+    assert {state.key for state in (await storage.states((1, 2, 3))).values() if state} == {b""}
+    storage.release()
+    await check(host, told)
+    # Once there are metadata again, another rebuild gives the ledgers their keys.
+    done = await rebuild(host, Metadata(dict(ALL_OPEN)))
+    assert (done.trusted, done.keyless) == (True, 0)
+    await check(host, told)
+
+
+async def test_one_directory_of_two() -> None:
+    host, told = new_host(), Told()
+    await whole_life(host, told)
+    first, second = host.settings.ledger_directories
+    host.disk.replace(f"{first}/index/data.mdb", b"rotten")
+    with pytest.raises(CorruptDataError, match="rotten"):
+        await rebuild(host, Metadata(dict(ALL_OPEN)), (second,))
+    await rebuild(host, Metadata(dict(ALL_OPEN)), (first,))
+    storage = await host.boot()
+    states = await storage.states((1, 2, 3))
+    assert {i: (state.fenced, state.limbo) for i, state in states.items() if state} == {
+        1: (False, False), 2: (True, True), 3: (False, False)
+    }  # fmt: skip
+    storage.release()
+    await check_acknowledged(host, told)
+    with pytest.raises(ConfigError, match="not one of"):
+        await rebuild(host, Metadata(), ("/elsewhere",))
+
+
+async def check_acknowledged(host: Host, told: Told) -> None:
+    storage = await host.boot()
+    for ledger_id, sent in told.acknowledged.items():
+        assert (await read_all(storage, ledger_id, 0, IDS))[0].items() >= sent.items()
+    storage.release()
+
+
+async def test_a_crash_at_every_operation() -> None:
+    host, told = new_host(), Told()
+    await script(await host.boot(), told)
+    host.disk.crash()
+    damage_indexes(host)
+    whole = copy_of(host)
+    before = whole.disk.operations
+    await rebuild(whole, Metadata(dict(ALL_OPEN)))
+    count = whole.disk.operations - before
+    assert count > 20
+    for nth in range(1, count + 1):
+        torn = copy_of(host)
+        torn.disk.crash_at(nth)
+        with pytest.raises(SimulatedCrash):
+            await rebuild(torn, Metadata(dict(ALL_OPEN)))
+        torn.disk.power_cut()
+        old = [f"{d}/{name}/data.mdb" for d in torn.settings.ledger_directories for name in ("index", "index.old")]
+        rotten = [path for path in old if torn.disk.exists(path) and torn.disk.contents(path)]
+        assert len(rotten) == 2, "an old index is gone"
+        try:
+            (await torn.boot()).release()
+        except (CorruptDataError, IdentityError) as e:
+            assert "rebuild-index" in str(e)  # noqa: PT017
+            await rebuild(torn, Metadata(dict(ALL_OPEN)))
+        await check(torn, told)
+
+
+async def test_an_error_at_every_operation() -> None:
+    host, told = new_host(), Told()
+    await whole_life(host, told)
+    whole = copy_of(host)
+    before = whole.disk.operations
+    await rebuild(whole, Metadata(dict(ALL_OPEN)))
+    for nth in range(1, whole.disk.operations - before + 1, 3):
+        torn = copy_of(host)
+        torn.disk.fail_at(nth, errno.EIO)
+        try:
+            await rebuild(torn, Metadata(dict(ALL_OPEN)))
+        except (OSError, BookKeeperError):
+            torn.disk.heal()
+            await rebuild(torn, Metadata(dict(ALL_OPEN)))
+        await check(torn, told)
+
+
+async def damaged_logs(places: int, seed: int, *, clean: bool) -> None:
+    """Flip bytes of entry logs, one at a time; nothing may be denied that only the logs have."""
+    host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), Told()
+    storage = await host.boot()
+    await script(storage, told)
+    await storage.checkpoint()
+    if clean:
+        await storage.close()
+    else:
+        host.disk.crash()
+    logs = [
+        f"{directory}/{name}"
+        for directory in host.settings.ledger_directories
+        for name in host.disk.listdir(directory)
+        if name.endswith(".log")
+    ]
+    everywhere = [(path, offset) for path in logs for offset in range(len(host.disk.contents(path)))]
+    rng = random.Random(seed)
+    closed = Metadata({1: metadata_of(1, 8), 2: metadata_of(2, 4), 3: metadata_of(3, 11)})
+    for path, offset in rng.sample(everywhere, places) if places else everywhere:
+        torn = copy_of(host)
+        torn.disk.flip(path, offset, rng.randrange(1, 256))
+        await rebuild(torn, closed)
+        await check(torn, told, whole=False)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_damaged_logs_lead_to_unknown_entries(clean: bool) -> None:
+    await damaged_logs(60, 1, clean=clean)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("clean", [True, False])
+async def test_every_flipped_byte_of_a_log_leads_to_unknown_entries(clean: bool) -> None:
+    await damaged_logs(0, 2, clean=clean)
+
+
+async def test_what_is_not_this_bookies_is_left_alone() -> None:
+    host, told = new_host(), Told()
+    with pytest.raises(IdentityError, match="no bookie"):
+        await rebuild(host, Metadata())
+    storage = await whole_life(host, told)
+    storage = await host.boot()
+    with pytest.raises(IdentityError, match="another process"):
+        await rebuild(host, Metadata())
+    storage.release()
+    host.cookie = None
+    with pytest.raises(IdentityError, match="the cluster doesn't know this bookie id"):
+        await rebuild(host, Metadata())

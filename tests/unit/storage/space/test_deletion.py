@@ -1,0 +1,507 @@
+"""Ledgers that are deleted: hidden first, then gone for good and fenced, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.store import SimStores
+from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes, read_all, reclaim, turns
+from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import copy_of
+
+from bkpy.errors import CorruptDataError, StorageFailedError
+from bkpy.storage.index.index import block_rows, decode_log, encode_log, ledger_rows, trash_rows
+from bkpy.storage.index.tombstones import bury, is_buried, tombstone_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.runtime.interfaces import OrderedStore
+    from bkpy.storage.engine import LedgerStorage
+
+OLD, NEW, OTHER = b"first life", b"second life", b"another ledger"
+
+
+async def put(storage: LedgerStorage, *batches: Batch) -> None:
+    await storage.states({batch.ledger_id for batch in batches})
+    await add(storage, *batches)
+
+
+async def delete(storage: LedgerStorage, ledger_id: int) -> None:
+    hidden = await storage.hide(ledger_id)
+    assert hidden is not None
+    assert await storage.delete(hidden)
+
+
+async def known(storage: LedgerStorage, ledger_id: int) -> bool:
+    return (await storage.states((ledger_id,)))[ledger_id] is not None
+
+
+def in_index(storage: LedgerStorage) -> tuple[set[int], int]:
+    """(ledgers with a row, number of block rows) over all directories."""
+    ledgers, blocks = set[int](), 0
+    for shard in storage.shards:
+        with shard.store.read() as txn:
+            ledgers.update(ledger_id for ledger_id, _, _ in ledger_rows(txn))
+            blocks += len(list(block_rows(txn)))
+    return ledgers, blocks
+
+
+def logs(host: Host) -> list[str]:
+    return [name for d in host.settings.ledger_directories for name in host.disk.listdir(d) if name.endswith(".log")]
+
+
+# --- hiding -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+async def test_what_is_hidden_is_unknown_and_comes_back(checkpointed: bool) -> None:
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0, 5, payload=OLD), Batch(2, 0))
+    if checkpointed:
+        await storage.checkpoint()
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    assert await storage.hide(1) is None, "one at a time"
+    assert await storage.hide(99) is None
+    assert await read_all(storage, 1, 0, 9) == ({}, set(range(10)))
+    assert (await storage.last_entry(1)).limbo
+    assert await read_all(storage, 2, 0, 0) == ({0: b"data"}, set())
+    storage.unhide(hidden)
+    assert await read_all(storage, 1, 0, 9) == (dict.fromkeys(range(5), OLD), set())
+    assert not (await storage.last_entry(1)).limbo
+    storage.check_invariants()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted(flushed: bool) -> None:
+    """A worker copies the ledger here: what it stored, and what it relied on before, must stay."""
+    host = Host()
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5, payload=OLD))
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    await put(storage, Batch(1, 3, 4, payload=NEW))
+    have, unknown = await read_all(storage, 1, 0, 9)
+    assert have == dict.fromkeys(range(3, 7), NEW)
+    assert unknown >= {0, 1, 2}
+    if flushed:
+        await storage.checkpoint()
+        have, unknown = await read_all(storage, 1, 0, 9)
+        assert have.keys() | unknown >= set(range(7))
+    assert not await storage.delete(hidden)
+    wanted = {i: OLD if i < 3 else NEW for i in range(7)}
+    for _ in range(2):
+        assert await read_all(storage, 1, 0, 9) == (wanted, set())
+        state = (await storage.states((1,)))[1]
+        assert state is not None
+        assert state.fenced, "or a writer that doesn't know of the deletion would put it off for ever"
+        host.disk.power_cut()
+        storage = await host.boot()
+    await delete(storage, 1)
+    assert await read_all(storage, 1, 0, 9) == ({}, set())
+
+
+async def test_a_fence_or_a_confirmation_puts_the_deletion_off_as_well() -> None:
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0, 5))
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    await storage.fence(1, KEY)
+    assert not await storage.delete(hidden)
+    assert len((await read_all(storage, 1, 0, 9))[0]) == 5
+
+
+async def test_a_crash_between_hiding_and_deletion_unhides() -> None:
+    host = Host()
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5))
+    assert await storage.hide(1) is not None
+    host.disk.power_cut()
+    assert len((await read_all(await host.boot(), 1, 0, 9))[0]) == 5
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["run on", "checkpoint", "reclaim", "power cut", "close"])
+async def test_a_deleted_ledger_is_gone_and_fenced_for_good(end: str) -> None:
+    host = Host(settings=bookie_settings(journals=2, ledgers=2))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5, payload=OLD), Batch(2, 0, 3, payload=OTHER), Batch(3, 0))
+    await storage.checkpoint()
+    await put(storage, Batch(1, 5, 5, payload=OLD))
+    assert await storage.held_ledgers(-1, 10) == [1, 2, 3]
+    await delete(storage, 1)
+    for _ in range(2):
+        assert await read_all(storage, 1, 0, 20) == ({}, set())
+        assert not (await storage.last_entry(1)).known
+        assert await storage.held_ledgers(-1, 10) == [2, 3]
+        assert not await known(storage, 1)
+        assert storage.was_deleted(1)
+        assert not await known(storage, 77)
+        assert not storage.was_deleted(77)
+        assert await read_all(storage, 2, 0, 9) == (dict.fromkeys(range(3), OTHER), set())
+        storage.check_invariants()
+        check_living_bytes(storage)
+        if end == "checkpoint":
+            await storage.checkpoint()
+        elif end == "reclaim":
+            await reclaim(storage)
+            assert in_index(storage) == ({2, 3}, 2)
+        elif end == "power cut":
+            host.disk.power_cut()
+            storage = await host.boot()
+        elif end == "close":
+            await storage.close()
+            storage = await host.boot()
+    assert not host.reports.damages
+
+
+@pytest.mark.scenario(21)
+@pytest.mark.parametrize("buried", [False, True])
+async def test_what_recovery_stores_again_is_of_a_second_life_and_fenced(buried: bool) -> None:
+    host = Host(settings=bookie_settings(block_bytes=100, index_step_rows=1))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 50, payload=OLD))
+    await storage.checkpoint()
+    await delete(storage, 1)
+    if buried:
+        await storage.checkpoint()
+    await put(storage, Batch(1, 7, 2, payload=NEW))
+    for step in range(6):
+        assert await read_all(storage, 1, 0, 60) == ({7: NEW, 8: NEW}, set())
+        assert await storage.held_ledgers(-1, 10) == [1]
+        state = (await storage.states((1,)))[1]
+        assert state is not None
+        assert (state.fenced, state.key, 1 in storage.fenced) == (True, KEY, True)
+        check_living_bytes(storage)
+        if step in (0, 3):
+            await storage.checkpoint()
+        elif step == 1:
+            await reclaim(storage)
+        else:
+            host.disk.power_cut()
+            storage = await host.boot()
+    await delete(storage, 1)
+    assert await read_all(storage, 1, 0, 60) == ({}, set())
+    await reclaim(storage)
+    assert in_index(storage) == (set(), 0)
+    assert not host.reports.damages
+
+
+async def test_ledgers_of_an_older_number_of_directories_stay_deleted() -> None:
+    host = Host(settings=bookie_settings(ledgers=1))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, 0, 5, payload=OLD) for i in range(6)))
+    await storage.close()
+    host.settings = bookie_settings(ledgers=3)
+    storage = await host.boot()
+    for i in range(6):
+        await delete(storage, i)
+    await put(storage, Batch(4, 9, payload=NEW), Batch(5, 9, payload=NEW))
+    await storage.checkpoint_shard(storage.shards[1])  # where 4 lives now, but didn't
+    host.disk.power_cut()
+    storage = await host.boot()
+    for i in range(6):
+        assert await read_all(storage, i, 0, 9) == ({9: NEW} if i in (4, 5) else {}, set())
+    for i in (4, 5):
+        await delete(storage, i)
+    await reclaim(storage)
+    assert in_index(storage) == (set(), 0)
+    for i in range(6):
+        assert not await known(storage, i)
+        assert storage.was_deleted(i)
+
+
+async def test_a_read_that_a_deletion_overtakes_denies_nothing() -> None:
+    host = Host(settings=bookie_settings(block_bytes=100))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 50, payload=OLD))
+    await storage.close()
+    outcomes = set()
+    for turns_between in range(12):
+        other = await copy_of(host).boot()
+        reading = asyncio.ensure_future(other.read(1, 0, 49, 1 << 20))
+        await turns(turns_between)
+        await delete(other, 1)
+        await reclaim(other)
+        result = await reading
+        outcomes.add((len(result.segments) > 0, bool(result.unknown)))
+        other.check_invariants()
+        await other.checkpoint()
+        await other.close()
+    assert outcomes <= {(True, False), (False, True)}
+    assert not host.reports.damages
+
+
+async def test_a_ledger_with_many_rows_leaves_in_short_steps() -> None:
+    host = Host(settings=bookie_settings(block_bytes=1, block_run_bytes=1, index_step_rows=10))
+    storage = await host.boot()
+    await put(storage, *(Batch(1, 2 * i, 1) for i in range(300)), Batch(2, 0))
+    await storage.checkpoint()
+    assert in_index(storage) == ({1, 2}, 301)
+    await delete(storage, 1)
+    commits: list[int] = []
+    host.disk.observer = lambda operation, path: commits.append(in_index(storage)[1])
+    await reclaim(storage)
+    assert all(before - after <= 10 for before, after in pairwise(commits))
+    assert in_index(storage) == ({2}, 1)
+
+
+async def test_a_start_goes_on_with_what_is_left_of_deleted_ledgers() -> None:
+    host = Host(settings=bookie_settings(block_bytes=1, index_step_rows=3))
+    storage = await host.boot()
+    await put(storage, *(Batch(1, 2 * i, 1) for i in range(20)))
+    await storage.checkpoint()
+    await delete(storage, 1)
+    await storage.shards[0].bury()
+    await storage.shards[0].purge({1})
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert storage.shards[0].deletions.trash == {1}
+    assert not await known(storage, 1)
+    await reclaim(storage)
+    assert in_index(storage) == (set(), 0)
+
+
+# --- space ------------------------------------------------------------------------------------------------------------
+
+
+async def test_logs_in_which_nothing_lives_are_removed() -> None:
+    host = Host(settings=bookie_settings(entry_log_max_size_mb=1, block_bytes=100_000))
+    storage = await host.boot()
+    payload = b"x" * 100_000
+    for ledger_id in range(4):
+        await put(storage, *(Batch(ledger_id, i, payload=payload) for i in range(12)))
+        await storage.checkpoint()
+    before = len(logs(host))
+    assert before >= 4
+    for ledger_id in range(3):
+        await delete(storage, ledger_id)
+    await reclaim(storage)
+    assert len(logs(host)) <= before - 3
+    assert sum(host.reports.removed) >= 3 << 20
+    assert storage.space.living <= storage.space.bytes
+    assert await read_all(storage, 3, 0, 11) == (dict.fromkeys(range(12), payload), set())
+    check_living_bytes(storage)
+
+
+async def test_what_lives_in_logs_of_an_unclean_stop_is_counted() -> None:
+    host = Host(settings=bookie_settings(block_bytes=4096, index_step_rows=2))
+    storage = await host.boot()
+    for ledger_id in range(4):
+        await put(storage, *(Batch(ledger_id, i, payload=b"x" * 4000) for i in range(5)))
+        await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    counting = asyncio.ensure_future(reclaim(storage))
+    await turns(5)
+    await put(storage, Batch(1, 0, 3), Batch(2, 0, 5))  # what lives changes meanwhile
+    await storage.checkpoint()
+    await delete(storage, 3)
+    await storage.checkpoint()
+    await counting
+    await reclaim(storage)
+    check_living_bytes(storage)
+    assert 0 < storage.space.living < storage.space.bytes
+    for ledger_id in range(4):
+        if ledger_id != 3:
+            await delete(storage, ledger_id)
+    await storage.close()
+    storage = await host.boot()
+    await reclaim(storage)
+    assert logs(host) == []
+
+
+async def test_yesterdays_rows_of_logs_are_counted() -> None:
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, *(Batch(1, i, payload=b"x" * 4000) for i in range(5)))
+    await storage.close()
+    store = SimStores(host.disk).open("/b/ledgers0/index")
+    with store.write() as txn:
+        ((key, value),) = list(txn.scan(b"g", b"h"))
+        txn.put(key, old_log_row(key, value))
+    store.close()
+    storage = await host.boot()
+    await reclaim(storage)
+    check_living_bytes(storage)
+    assert storage.space.living > 5 * 4000
+
+
+def old_log_row(key: bytes, value: bytes) -> bytes:
+    """A log's row as it was written before living bytes were."""
+    row = decode_log(key, value)
+    return encode_log(int.from_bytes(key[1:], "big"), row._replace(living=None))
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+class Deleted:
+    """What was deleted, and what lives, as far as anybody was told."""
+
+    def __init__(self) -> None:
+        self.lives: dict[int, dict[int, bytes]] = {}
+        self.gone: set[int] = set()
+        self.going: set[int] = set()
+
+    async def live(self, host: Host) -> None:
+        storage = await host.boot()
+        for ledger_id in range(4):
+            await self.put(storage, ledger_id, 0, OLD)
+        await storage.checkpoint()
+        await self.put(storage, 4, 0, OLD)
+        await self.delete(storage, 0)
+        await self.delete(storage, 4)
+        await self.put(storage, 0, 20, NEW)  # again, as recovery does
+        await storage.checkpoint()
+        await self.delete(storage, 1)
+        await reclaim(storage)
+        await self.delete(storage, 0)
+        await self.put(storage, 1, 30, NEW)
+        await storage.close()
+
+    async def put(self, storage: LedgerStorage, ledger_id: int, first: int, payload: bytes) -> None:
+        await storage.states((ledger_id,))
+        future = add(storage, Batch(ledger_id, first, 10, payload=payload))
+        await asyncio.wait({future, storage.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise StorageFailedError("not acknowledged")
+        self.lives.setdefault(ledger_id, {}).update(dict.fromkeys(range(first, first + 10), payload))
+
+    async def delete(self, storage: LedgerStorage, ledger_id: int) -> None:
+        hidden = await storage.hide(ledger_id)
+        assert hidden is not None
+        before = self.lives.pop(ledger_id)
+        self.going.add(ledger_id)
+        try:
+            assert await storage.delete(hidden)
+        except BaseException:
+            self.lives[ledger_id] = before
+            raise
+        self.going.discard(ledger_id)
+        self.gone.add(ledger_id)
+
+    async def check(self, storage: LedgerStorage) -> None:
+        for ledger_id in range(5):
+            wanted = self.lives.get(ledger_id, {})
+            have, unknown = await read_all(storage, ledger_id, 0, 50)
+            assert not unknown
+            if ledger_id in self.going:
+                assert have in ({}, wanted), f"ledger {ledger_id} is there in part"
+            else:
+                assert have.items() >= wanted.items(), f"ledger {ledger_id} lost entries"
+                assert not (ledger_id in self.gone and OLD in have.values()), f"ledger {ledger_id} was revived"
+            state = (await storage.states((ledger_id,)))[ledger_id]
+            if ledger_id in self.gone:
+                assert state.fenced if state is not None else storage.was_deleted(ledger_id)
+        await reclaim(storage)
+        check_living_bytes(storage)
+        storage.check_invariants()
+
+
+def small_host() -> Host:
+    return Host(settings=bookie_settings(journals=2, ledgers=2, block_bytes=200, index_step_rows=2))
+
+
+async def survive(fault: str, nth: int) -> bool:
+    """Whether the fault struck."""
+    host, deleted = small_host(), Deleted()
+    if fault == "crash":
+        host.disk.crash_at(nth)
+    else:
+        host.disk.fail_at(nth, errno.EIO)
+    struck = False
+    try:
+        await deleted.live(host)
+    except (SimulatedCrash, StorageFailedError, OSError):
+        struck = True
+    host.disk.heal()
+    host.disk.rng.seed(nth)
+    if nth % 2:
+        host.disk.power_cut()
+    else:
+        host.disk.crash()
+    storage = await host.boot()
+    await deleted.check(storage)
+    await storage.close()
+    await deleted.check(await host.boot())
+    return struck
+
+
+@pytest.mark.scenario(46)
+@pytest.mark.parametrize("fault", ["crash", "EIO"])
+def test_a_fault_at_every_operation_revives_nothing_and_loses_nothing(fault: str) -> None:
+    host = small_host()
+    asyncio.run(Deleted().live(host))
+    for nth in range(1, host.disk.operations + 1):
+        try:
+            assert asyncio.run(survive(fault, nth))
+        except AssertionError as e:
+            raise AssertionError(f"{fault} at operation {nth}") from e
+
+
+# --- tombstones -------------------------------------------------------------------------------------------------------
+
+
+def fresh(ids: Iterable[int]) -> OrderedStore:
+    disk = SimDisk()
+    disk.make_dirs("/d")
+    store = SimStores(disk).open("/d/index", create=True)
+    with store.write() as txn:
+        for ledger_id in ids:
+            bury(txn, ledger_id)
+    return store
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(2**63 - 5, 2**63 - 1)))
+@settings(max_examples=200, deadline=None)
+def test_tombstones_are_the_ids_in_as_few_ranges_as_can_be(ids: list[int]) -> None:
+    store = fresh(ids)
+    edges = [i for i in set(ids) if i - 1 not in ids]
+    with store.read() as txn:
+        assert {i for i in [*range(42), *range(2**63 - 6, 2**63)] if is_buried(txn, i)} == set(ids)
+        assert [key for key, _ in txn.scan(b"t", b"u")] == sorted(map(tombstone_key, edges))
+
+
+def test_a_damaged_range_is_neither_taken_for_none_nor_for_all() -> None:
+    store = fresh([3, 4, 5, 20, 30])
+    with store.write() as txn:
+        txn.put(tombstone_key(20), b"x" * 12)
+        bury(txn, 19)
+        bury(txn, 21)
+    with store.read() as txn:
+        assert [is_buried(txn, i) for i in (2, 3, 5, 6, 18, 19, 30, 31)] == [
+            False, True, True, False, False, True, True, False
+        ]  # fmt: skip
+        for ledger_id in (20, 21, 29):
+            with pytest.raises(CorruptDataError, match="can't be told"):
+                is_buried(txn, ledger_id)
+
+
+def test_no_state_of_a_deleted_ledger_is_left_in_memory() -> None:
+    async def life() -> None:
+        host = Host(settings=bookie_settings(memtable_bytes_max=1 << 20))
+        storage = await host.boot()
+        for ledger_id in range(0, 200, 2):
+            await put(storage, Batch(ledger_id, 0))
+            await storage.fence(ledger_id, KEY)
+        for ledger_id in range(0, 200, 2):
+            await delete(storage, ledger_id)
+        await reclaim(storage)
+        assert storage.fenced == set()
+        assert len(storage.ledgers) == 0
+        with storage.shards[0].store.read() as txn:
+            assert trash_rows(txn) == []
+        assert storage.shards[0].deletions.trash == set()
+
+    asyncio.run(life())
