@@ -80,21 +80,25 @@ clean:
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say what was installed: the demo's needs are a part of the developer's.
-$(VENV)/.demo: pyproject.toml | $(BIN)/pip
+$(VENV)/.demo: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy with PySpark and Java into $(VENV): about 1 GB, once."
 	$(PIP) '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy and its development tools into $(VENV): about 1 GB, once."
 	$(PIP) '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-$(BIN)/pip:
+$(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "bkpy needs Python 3.11 or newer on the PATH (Debian: apt-get install python3 python3-venv)"; exit 1; }
+	@$(PYTHON) -c '' 2>/dev/null || { echo "$(PYTHON) is not there, or is no Python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "bkpy needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) has no venv module (Debian: apt-get install python3-venv)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
 bench-peers: $(VENV)/.demo
 	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) $(if $(PEERS),--peers $(PEERS)) --json docs/bench-peers.json

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from bkpy.bookie.chunks import BookieChunks
+    from bkpy.bookie.collector import Collector
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.keys import Keys
     from bkpy.bookie.node import BookieNode
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.layout import IdGenerator
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.registration import Registration
+    from bkpy.metadata.sightings import Lookout
     from bkpy.metadata.store import MetadataStore
     from bkpy.metadata.zookeeper.session import Session
     from bkpy.metadata.zookeeper.store import ZooKeeperStore
@@ -272,6 +275,22 @@ def storage_of(node: BookieNode) -> LedgerStorage:
     return node._storage
 
 
+def collector_of(node: BookieNode) -> Collector:
+    """What collects on the bookie."""
+    assert node._collector is not None, "it has not started"
+    return node._collector
+
+
+def lookout_of(collector: Collector) -> Lookout:
+    """What looks at ledgers before they are collected."""
+    return collector._lookout
+
+
+def catalog_of(collector: Collector) -> LedgerCatalog:
+    """What lists them."""
+    return collector._catalog
+
+
 def server_of(node: BookieNode) -> BookieServer:
     """What listens, of a bookie that was started."""
     assert node._server is not None
@@ -342,6 +361,11 @@ def chunk_bytes(buffer: ReceiveBuffer) -> int:
     return len(buffer._chunk)
 
 
+def handed_out(chunks: BookieChunks) -> int:
+    """How many pieces of memory are taken for used."""
+    return len(chunks._out)
+
+
 # --- storage ------------------------------------------------------------------------------------------------------
 
 GROWN: Final[Method] = (LedgerStorage, "_grown")
@@ -378,7 +402,17 @@ def flush_worker(shard: Shard) -> Worker:
 
 def cached_blocks(shard: Shard) -> int:
     """How many blocks are in memory."""
-    return len(shard._cache)
+    return len(shard.cache)
+
+
+def read_worker(shard: Shard) -> Worker:
+    """The worker that reads the shard's index and blocks."""
+    return shard._read_worker
+
+
+def close_open_logs(shard: Shard) -> None:
+    """Let the next reads open the entry logs again."""
+    shard._reader.close()
 
 
 def open_logs(shard: Shard) -> int:

@@ -200,3 +200,11 @@ def test_zookeepers_port_is_chosen_or_said_to_have_changed(directory: Path) -> N
 def test_a_directory_that_can_not_be_made_is_named() -> None:
     message = bkpy("local", "--dir", "/proc/x", status=1).stderr.decode()
     assert message == "bkpy: a cluster can't be kept in /proc/x: No such file or directory\n"
+
+
+def test_local_puts_nothing_beside_the_files_of_others(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "thesis.tex").touch()
+    done = bkpy("local", "--dir", directory, status=1)
+    assert f"{directory} is not empty and holds no cluster" in done.stderr.decode()
+    assert [path.name for path in directory.iterdir()] == ["thesis.tex"]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+from pydantic_core import SchemaError
 from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment
 
 import bkpy as bkpy_library
+from bkpy.cli import outcome
 from bkpy.local import LocalCluster
 
 
-def shell(redirection: str, *arguments: str, uri: str | None) -> subprocess.CompletedProcess[bytes]:
+def shell(redirection: str, *arguments: str, uri: str | None, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """The command as a shell runs it with the redirection."""
     line = f'"$@" {redirection}'
     return subprocess.run(
         ["/bin/sh", "-c", line, "sh", *COMMAND, *arguments],
         capture_output=True,
         timeout=PATIENCE_S,
-        env=environment(uri),
+        env={**environment(uri), **variables},
     )
 
 
@@ -118,3 +121,49 @@ def test_a_forked_run_that_takes_too_long_is_ended_and_the_next_is_not_told_of_i
     with pytest.raises(TimeoutError):
         PRELOADED.run(["ledger", "tail", "1"], stdin=b"", env=environment("zk://127.0.0.1:1/x"), timeout_s=0.001)
     assert bkpy("--version").stdout.startswith(b"bkpy ")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
+def test_an_output_that_takes_nothing_is_named(arguments: list[str]) -> None:
+    done = shell(">/dev/full", *arguments, uri=None, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr) == (1, b"bkpy: standard output: no space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["ledger"]])
+def test_a_group_without_a_command_shows_its_help_and_nothing_else(arguments: list[str]) -> None:
+    done = shell("", *arguments, uri=None)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"Usage: bkpy")
+
+
+SIGTERM_BETWEEN_LOOPS = """\
+import os, signal, sys, time
+from bkpy.cli.common import run
+from bkpy.cli.interrupts import interruptible
+
+async def nothing():
+    pass
+
+with interruptible("the rest is not done"):
+    run(nothing())
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+"""
+
+
+def test_sigterm_is_heeded_after_a_loop_has_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGTERM_BETWEEN_LOOPS], capture_output=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (143, b"bkpy: terminated; the rest is not done\n")
+
+
+@pytest.mark.parametrize(("text", "status"), [("KeyboardInterrupt: ", 130), ("no such field", 1)])
+def test_ctrl_c_that_pydantic_makes_an_error_of_is_ctrl_c(
+    text: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise SchemaError(f'Error building "model" validator:\n  {text}')
+
+    monkeypatch.setattr(outcome.bkpy, "main", fail)
+    assert outcome.status_of([]) == status
+    assert (capsys.readouterr().err == "") is (status == 130)

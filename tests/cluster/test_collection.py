@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cluster.test_lagging_zookeeper import DEADLINE_S, Lagging, lagging, session
 from tests.command import PATIENCE_S, as_json, bkpy
-from tests.hooks import cluster_of
+from tests.hooks import cluster_of, collector_of, storage_of
 from tests.in_process import rewrite
 
 import bkpy as library
@@ -61,8 +61,7 @@ async def bookie(store: MetadataStore, root: str, directory: Path, name: str) ->
 
 
 async def collect(node: BookieNode) -> CollectionRun:
-    assert node._collector is not None
-    run = node._collector.begin()
+    run = collector_of(node).begin()
     assert run is not None
     assert await poll(lambda: _ended(run), DEADLINE_S)
     return run
@@ -73,8 +72,7 @@ async def _ended(run: CollectionRun) -> bool:
 
 
 async def held(node: BookieNode) -> list[int]:
-    assert node._storage is not None
-    return await node._storage.held_ledgers(-1, 1000)
+    return await storage_of(node).held_ledgers(-1, 1000)
 
 
 async def ledger(client: Client) -> int:
@@ -135,8 +133,7 @@ async def test_a_server_that_lags_behind_lists_only_when_it_has_caught_up(laggin
             path = cluster_of(client).catalog.path_of(writer.ledger_id)
             assert not await behind.exists(path)  # the server says so, and is wrong
             assert set(await held(node)) == {gone.ledger_id, writer.ledger_id}
-            assert node._collector is not None
-            run = node._collector.begin()
+            run = collector_of(node).begin()
             assert run is not None
             await asyncio.sleep(0.5)
             assert run.seconds is None  # it waits for the server

@@ -150,6 +150,27 @@ MUTANTS: list[Mutant] = [
         (f"{_FULL}::test_full_memtables_are_told_and_end",),
     ),
     Mutant(
+        "memory that is used up not told",
+        "small entries keep much more memory than there may be",
+        "if self.memory.full and not self.full and self._held.use_up_budget():",
+        "if False:",
+        (f"{_FULL}::test_small_entries_that_keep_much_memory_are_flushed_before_it_is_used_up",),
+    ),
+    Mutant(
+        "writers wait for memory that others have",
+        "a bookie takes nothing any more",
+        "return self.use_up_budget() and (self.memtable_bytes > 0 or self.queued_bytes > 0)",
+        "return self.use_up_budget()",
+        (f"{_FULL}::test_a_budget_that_others_have_used_up_lets_entries_in_one_by_one",),
+    ),
+    Mutant(
+        "nothing is flushed to make room",
+        "a bookie takes nothing until the next checkpoint",
+        "    self._flush_all_soon()  # and then this is asked again\n    return",
+        "    return",
+        (f"{_FULL}::test_memory_that_is_used_up_while_a_journal_stalls_is_made_room_in_when_it_goes_on",),
+    ),
+    Mutant(
         "room in a journal's queue not told",
         "a bookie takes nothing any more",
         "self._on_written()",
@@ -218,5 +239,19 @@ MUTANTS: list[Mutant] = [
         'if old.startswith("/") and self._files.exists(f"{old}/{COOKIE_NAME}"):',
         "if False:",
         (f"{_MOVING}::test_a_copy_is_refused_while_the_original_is_there",),
+    ),
+    Mutant(
+        "old bytes of a journal that is being written believed",
+        "an inspection of a bookie that runs tells of damage that isn't there",
+        "source.window.forget()",
+        "pass",
+        (f"{_TESTS}/journal/test_journal_being_written.py::test_frames_that_come_while_it_is_read_are_no_damage",),
+    ),
+    Mutant(
+        "block rows not counted by an inspection",
+        "a ledger that lost entries is shown as sound",
+        "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
+        "if False:",
+        (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
     ),
 ]

@@ -32,7 +32,7 @@ from bkpy.protocol.records import HEADER_BYTES, walk
 from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage
-from tests.hooks import pool_of, settings_of
+from tests.hooks import pool_of, settings_of, storage_of
 
 from .buggify import bookie_bounds, client_bounds
 from .marks import (
@@ -219,9 +219,7 @@ class Bookie:
     async def held(self) -> list[int]:
         """The ledgers that it has something of."""
         assert self.node is not None
-        storage = self.node._storage
-        assert storage is not None
-        return await self.host.start(storage.held_ledgers(-1, 1 << 20))
+        return await self.host.start(storage_of(self.node).held_ledgers(-1, 1 << 20))
 
     async def stop(self) -> None:
         """A clean stop, as on SIGTERM; then the process ends."""

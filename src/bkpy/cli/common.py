@@ -93,6 +93,7 @@ class Terminated(BaseException):
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise."""
+    before = signal.getsignal(signal.SIGTERM)
     try:
         import uvloop
 
@@ -100,6 +101,9 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             return runner.run(_terminable(coroutine))
     finally:
         coroutine.close()  # Ctrl-C may have come before it was begun
+        signal.signal(
+            signal.SIGTERM, before or signal.SIG_DFL
+        )  # the loop leaves one of its own, which nobody hears any more
 
 
 async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli.common import given_settings, json_option, print_json, run, say
+from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -46,7 +48,16 @@ def local(directory: str, bookies: int, port: int | None, restart: bool, config:
     """
     from bkpy.local import LocalCluster
 
+    _check_directory(Path(directory))
     return run(_serve(LocalCluster(directory, bookies, config, port=port), restart, as_json))
+
+
+def _check_directory(directory: Path) -> None:
+    """`ConfigError` for one with other things in it: a cluster's files are put beside nobody else's."""
+    from bkpy.local.cluster import LOCK_NAME
+
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / LOCK_NAME).exists():
+        raise ConfigError(f"{directory} is not empty and holds no cluster; choose another with --dir")
 
 
 async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
@@ -61,6 +72,7 @@ async def _serve(cluster: LocalCluster, restart: bool, as_json: bool) -> int:
     if not starting.done():
         starting.cancel()  # it leaves nothing running
         await asyncio.wait([starting])
+        say("bkpy: interrupted; the cluster was not started")
         return 128 + signal.SIGINT
     starting.result()
     try:

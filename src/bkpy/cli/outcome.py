@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ def status_of(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except Terminated:
         return TERMINATED
+    except click.exceptions.NoArgsIsHelpError as e:
+        e.show()
+        return e.exit_code
     except click.UsageError as e:
         path = e.ctx.command_path if e.ctx is not None else "bkpy"
         return _complain(f"{e.format_message().rstrip('.')} (see {path} --help)", 2)
@@ -36,6 +40,10 @@ def status_of(arguments: Sequence[str] | None) -> int:
     except Exception as e:
         if debugging():
             raise
+        if _was_interrupted(e):
+            return INTERRUPTED
+        if isinstance(e, OSError) and _output_fails():
+            return _complain(f"standard output: {(e.strerror or str(e)).lower()}", 1)
         return _complain(_told(e), 1)
 
 
@@ -44,6 +52,27 @@ def _print_everything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it: of one that comes while pydantic builds a class, that makes an error of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        if type(error).__name__ == "SchemaError" and "KeyboardInterrupt" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _output_fails() -> bool:
+    """Whether standard output doesn't take what was printed. Then nothing more goes there, at the exit either."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _told(error: Exception) -> str:

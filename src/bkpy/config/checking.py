@@ -18,8 +18,9 @@ S = TypeVar("S", bound=Settings)
 
 def check_name(model: type[Settings], name: str, origin: str, written: Callable[[str], str] = str) -> None:
     if name not in model.model_fields:
-        nearest = difflib.get_close_matches(name.lower().replace("-", "_"), model.model_fields, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"{origin}: unknown setting {written(name)}; the nearest valid one is {written(nearest)}")
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), model.model_fields, n=1)
+        nearest = f"; the nearest valid one is {written(near[0])}" if near else ""
+        raise ConfigError(f"{origin}: unknown setting {written(name)}{nearest}")
 
 
 def build(model: type[S], values: Mapping[str, object], origins: Mapping[str, str]) -> S:

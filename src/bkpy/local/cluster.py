@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
     from types import TracebackType
 
+LOCK_NAME = "lock"  # a file that the directory of every cluster has
 _HOST = "127.0.0.1"
 _ROOT = "/ledgers"
 _START_TIMEOUT_S = 120.0  # a bookie is ready in a second; replaying a large journal on a busy machine takes longer
@@ -271,7 +272,7 @@ class LocalCluster:
     async def _lock(self) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
             raise ConfigError(f"a cluster can't be kept in {self.directory}: {e.strerror}") from e
 

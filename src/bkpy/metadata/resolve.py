@@ -40,7 +40,7 @@ from bkpy.metadata.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
 
@@ -145,37 +145,21 @@ async def delete_certainly(
     store: MetadataStore, path: str, expected_version: int | None = None, *, attempts_max: int
 ) -> DeleteOutcome:
     """Remove the node. For one that may come back, `attempts_max` is 1: a second attempt could remove its successor."""
-    unknown: Unknown | None = None
-    for _ in range(attempts_max):
-        result = await attempt(store.delete(path, expected_version))
-        match result:
-            case Answer():
-                return Gone()
-            case NoNode():
-                return Missing(path) if unknown is None else Gone()
-            case BadVersion() | NotEmpty():
-                return Changed() if unknown is None else Overtaken()
-            case Unknown():
-                unknown = result
-            case NotDone():
-                return doubted(result, unknown is not None)
-            case StoreRefusal():
-                raise result  # a delete is refused for no other reason
-            case _:
-                assert_never(result)
-    assert unknown is not None
-    return unknown
+    return await _delete(lambda: store.delete(path, expected_version), attempts_max)
 
 
 async def delete_together(store: MetadataStore, unique: Delete, *others: Delete, attempts_max: int) -> DeleteOutcome:
     """Remove several nodes in one transaction. `unique` has a name that no other node ever gets.
 
-    So however often it is tried, the others are removed with this one or not at all. Missing: `unique` was not there,
-    and nothing was removed.
+    So however often it is tried, the others are removed with this one or not at all. Missing: nothing was removed.
     """
+    return await _delete(lambda: store.multi([unique, *others]), attempts_max)
+
+
+async def _delete(attempt_it: Callable[[], Awaitable[object]], attempts_max: int) -> DeleteOutcome:
     unknown: Unknown | None = None
     for _ in range(attempts_max):
-        result = await attempt(store.multi([unique, *others]))
+        result = await attempt(attempt_it())
         match result:
             case Answer():
                 return Gone()

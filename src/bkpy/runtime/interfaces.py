@@ -139,11 +139,18 @@ class Stores(Protocol):
     """Opens ordered stores."""
 
     def open(
-        self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        bytes_max: int = 1 << 40,
+        readers_max: int = 512,
+        read_only: bool = False,
     ) -> OrderedStore:
         """The store in directory `path`, whose parent exists; one that is created is durable on return.
 
-        Without `create` a missing one raises `FileNotFoundError`.
+        Without `create` a missing one raises `FileNotFoundError`. One that is opened `read_only` may be open in another
+        process, which writes to it, and is never changed through this opening.
         """
 
     def check(self, path: str) -> None:

@@ -85,8 +85,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for key, text in given.items():
         name = names.get(key.lower())
         if name is None:
-            nearest = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.0)[0]
-            raise ConfigError(f"unknown option {key}; the nearest valid one is {names[nearest]}")
+            near = difflib.get_close_matches(key.lower(), names, n=1)
+            nearest = f"; the nearest valid one is {names[near[0]]}" if near else ""
+            raise ConfigError(f"unknown option {key}{nearest}")
         attribute, parse = _PARSERS[name]
         try:
             values[attribute] = parse(text)
@@ -132,8 +133,8 @@ def format_ledgers(ids: Iterable[int]) -> str:
 def column_named(name: str) -> str:
     """The source's own spelling of a column's name; `ConfigError` with the nearest one if there is none."""
     if name.lower() not in COLUMNS:
-        nearest = difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"there is no column {name!r}; the nearest one is {nearest}")
+        near = difflib.get_close_matches(name.lower(), COLUMNS, n=1)
+        raise ConfigError(f"there is no column {name!r}" + (f"; the nearest one is {near[0]}" if near else ""))
     return name.lower()
 
 

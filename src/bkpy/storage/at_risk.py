@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bkpy.storage.index.index import BOOT_ID_BYTES
+from bkpy.storage.index.index import BOOT_ID_BYTES, ShardRow, put_shard
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import OrderedStore
 
 NOTHING: Final = b""
 IN_MEMORY: Final = bytes(BOOT_ID_BYTES)  # no boot has this id
@@ -29,6 +30,14 @@ def mark_of(settings: BookieSettings, boot_id: bytes) -> bytes:
 def is_lost(mark: bytes, boot_id: bytes) -> bool:
     """Whether a start that finds this mark has to take it that acknowledged entries are gone."""
     return mark not in (NOTHING, boot_id)
+
+
+def put_mark(row: ShardRow, store: OrderedStore, mark: bytes) -> ShardRow:
+    """Store the mark in a shard's row; the row with it. Blocks."""
+    if row.at_risk != mark:
+        row = row._replace(at_risk=mark)
+        put_shard(store, row)
+    return row
 
 
 def loss(mark: bytes) -> str:

@@ -17,6 +17,9 @@ class StorageObserver(Protocol):
     def replayed(self, frames: int, bytes_: int) -> None:
         """At start: commit frames and bytes that were read from a journal."""
 
+    def compacted(self, bytes_: int) -> None:
+        """That many bytes of blocks were copied from entry logs in which little lives."""
+
     def log_removed(self, bytes_: int) -> None:
         """An entry log of that many bytes was removed, because nothing in it lives."""
 
@@ -32,6 +35,8 @@ class NoObserver:
     def checkpoint(self, bytes_: int, seconds: float) -> None: ...
 
     def replayed(self, frames: int, bytes_: int) -> None: ...
+
+    def compacted(self, bytes_: int) -> None: ...
 
     def log_removed(self, bytes_: int) -> None: ...
 

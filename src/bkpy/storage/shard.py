@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -27,12 +26,13 @@ from bkpy.storage.index.index import (
     held_ledgers,
     log_key,
     put_all_in_limbo,
-    put_shard,
 )
 from bkpy.storage.index.living import LivingBytes
 from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
+from bkpy.storage.reads.block_cache import BlockCache
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
+from bkpy.storage.reads.read_ahead import ReadAhead
 from bkpy.storage.space.deletion import Deletions
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.ledgers.info import LedgerInfo
+    from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class Shard:
         runtime: DiskRuntime,
         settings: BookieSettings,
         observer: StorageObserver,
+        memory: MemoryBudget,
     ) -> None:
         self.number = number
         self.directory = directory
@@ -94,15 +96,22 @@ class Shard:
         self.sealed: Generation | None = None
         self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
+        self.cleared: asyncio.Future[None] | None = None  # done when the last generation flushed holds nothing any more
         self.store = store
         self._runtime = runtime
         self._settings = settings
         self._observer = observer
         self._log: LogWriter | None = None
         self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
-        # Blocks read last: scans go on inside them, tailing readers share them.
-        self._cache: OrderedDict[Place, StoredBlock] = OrderedDict()
-        self._cache_bytes = 0
+        self.cache = BlockCache(settings.block_cache_bytes_max, memory)
+        self.ahead = ReadAhead(
+            self.cache,
+            runtime.spawn,
+            bytes_max=settings.read_ahead_bytes_max,
+            ledgers_max=settings.read_ahead_ledgers_max,
+            find=self._places,
+            load=self._load_ahead,
+        )
         self._unlisted_logs = self._list_logs()
         self.living = LivingBytes()
         self.deletions = Deletions(store, self.living)
@@ -181,13 +190,6 @@ class Shard:
         """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
         self.row = put_all_in_limbo(self.store, self.row)
 
-    async def put_at_risk(self, at_risk: bytes) -> None:
-        """Store what an unclean stop would take from now on. Not to be called while a checkpoint runs."""
-        if self.row.at_risk != at_risk:
-            row = self.row._replace(at_risk=at_risk)
-            await self._flush_worker.run(put_shard, self.store, row)
-            self.row = row
-
     def touch(self, info: LedgerInfo) -> None:
         """The state changed: the next checkpoint writes it, and until then it stays in the cache."""
         if self.active.touch(info.ledger_id):
@@ -198,6 +200,13 @@ class Shard:
     @property
     def memory_bytes(self) -> int:
         return self.active.bytes + (self.sealed.bytes if self.sealed is not None else 0)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of these, what doesn't lie in the memory that it was received into."""
+        sealed = self.sealed
+        own = self.active.bytes - self.active.received_bytes
+        return own if sealed is None else own + sealed.bytes - sealed.received_bytes
 
     def seal(self) -> Generation:
         """Begin a new generation; the old one is to be flushed."""
@@ -222,7 +231,7 @@ class Shard:
             generation,
             infos,
             living=self.living,
-            open_log=self._open_log,
+            open_log=self.open_log,
             log=self._log,
             settings=self._settings,
             unlisted_logs=self._unlisted_logs,
@@ -241,7 +250,9 @@ class Shard:
         self.commits += 1
         self._unlisted_logs = {}
         self.sealed = None
-        self._flush_worker.run(generation.clear)  # nobody reads it any more; off the loop, for it takes its time
+        # Nobody reads it any more. Off the loop, for it takes its time; and not waited for here: the caller has rows to
+        # take over before anybody reads.
+        self.cleared = self._flush_worker.run(generation.clear)
         self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
         return flushed.rows
 
@@ -249,9 +260,8 @@ class Shard:
         """Take the ledgers out of the index that were deleted. Nobody else may change the shard's row meanwhile."""
         while self.deletions.condemned:
             ledger_ids = list(islice(self.deletions.condemned, self._settings.index_step_rows))
-            self.row = await self._flush_worker.run(self.deletions.bury, self.row, ledger_ids)
+            await self.change_row(self.deletions.bury, ledger_ids)
             self.deletions.buried(ledger_ids)
-            self.commits += 1
 
     async def purge(self, ledger_ids: Collection[int]) -> None:
         """Remove some of what is left of deleted ledgers."""
@@ -263,11 +273,27 @@ class Shard:
         """Run something that blocks and may write to the index, between two steps of whatever else does."""
         return self._flush_worker.run(function, *args)
 
+    async def change_row(self, function: Callable[..., ShardRow], *args: Any) -> None:
+        """Run a transaction that gets the shard's row and returns it as it then is. Only while `checkpointing` is held.
+
+        It must not be cancelled.
+        """
+        self.row = await self._flush_worker.run(function, self.row, *args)
+        self.commits += 1
+
+    async def take_log_id(self) -> int:
+        """The id of a log that is about to be begun."""
+        async with self.checkpointing:  # which begins logs as well
+            log_id = self.row.next_log_id
+            self.row = self.row._replace(next_log_id=log_id + 1)
+        return log_id
+
     async def forget_log(self, log_id: int) -> None:
         """Hold the log open no longer: its file is about to go."""
         await self._read_worker.run(self._reader.forget, log_id)
 
-    def _open_log(self, log_id: int) -> LogWriter:
+    def open_log(self, log_id: int) -> LogWriter:
+        """Begin a log. Blocks."""
         return LogWriter(
             self._runtime.files,
             self.directory,
@@ -314,10 +340,14 @@ class Shard:
         lac: int,
     ) -> RangeRead:
         info.pins += 1  # what is found out about it must reach the state in the cache
+        self.ahead.reading += 1
         try:
-            return await self._read_pinned(info, first, last, bytes_max, memory, lac)
+            result = await self._read_pinned(info, first, last, bytes_max, memory, lac)
         finally:
+            self.ahead.reading -= 1
             info.pins -= 1
+        self.ahead.ended(info.ledger_id, first, result.examined_to)
+        return result
 
     async def _read_pinned(
         self, info: LedgerInfo, first: int, last: int, bytes_max: int, memory: Sequence[StoredRange], lac: int
@@ -374,10 +404,11 @@ class Shard:
     async def _look_up(
         self, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> tuple[_Found, list[StoredBlock | None]]:
+        going_on = self.ahead.began(ledger_id, first, last)
         before: list[Place] | None = None
         while True:
             found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
-            blocks = await self._blocks(ledger_id, found.blocks)
+            blocks = await self._blocks(ledger_id, found.blocks, going_on)
             if not isinstance(blocks, FileNotFoundError):
                 return found, blocks
             if [row.place for row in found.blocks] == before:
@@ -400,15 +431,26 @@ class Shard:
             row = get_ledger(txn, ledger_id)
             return row is not None and blocks_fit(txn, ledger_id, row)
 
-    async def _blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> list[StoredBlock | None] | FileNotFoundError:
+    async def _places(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Place]:
+        found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
+        return [row.place for row in found.blocks]
+
+    async def _load_ahead(self, ledger_id: int, place: Place) -> None:
+        for block in (await self._read_worker.run(self._read_blocks, ledger_id, [place])).values():
+            if not isinstance(block, Exception):
+                self.cache.put(place, block)
+
+    async def _blocks(
+        self, ledger_id: int, rows: Sequence[BlockRow], going_on: bool
+    ) -> list[StoredBlock | None] | FileNotFoundError:
         """The rows' blocks, None for one that can't be read, or the error if a log isn't there."""
         loaded: dict[Place, StoredBlock | Exception] = {}
         for row in rows:
-            if (cached := self._cached(row.place)) is not None:
+            if (cached := self.cache.get(row.place, going_on=going_on)) is not None:
                 loaded[row.place] = cached
         missing = [row.place for row in rows if row.place not in loaded]
         if missing:
-            loaded |= await self._read_worker.run(self._read_blocks, ledger_id, missing)
+            loaded |= await self.load_blocks(ledger_id, missing)
         blocks: list[StoredBlock | None] = []
         for row in rows:
             block = loaded[row.place]
@@ -421,9 +463,13 @@ class Shard:
                 )
                 blocks.append(None)
             else:
-                self._remember(row.place, block)
+                self.cache.put(row.place, block)
                 blocks.append(block)
         return blocks
+
+    async def load_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
+        """The ledger's blocks at these places, verified, or why one can't be read."""
+        return await self._read_worker.run(self._read_blocks, ledger_id, places)
 
     def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
         blocks: dict[Place, StoredBlock | Exception] = {}
@@ -433,19 +479,6 @@ class Shard:
             except (OSError, CorruptDataError) as e:  # that block is unknown; the others are still good
                 blocks[place] = e
         return blocks
-
-    def _cached(self, place: Place) -> StoredBlock | None:
-        block = self._cache.get(place)
-        if block is not None:
-            self._cache.move_to_end(place)
-        return block
-
-    def _remember(self, place: Place, block: StoredBlock) -> None:
-        if place not in self._cache:
-            self._cache[place] = block
-            self._cache_bytes += place.length
-            while self._cache_bytes > self._settings.block_cache_bytes_max and len(self._cache) > 1:
-                self._cache_bytes -= self._cache.popitem(last=False)[0].length
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -462,5 +495,5 @@ class Shard:
         self.active.check_invariants()
         if self.sealed is not None:
             self.sealed.check_invariants()
-        assert self._cache_bytes == sum(place.length for place in self._cache)
+        self.cache.check_invariants()
         assert self._log is None or self._log.log_id < self.row.next_log_id

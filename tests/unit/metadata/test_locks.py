@@ -54,7 +54,7 @@ async def taken(of: LedgerLocks, ledger_id: int = 7) -> LedgerLock:
 
 
 def names(tree: MemoryStore) -> list[str]:
-    return sorted(name for name in tree._nodes if name.startswith(f"{LOCKS}/"))
+    return sorted(name for name in tree.paths if name.startswith(f"{LOCKS}/"))
 
 
 # --- locks ----------------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
             "journal_max_size_mb": 1,
             "checkpoint_interval_s": 1e6,
             "reclaim_interval_s": 1e6,
+            "index_step_pause_s": 1e-6,
             **values,
         }
     )
@@ -85,16 +86,24 @@ SMALLEST: dict[str, Any] = {
     "block_bytes": 1,
     "block_run_bytes": 1,
     "entry_log_max_size_mb": 1,
+    "entry_log_blocks_max": 1,
     "entry_log_write_bytes": 1,
     "flush_step_batches": 1,
     "flush_part_batches": 1,
     "open_entry_logs_max": 1,
     "block_cache_bytes_max": 1,
+    "read_ahead_bytes_max": 0,
+    "read_ahead_ledgers_max": 1,
+    "memory_bytes_max": 1,
+    "memtable_rest_bytes_min": 1,
     "ledger_states_max": 1,
     "index_readers_max": 5,
     "index_step_rows": 1,
-    "index_step_pause_s": 0.001,
     "reclaim_interval_s": 0.001,
+    "compaction_minor_interval_s": 0.001,
+    "compaction_major_interval_s": 0.001,
+    "compaction_step_bytes": 1,
+    "compaction_commit_bytes": 1,
 }
 
 
@@ -177,10 +186,10 @@ async def read_all(storage: LedgerStorage, ledger_id: int, first: int, last: int
     return have, unknown - have.keys()
 
 
-async def reclaim(storage: LedgerStorage) -> None:
-    """One round of what gives space back, in every shard."""
+async def reclaim(storage: LedgerStorage, living_ratio: float = 0.0) -> None:
+    """One round of what gives space back, in every shard, with compaction of logs of which less than that lives."""
     for reclaimer in storage.reclaimers:
-        await reclaimer.reclaim()
+        await reclaimer.reclaim(living_ratio)
 
 
 def check_living_bytes(storage: LedgerStorage) -> None:
@@ -206,6 +215,7 @@ class Reports:
         self.damages: list[tuple[str, str]] = []
         self.groups: list[int] = []
         self.removed: list[int] = []
+        self.copied: list[int] = []
         self.replayed_frames = 0
         self.checkpoints = 0
         self.flushed: list[int] = []
@@ -219,6 +229,9 @@ class Reports:
 
     def replayed(self, frames: int, bytes_: int) -> None:
         self.replayed_frames += frames
+
+    def compacted(self, bytes_: int) -> None:
+        self.copied.append(bytes_)
 
     def log_removed(self, bytes_: int) -> None:
         self.removed.append(bytes_)

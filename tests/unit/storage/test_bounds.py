@@ -55,6 +55,17 @@ async def test_open_entry_logs_are_bounded(bound: int) -> None:
     assert open_logs(storage.shards[0]) == min(bound, len(logs))
 
 
+@pytest.mark.parametrize("bound", [1, 3, 1000])
+async def test_the_blocks_of_an_entry_log_are_bounded(bound: int) -> None:
+    host = Host(settings=bookie_settings(entry_log_blocks_max=bound))
+    storage = await filled(host, ledgers=4, rounds=2)
+    await check_filled(storage, ledgers=4, rounds=2)
+    logs = [name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log")]
+    assert len(logs) == -(-8 // bound)
+    await storage.close()
+    await check_filled(await host.boot(), ledgers=4, rounds=2)
+
+
 @pytest.mark.parametrize("bound", [0, 1, 4])
 async def test_recycled_journal_files_are_bounded(bound: int) -> None:
     host = Host(settings=bookie_settings(journal_recycled_files_max=bound, journal_max_backups=0))

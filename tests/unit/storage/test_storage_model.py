@@ -29,7 +29,7 @@ actions = st.lists(
         st.tuples(st.just("crash"), st.booleans()),
         st.tuples(st.just("close"), st.none()),
         st.tuples(st.just("delete"), st.integers(0, LEDGERS - 1)),
-        st.tuples(st.just("reclaim"), st.none()),
+        st.tuples(st.just("reclaim"), st.sampled_from((0.0, 0.5, 0.99))),
         st.tuples(st.just("read"), st.tuples(st.integers(0, 200), st.integers(0, 80), st.integers(1, 20_000))),
     ),
     max_size=12,
@@ -64,7 +64,7 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
                 assert await storage.delete(hidden)
             model[argument] = {}  # type: ignore[index]
         elif action == "reclaim":
-            await reclaim(storage)
+            await reclaim(storage, argument)  # type: ignore[arg-type]
         elif action == "close":
             await storage.close()
             storage = await host.boot()
@@ -121,6 +121,8 @@ def test_long_runs(seed: int) -> None:
             script.append((kind, rng.randrange(3)))
         elif kind == "read":
             script.append((kind, (rng.randrange(200), rng.randrange(80), rng.randrange(1, 20_000))))
+        elif kind == "reclaim":
+            script.append((kind, rng.choice((0.0, 0.5, 0.99))))
         else:
             script.append((kind, rng.random() < 0.5))
     asyncio.run(run(script, 1 + seed % 2, 1 + seed % 3))

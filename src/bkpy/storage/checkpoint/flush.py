@@ -244,6 +244,7 @@ class Flush:
         self._open_log = open_log
         self.log = log  # the one being filled, when the flush has ended
         self._log_bytes_max = settings.entry_log_max_size_mb * MIB
+        self._log_blocks_max = settings.entry_log_blocks_max
         self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
         self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
         self._changes = Changes(shard, living)
@@ -301,7 +302,7 @@ class Flush:
         yield LEDGER_EFFORT
 
     def _append(self, ledger_id: int, draft: BlockDraft) -> Place:
-        if self.log is not None and self.log.size >= self._log_bytes_max:
+        if self.log is not None and (self.log.size >= self._log_bytes_max or self.log.blocks >= self._log_blocks_max):
             self.finish_log()
         if self.log is None:
             log_id = self._changes.shard.next_log_id

@@ -42,6 +42,7 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
+TRAILER_BYTES: Final = _TRAILER.size + 8  # with its checksum and the magic
 
 
 class Place(NamedTuple):
@@ -171,6 +172,17 @@ def is_log_header(raw: Bytes, log_id: int) -> bool:
     return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
 
 
+def block_outline(raw: Bytes) -> tuple[int, int] | None:
+    """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
+
+    Nothing of it has been checked: `decode_block` does that.
+    """
+    if len(raw) < BLOCK_HEADER_BYTES or raw[: len(BLOCK_MAGIC)] != BLOCK_MAGIC:
+        return None
+    _, _, _, _, ledger_id, _, _, _, n, bitmap_bytes, stored, _ = _BLOCK.unpack_from(raw)
+    return ledger_id, BLOCK_HEADER_BYTES + 8 * n + bitmap_bytes + stored
+
+
 class FooterBlock(NamedTuple):
     ledger_id: int
     first: int
@@ -181,16 +193,16 @@ class FooterBlock(NamedTuple):
     checksum: int
 
 
-def encode_footer(blocks: Sequence[FooterBlock], offset: int) -> bytes:
-    """The footer of a log whose last block ends at `offset`."""
+def encode_footer(table: Bytes, offset: int) -> bytes:
+    """The footer of a log whose last block ends at `offset`. `table`: its blocks, each as FooterBlock's bytes."""
     ledgers: dict[int, int] = {}
-    for block in blocks:
-        ledgers[block.ledger_id] = ledgers.get(block.ledger_id, 0) + block.length
+    for block in _FOOTER_BLOCK.iter_unpack(table):
+        ledgers[block[0]] = ledgers.get(block[0], 0) + block[5]
     packed = b"".join(
         (
-            *(_FOOTER_BLOCK.pack(*block) for block in blocks),
+            table,
             *(_FOOTER_LEDGER.pack(*item) for item in sorted(ledgers.items())),
-            _TRAILER.pack(offset, len(blocks), len(ledgers)),
+            _TRAILER.pack(offset, len(table) // _FOOTER_BLOCK.size, len(ledgers)),
         )
     )
     return packed + _CRC.pack(crc32c(packed)) + FOOTER_MAGIC
@@ -230,6 +242,48 @@ def read_footer(file: File) -> Footer | None:
     return Footer(offset, packed[: blocks * _FOOTER_BLOCK.size])
 
 
+def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int:
+    """How many bytes of a log are of dead blocks, or a little less: what is around blocks is there in any log."""
+    around = LOG_HEADER_BYTES
+    if footer:
+        around += blocks * (_FOOTER_BLOCK.size + _FOOTER_LEDGER.size) + _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
+    return row_bytes - around - living
+
+
+def footer_offset(trailer: Bytes) -> int | None:
+    """Where the footer begins, by the last `TRAILER_BYTES` of a log; None if the log has none."""
+    if len(trailer) < TRAILER_BYTES or trailer[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
+        return None
+    offset: int = _TRAILER.unpack_from(trailer)[0]
+    return offset
+
+
+def decode_footer(raw: Bytes) -> list[FooterBlock]:
+    """The blocks that a footer lists, `raw` being all from its offset on; `CorruptDataError` if it isn't sound."""
+    size = len(raw) - TRAILER_BYTES
+    if size < 0 or crc32c(raw[: size + _TRAILER.size]) != _CRC.unpack_from(raw, size + _TRAILER.size)[0]:
+        raise CorruptDataError("the footer of an entry log doesn't match its checksum")
+    _, blocks, ledgers = _TRAILER.unpack_from(raw, size)
+    if blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size != size:
+        raise CorruptDataError("the lengths in an entry log's footer don't add up")
+    return [FooterBlock(*fields) for fields in _FOOTER_BLOCK.iter_unpack(raw[: blocks * _FOOTER_BLOCK.size])]
+
+
+class LogHeader(NamedTuple):
+    log_id: int
+    uuid: bytes  # of the index that the log belongs to
+
+
+def decode_log_header(raw: Bytes) -> LogHeader:
+    """The header that a log begins with; `CorruptDataError` if it isn't a sound one."""
+    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
+        raise CorruptDataError("the header of an entry log doesn't match its checksum")
+    magic, version, log_id, uuid = _LOG.unpack_from(raw)
+    if magic != LOG_MAGIC or version != VERSION:
+        raise CorruptDataError(f"an entry log of version {version}; this software reads version {VERSION}")
+    return LogHeader(log_id, uuid)
+
+
 class LogWriter:
     """The log that is being filled. Everything here blocks and runs on the directory's flush worker."""
 
@@ -245,7 +299,7 @@ class LogWriter:
             self.remove()
             raise
         self._directory_synced = False
-        self._blocks: list[FooterBlock] = []
+        self._table = bytearray()  # of blocks, as the footer will have it: there may be hundreds of thousands
         self._parts: list[Bytes] = []  # of what isn't written yet
         self._written = LOG_HEADER_BYTES
         self._failed = False
@@ -258,10 +312,15 @@ class LogWriter:
         self._parts += buffers
         self.size += size
         span = ids.last - ids.first
-        self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
+        self._table += _FOOTER_BLOCK.pack(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum)
         if self.size - self._written >= self._write_bytes:
             self._write()
         return place
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return len(self._table) // _FOOTER_BLOCK.size
 
     def _write(self) -> None:
         if self._failed:
@@ -282,12 +341,12 @@ class LogWriter:
 
     def finish(self) -> int:
         """Write the footer, sync and close; returns the number of blocks."""
-        footer = encode_footer(self._blocks, self.size)
+        footer = encode_footer(self._table, self.size)
         self._parts.append(footer)
         self.size += len(footer)
         self.sync()
         self.close()
-        return len(self._blocks)
+        return self.blocks
 
     def remove(self) -> None:
         """Give up a log that nothing refers to."""

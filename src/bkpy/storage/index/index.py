@@ -93,6 +93,12 @@ def block_key(ledger_id: int, first: int) -> bytes:
     return _BLOCK_KEY.pack(b"b", ledger_id, first)
 
 
+def ledger_of_block(key: bytes) -> int:
+    """The ledger id in the key of a block row."""
+    ledger_id: int = _BLOCK_KEY.unpack(key)[1]
+    return ledger_id
+
+
 def log_key(log_id: int) -> bytes:
     return _LEDGER_KEY.pack(b"g", log_id)
 

@@ -191,6 +191,14 @@ def decode_ledger(head: Bytes) -> int:
 
 def decode_records(body: memoryview, count: int) -> Iterator[Record]:
     """The records of a frame's body, whose checksum was right; `CorruptDataError` if they don't fill it."""
+    for record in split_records(body, count):
+        if record.kind not in _KINDS:
+            raise CorruptDataError(f"a journal record of kind {record.kind}, which this version doesn't know")
+        yield record
+
+
+def split_records(body: memoryview, count: int) -> Iterator[Record]:
+    """The same with kinds that this version doesn't know."""
     offset = 0
     for _ in range(count):
         if len(body) - offset < _RECORD.size:
@@ -200,8 +208,6 @@ def decode_records(body: memoryview, count: int) -> Iterator[Record]:
         end = middle + body_bytes
         if end > len(body):
             raise CorruptDataError("a journal frame's records run past its end")
-        if kind not in _KINDS:
-            raise CorruptDataError(f"a journal record of kind {kind}, which this version doesn't know")
         yield Record(kind, body[offset + _RECORD.size : middle], body[middle:end])
         offset = end
     if offset != len(body):

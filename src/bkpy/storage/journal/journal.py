@@ -30,9 +30,10 @@ from bkpy.storage.journal.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bkpy.buffers import Bytes
+    from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, File, Files
     from bkpy.storage.observer import StorageObserver
 
@@ -322,3 +323,32 @@ class Journal:
     async def drain(self) -> None:
         """Wait until everything appended so far is synced, or the journal failed."""
         await self._idle.wait()
+
+
+def begin_journals(
+    writers: Sequence[JournalWriter],
+    settings: BookieSettings,
+    runtime: DiskRuntime,
+    on_written: Callable[[], None],
+    on_failure: Callable[[BaseException], None],
+    observer: StorageObserver,
+) -> list[Journal]:
+    """The journals of a bookie, all or none."""
+    journals: list[Journal] = []
+    with contextlib.ExitStack() as begun:  # each has a thread
+        for number, writer in enumerate(writers):
+            journal = Journal(
+                writer,
+                runtime,
+                name=f"journal-{number}",
+                sync_adds=settings.journal_sync_data,
+                group_bytes_max=settings.journal_group_bytes_max,
+                queue_bytes_max=settings.journal_queue_bytes_max,
+                on_written=on_written,
+                on_failure=on_failure,
+                observer=observer,
+            )
+            begun.callback(journal.release)
+            journals.append(journal)
+        begun.pop_all()
+    return journals

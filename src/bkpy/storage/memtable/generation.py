@@ -126,14 +126,19 @@ class Generation:
         self._step_batches = step_batches
         self.frames: list[tuple[AddColumns, Bytes]] = []
         self.bytes = 0
+        self.received_bytes = 0  # of these, what are slices of the memory that they were received into
         self.dirty: set[int] = set()  # ledgers whose state must be written with this generation
         self._by_ledger: defaultdict[int, list[Batch]] = defaultdict(list)
         self._ledgers: dict[int, LedgerBatches] = {}
         self._indexed = 0
+        self._bytes_seen = 0  # at the last rest
 
     def add(self, columns: AddColumns, body: Bytes) -> None:
         self.frames.append((columns, body))
-        self.bytes += len(body) + BATCH_OVERHEAD_BYTES * len(columns[1])
+        size = len(body)
+        self.bytes += size + BATCH_OVERHEAD_BYTES * len(columns[1])
+        if type(body) is memoryview:
+            self.received_bytes += size
 
     def touch(self, ledger_id: int) -> bool:
         """Note that the ledger's state must be written with this generation; False if that was noted before."""
@@ -142,6 +147,11 @@ class Generation:
         self.dirty.add(ledger_id)
         self.bytes += STATE_BYTES
         return True
+
+    def rests(self, bytes_min: int) -> bool:
+        """Whether it holds that many bytes, and nothing was added since the last time this was asked."""
+        seen, self._bytes_seen = self._bytes_seen, self.bytes
+        return self.bytes >= bytes_min and self.bytes == seen
 
     def batches_of(self, ledger_id: int) -> LedgerBatches | None:
         """The ledger's batches, None if it has none. Only on the event loop, when `catch_up` has little to do."""

@@ -49,6 +49,10 @@ class Deletions:
         self._store = store
         self._living = living
 
+    def pending(self, ledger_id: int) -> bool:
+        """Whether the ledger was deleted, and block rows of it may be left."""
+        return ledger_id in self.condemned or ledger_id in self.trash
+
     def buried(self, ledger_ids: Collection[int]) -> None:
         """These are in the index as deleted ones, and their block rows are trash."""
         self.condemned.difference_update(ledger_ids)

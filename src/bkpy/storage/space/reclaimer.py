@@ -1,4 +1,4 @@
-"""Gives back one shard's space in the background: deleted ledgers leave the index, logs without life are removed.
+"""Gives back one shard's space in the background: deleted ledgers leave the index, logs in which little lives go.
 
 Invariants: a log's file goes only after the commit that took its row away, and that only when nothing in it lives;
 whatever is done is done in short steps, with pauses, and a full disk only puts it off.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.index.index import LogRow, log_key, log_rows
+from bkpy.storage.space.compaction import Compactor
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
@@ -29,21 +30,35 @@ class SpaceTotals(NamedTuple):
     bytes: int
     living: int
     deleted_ledgers: int  # of which there still is something in the index
+    compacting: int  # bytes that are to be copied in the compaction that is under way
 
 
 class Reclaimer:
-    """Of one shard. `totals` are those of its last round."""
+    """Of one shard."""
 
     def __init__(self, shard: Shard, runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver) -> None:
-        self.totals = SpaceTotals(0, 0, 0, 0)
         self._shard = shard
         self._files = runtime.files
+        self._clock = runtime.clock
         self._settings = settings
         self._observer = observer
+        self._compactor = Compactor(shard, runtime, settings, observer)
+        self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
+        self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
+        self._logs: dict[int, LogRow | None] = {}  # as of the last round
         self._woken = asyncio.Event()
         self._reclaiming = asyncio.Lock()
         self._stopping = False
         self._log = logging.getLogger("bkpy.bookie")
+
+    @property
+    def totals(self) -> SpaceTotals:
+        """As of the last round."""
+        rows = [row for row in self._logs.values() if row is not None]
+        living = sum(row.living for row in rows if row.living is not None)
+        deletions = self._shard.deletions
+        deleted = len(deletions.condemned) + len(deletions.trash)
+        return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, deleted, self._compactor.pending_bytes)
 
     def wake(self) -> None:
         """There is something to do: don't wait until it is time."""
@@ -56,7 +71,7 @@ class Reclaimer:
             if self._stopping:
                 return
             try:
-                await self.reclaim()
+                await self.reclaim(await self._ratio_due())
             except OSError as e:
                 if e.errno != errno.ENOSPC:
                     raise
@@ -65,7 +80,12 @@ class Reclaimer:
     def stop(self) -> None:
         """Let `run` end after the step that it is in: what it has begun to change is changed."""
         self._stopping = True
+        self._compactor.stop()
         self._woken.set()
+
+    def close(self) -> None:
+        """End the thread. Blocks until what it does has ended."""
+        self._compactor.close()
 
     async def _pause(self) -> None:
         try:
@@ -75,12 +95,32 @@ class Reclaimer:
             return
         self._woken.clear()
 
-    async def reclaim(self) -> None:
-        """One round, after the one that is under way."""
+    async def reclaim(self, living_ratio: float = 0.0) -> None:
+        """One round, after the one that is under way; compacts logs of which less than that share lives."""
         async with self._reclaiming:
-            await self._reclaim()
+            await self._delete()
+            await self._count()
+            await self._remove_dead_logs()
+            tried: set[int] = set()
+            while living_ratio and await self._compactor.compact(living_ratio, tried):
+                await self._remove_dead_logs()
+            self._logs = await self._shard.on_index(self._list)
 
-    async def _reclaim(self) -> None:
+    async def _ratio_due(self) -> float:
+        """Of which logs compaction is due, 0 for none. With little space it is due at once."""
+        settings, now = self._settings, self._clock.monotonic()
+        free = (await self._shard.on_index(self._files.space, self._shard.directory))[0]
+        if now >= self._major_at or free < settings.disk_free_bytes_resume:
+            self._major_at = now + settings.compaction_major_interval_s
+            self._minor_at = now + settings.compaction_minor_interval_s
+            return settings.compaction_major_living_ratio
+        if now >= self._minor_at:
+            self._minor_at = now + settings.compaction_minor_interval_s
+            return settings.compaction_minor_living_ratio
+        return 0.0
+
+    async def _delete(self) -> None:
+        """Take deleted ledgers out of the index."""
         shard = self._shard
         if shard.deletions.condemned:
             async with shard.checkpointing:
@@ -88,12 +128,13 @@ class Reclaimer:
         while shard.deletions.trash and not self._stopping:
             await shard.purge(shard.deletions.trash)
             await asyncio.sleep(self._settings.index_step_pause_s)
-        await self._count()
+
+    async def _remove_dead_logs(self) -> None:
+        shard = self._shard
         for log_id, row in await shard.on_index(self._take_dead_logs):
             await shard.forget_log(log_id)
             await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
             self._observer.log_removed(row.bytes)
-        self.totals = await shard.on_index(self._measure)
 
     async def _count(self) -> None:
         """Count what lives in logs of which that isn't known."""
@@ -126,8 +167,6 @@ class Reclaimer:
                     txn.delete(log_key(log_id))
         return dead
 
-    def _measure(self) -> SpaceTotals:
+    def _list(self) -> dict[int, LogRow | None]:
         with self._shard.store.read() as txn:
-            rows = [row for row in log_rows(txn).values() if row is not None]
-        living = sum(row.living for row in rows if row.living is not None)
-        return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, len(self._shard.deletions.trash))
+            return log_rows(txn)

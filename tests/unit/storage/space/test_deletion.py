@@ -369,6 +369,8 @@ class Deleted:
         await self.delete(storage, 0)
         await self.put(storage, 1, 30, NEW)
         await storage.close()
+        if storage.failed.done():  # in the background
+            raise StorageFailedError("failed") from storage.failed.exception()
 
     async def put(self, storage: LedgerStorage, ledger_id: int, first: int, payload: bytes) -> None:
         await storage.states((ledger_id,))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from tests.hooks import cluster_of, pool_of
+from tests.hooks import catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, stored
 from tests.unit.metadata.troubled import AWAY, Troubled
 
@@ -55,9 +55,7 @@ class Collecting(InProcess):
             self.tree.session = session  # type: ignore[method-assign]
 
     def collector(self, name: str = "a") -> Collector:
-        collector = self.node(name)._collector
-        assert collector is not None
-        return collector
+        return collector_of(self.node(name))
 
     async def collect(self, name: str = "a", **options: Any) -> CollectionRun:
         run = self.collector(name).begin(**options)
@@ -72,7 +70,7 @@ class Collecting(InProcess):
         return LedgerLocks(self.tree.session(), ROOT, holder, real_runtime())
 
     def lock_nodes(self) -> list[str]:
-        return [node for node in self.tree._nodes if "/locks/" in node]
+        return [node for node in self.tree.paths if "/locks/" in node]
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ async def test_a_ledger_that_was_deleted_goes_and_others_stay(cluster: Collectin
             assert await ask(client, gone, bookie) == DENIED
         if kept in had:
             assert await ask(client, kept, bookie) == THERE
-    text = cluster.node("a")._metrics.render().decode()
+    text = metrics_of(cluster.node("a"))
     assert 'bkpy_bookie_gc_runs_total{outcome="done"} 1.0' in text
     assert "bkpy_bookie_gc_last_run_done 1.0" in text
 
@@ -152,7 +150,8 @@ async def deleted_while_it_is_written(cluster: Collecting, client: Client) -> Le
     return writer
 
 
-@pytest.mark.scenario(21, 51)
+@pytest.mark.scenario(21)
+@pytest.mark.scenario(51)
 async def test_a_writer_of_a_collected_ledger_is_refused(cluster: Collecting) -> None:
     client = await cluster.client()
     writer = await deleted_while_it_is_written(cluster, client)
@@ -247,7 +246,8 @@ async def test_a_ledger_that_is_created_during_a_listing(cluster: Collecting, mo
     assert await ask(client, created[0]) == THERE
 
 
-@pytest.mark.scenario(51, 53)
+@pytest.mark.scenario(51)
+@pytest.mark.scenario(53)
 async def test_in_another_cluster_nothing_is_collected(cluster: Collecting) -> None:
     client = await cluster.client()
     ids = [await closed_ledger(client, "abcd") for _ in range(2)]
@@ -273,7 +273,7 @@ async def test_metadata_that_can_not_be_read_keep_their_ledger(cluster: Collecti
 # --- copies that nobody needs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(51, 61)
+@pytest.mark.scenario(51)
 async def test_a_spare_copy_goes(cluster: Collecting) -> None:
     client = await cluster.client()
     spare, named = await spare_on_a(cluster, client), await closed_ledger(client, "abcd")
@@ -471,7 +471,7 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
     client = await cluster.client()
     spare = await spare_on_a(cluster, client)
     storage, hidden = cluster.storage("a"), asyncio.Event()
-    look = cluster.collector()._lookout.look
+    look = lookout_of(cluster.collector()).look
 
     async def hang(ledger_id: int, lock: Any = None) -> Any:
         info = await storage.looked_up(ledger_id)
@@ -480,7 +480,7 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
             await asyncio.Event().wait()
         return await look(ledger_id, lock)
 
-    cluster.collector()._lookout.look = hang  # type: ignore[method-assign]
+    lookout_of(cluster.collector()).look = hang  # type: ignore[method-assign]
     run = cluster.collector().begin()
     assert run is not None
     await asyncio.wait_for(hidden.wait(), DEADLINE_S)
@@ -588,5 +588,5 @@ async def test_a_store_that_is_away_ends_the_run(cluster: Collecting, monkeypatc
     async def away(ledger_id: int, *, fresh: bool = False) -> Any:
         raise MetadataUnavailableError("away")
 
-    monkeypatch.setattr(cluster.collector()._catalog, "read", away)
+    monkeypatch.setattr(catalog_of(cluster.collector()), "read", away)
     assert (await cluster.collect()).failed == "metadata"

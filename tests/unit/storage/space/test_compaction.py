@@ -1,0 +1,321 @@
+"""Compaction: what lives is copied and found, what is replaced or deleted meanwhile doesn't come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.space.test_deletion import delete, logs, put
+from tests.unit.storage.support import Batch, Host, check_living_bytes, read_all, reclaim, turns
+from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import copy_of
+
+from bkpy.errors import StorageFailedError
+from bkpy.storage.index.index import log_rows
+
+if TYPE_CHECKING:
+    from bkpy.storage.engine import LedgerStorage
+
+MIB = 1 << 20
+ENTRY = b"x" * 2000
+KEEP, DROP = (1, 3, 5), (0, 2, 4)
+
+
+async def fragmented(**values: Any) -> Host:
+    """A bookie that was stopped, with three logs that are half dead once `DROP` is deleted."""
+    host = Host(settings=bookie_settings(block_bytes=3000, **{"index_step_rows": 7, **values}))
+    for part in range(3):
+        storage = await host.boot()
+        await put(storage, *(Batch(i, 10 * part + k, payload=b"%d" % i + ENTRY) for k in range(10) for i in range(6)))
+        await storage.close()
+    return host
+
+
+async def check(storage: LedgerStorage, keep: tuple[int, ...] = KEEP) -> None:
+    for ledger_id in range(6):
+        wanted = dict.fromkeys(range(30), b"%d" % ledger_id + ENTRY) if ledger_id in keep else {}
+        assert await read_all(storage, ledger_id, 0, 40) == (wanted, set())
+    check_living_bytes(storage)
+    storage.check_invariants()
+
+
+def bytes_of_logs(host: Host) -> int:
+    return sum(len(host.disk.contents(f"/b/ledgers0/{name}")) for name in logs(host))
+
+
+async def test_what_lives_is_copied_and_the_rest_is_given_back() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    before = bytes_of_logs(host)
+    await check(storage)  # so that places of before are in the cache
+    await reclaim(storage, 0.8)
+    assert bytes_of_logs(host) < 0.6 * before
+    assert storage.space.living > 0.95 * storage.space.bytes
+    assert sum(host.reports.copied) == pytest.approx(before / 2, rel=0.1)
+    await check(storage)
+    copied = sum(host.reports.copied)
+    await reclaim(storage, 0.99)
+    assert sum(host.reports.copied) == copied, "there is nothing to be gained any more"
+    host.disk.power_cut()
+    storage = await host.boot()
+    await check(storage)
+    assert not host.reports.damages
+
+
+async def test_logs_in_which_enough_lives_are_left_alone() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    before = logs(host)
+    await delete(storage, 0)
+    await reclaim(storage, 0.8)  # five of six live
+    assert logs(host) == before
+    await delete(storage, 2)
+    await reclaim(storage, 0.8)
+    assert len(logs(host)) < len(before)
+    await check(storage, (1, 3, 4, 5))
+
+
+async def test_it_is_due_now_and_then() -> None:
+    host = await fragmented(
+        compaction_minor_interval_s=100, compaction_major_interval_s=1000, compaction_minor_living_ratio=0.4
+    )
+    host.disk.capacity_bytes = 1 << 40
+    storage = await host.boot()
+    began = host.clock.now
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    (reclaimer,) = storage.reclaimers
+    ratios = []
+    for seconds in (50, 150, 151, 1500, 1501):
+        host.clock.now = began + seconds
+        ratios.append(await reclaimer._ratio_due())
+    assert ratios == [0.0, 0.4, 0.0, 0.8, 0.0]
+    host.disk.capacity_bytes = host.disk.used_bytes() + MIB
+    assert await reclaimer._ratio_due() == 0.8, "there is little space"
+
+
+async def test_nothing_is_denied_at_any_moment_of_it() -> None:
+    host = await fragmented(compaction_step_bytes=5000, compaction_commit_bytes=10_000, block_cache_bytes_max=1)
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    compacting = asyncio.ensure_future(reclaim(storage, 0.8))
+    reads = 0
+    while not compacting.done():
+        for ledger_id in KEEP:
+            found = await storage.read(ledger_id, reads % 30, 29, 3000)
+            assert len(found.segments) >= 1
+            assert not found.unknown
+        reads += 1
+    await compacting
+    assert reads > 5
+    await check(storage)
+    assert not host.reports.damages
+
+
+async def test_what_is_replaced_or_deleted_meanwhile_does_not_come_back() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    compactor = storage.reclaimers[0]._compactor
+    commit, overtaken = compactor._commit, 0
+
+    async def late() -> None:
+        nonlocal overtaken
+        if compactor._moves and not overtaken:
+            overtaken = len(compactor._moves)
+            await put(storage, Batch(1, 0, 5, payload=b"later"))  # takes ids over from blocks that were copied
+            await storage.checkpoint()
+            await delete(storage, 3)
+            await storage.checkpoint()
+            await delete(storage, 5)  # and this one is in the index still
+        await commit()
+
+    compactor._commit = late  # type: ignore[method-assign]
+    await reclaim(storage, 0.8)
+    assert overtaken
+    for _ in range(2):
+        have, unknown = await read_all(storage, 1, 0, 40)
+        assert have == {i: b"later" if i < 5 else b"1" + ENTRY for i in range(30)}
+        assert not unknown
+        for ledger_id in (3, 5):
+            assert await read_all(storage, ledger_id, 0, 40) == ({}, set())
+        await reclaim(storage, 0.8)
+        check_living_bytes(storage)
+        host.disk.power_cut()
+        storage = await host.boot()
+    assert not host.reports.damages
+
+
+async def test_a_damaged_block_is_told_once_and_its_log_stays() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    await storage.close()
+    path = f"/b/ledgers0/{logs(host)[0]}"
+    data = host.disk.contents(path)
+    at = data.index(b"1" + ENTRY)
+    host.disk.replace(path, data[:at] + b"7" + data[at + 1 :])
+    storage = await host.boot()
+    for _ in range(3):
+        await reclaim(storage, 0.8)
+    told = [what for what, _ in host.reports.damages if "isn't compacted" in what]
+    assert len(told) == 1
+    assert "ledger 1" in told[0]
+    assert path.rpartition("/")[2] in logs(host)
+    have, unknown = await read_all(storage, 1, 0, 29)
+    assert have.keys() | unknown == set(range(30))
+    assert 0 < len(unknown) < 10, "the other blocks are sound"
+    for ledger_id in (3, 5):
+        assert len((await read_all(storage, ledger_id, 0, 29))[0]) == 30
+    check_living_bytes(storage)
+
+
+async def test_it_keeps_to_its_rate() -> None:
+    host = await fragmented(compaction_bytes_per_s=1_000_000, compaction_step_bytes=5000, index_step_pause_s=0.0001)
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    began = time.monotonic()
+    await reclaim(storage, 0.8)
+    assert time.monotonic() - began > 0.9 * sum(host.reports.copied) / 1_000_000
+
+
+# --- little space -----------------------------------------------------------------------------------------------------
+
+
+async def test_it_works_on_a_disk_that_is_nearly_full_and_leaves_some_space() -> None:
+    host = await fragmented(compaction_free_bytes_min=30_000)
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    await storage.checkpoint()
+    host.disk.capacity_bytes = host.disk.used_bytes() + 110_000  # one log at a time
+    least: list[int] = []
+    host.disk.observer = lambda operation, path: least.append(host.disk.space(path)[0])
+    await reclaim(storage, 0.8)
+    assert min(least) > 20_000
+    assert host.disk.space("/b")[0] > 200_000
+    await check(storage)
+
+
+async def test_without_space_for_a_copy_dead_logs_go_all_the_same() -> None:
+    host = await fragmented()
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    await storage.checkpoint()
+    host.disk.capacity_bytes = host.disk.used_bytes()
+    before = logs(host)
+    await reclaim(storage, 0.8)
+    assert logs(host) == before
+    for ledger_id in KEEP:
+        await delete(storage, ledger_id)
+    await reclaim(storage, 0.8)
+    assert logs(host) == []
+
+
+@pytest.mark.parametrize("operation", ["open", "pwritev", "fdatasync", "sync_dir", "commit"])
+@pytest.mark.parametrize("nth", [1, 2, 5])
+async def test_running_out_of_space_only_puts_it_off(operation: str, nth: int) -> None:
+    host = await fragmented(compaction_commit_bytes=10_000, entry_log_write_bytes=3000)
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    await reclaim(storage)
+    host.disk.fail_at(nth, errno.ENOSPC, operation=operation)
+    with contextlib.suppress(OSError):  # where that operation isn't reached
+        await reclaim(storage, 0.8)
+    host.disk.heal()
+    assert not storage.failed.done()
+    for ledger_id in KEEP:
+        assert len((await read_all(storage, ledger_id, 0, 40))[0]) == 30
+    await reclaim(storage, 0.8)
+    await check(storage)
+    assert storage.space.living > 0.9 * storage.space.bytes
+    await storage.close()
+    storage = await host.boot()
+    await check(storage)
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+async def compact_all(host: Host) -> LedgerStorage:
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    await reclaim(storage, 0.8)
+    await storage.close()
+    if storage.failed.done():  # in the background
+        raise StorageFailedError("failed") from storage.failed.exception()
+    return storage
+
+
+@pytest.mark.scenario(50)
+@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("fault", ["crash", "EIO"])
+def test_a_fault_at_every_operation_of_it_loses_and_revives_nothing(fault: str, part: int) -> None:
+    before = asyncio.run(fragmented(compaction_commit_bytes=30_000))
+    whole = copy_of(before)
+    asyncio.run(compact_all(whole))
+
+    async def strike(nth: int) -> None:
+        host = copy_of(before)
+        if fault == "crash":
+            host.disk.crash_at(nth)
+        else:
+            host.disk.fail_at(nth, errno.EIO)
+        with pytest.raises((SimulatedCrash, StorageFailedError, OSError)):
+            await compact_all(host)
+        host.disk.heal()
+        host.disk.rng.seed(nth)
+        if nth % 2:
+            host.disk.power_cut()
+        else:
+            host.disk.crash()
+        storage = await host.boot()
+        for ledger_id in KEEP:
+            wanted = dict.fromkeys(range(30), b"%d" % ledger_id + ENTRY)
+            assert await read_all(storage, ledger_id, 0, 40) == (wanted, set())
+        for ledger_id in DROP:
+            if (await storage.states((ledger_id,)))[ledger_id] is not None:
+                await delete(storage, ledger_id)
+        await reclaim(storage, 0.8)
+        await check(storage)
+        with storage.shards[0].store.read() as txn:
+            rows = log_rows(txn)
+        assert len([name for name in logs(host) if int(name[:-4], 16) not in rows]) <= 1, "a log that nobody counts"
+        assert not host.reports.damages
+
+    for nth in range(1 + part, whole.disk.operations - before.disk.operations + 1, 3):
+        try:
+            asyncio.run(strike(nth))
+        except Exception as e:
+            raise AssertionError(f"{fault} at operation {nth}") from e
+
+
+async def test_a_stop_in_the_middle_leaves_a_log_with_a_row() -> None:
+    host = await fragmented(compaction_step_bytes=1, compaction_commit_bytes=5000)
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    compacting = asyncio.ensure_future(reclaim(storage, 0.8))
+    while not host.reports.copied:
+        await asyncio.sleep(0.001)
+    await turns(3)
+    await storage.close()
+    await compacting
+    assert sum(host.reports.copied) < 100_000
+    storage = await host.boot()
+    assert storage.shards[0]._unlisted_logs == {}
+    await check(storage)
