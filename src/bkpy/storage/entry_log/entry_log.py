@@ -218,7 +218,6 @@ class Footer(NamedTuple):
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
 
 
-TRAILER_BYTES: Final = _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
 
 
 def footer_bytes(blocks: int, ledgers: int) -> int:
