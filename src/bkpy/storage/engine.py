@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
-from bkpy.storage.at_risk import NOTHING
+from bkpy.storage.at_risk import NOTHING, put_mark
 from bkpy.storage.held_entries import HeldEntries
 from bkpy.storage.journal.acknowledgements import Acknowledgements
 from bkpy.storage.journal.format import RecordKind

@@ -218,8 +218,6 @@ class Footer(NamedTuple):
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
 
 
-
-
 def footer_bytes(blocks: int, ledgers: int) -> int:
     """How long a footer is."""
     return blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size + TRAILER_BYTES
