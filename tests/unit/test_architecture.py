@@ -333,6 +333,8 @@ CONSTANTS = {
         "LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
+        "VERSION_AT_RISK": ON_DISK,
+        "BOOT_ID_BYTES": ON_DISK,
         "U64_END": ON_DISK,
     },
     "storage/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
