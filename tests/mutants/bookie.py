@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _BAD = "tests/unit/bookie/test_bad_requests.py"
+_COLLECTOR = "tests/unit/bookie/test_collector.py"
 _CROWDS = "tests/unit/bookie/test_crowds.py"
+_DECISIONS = "tests/unit/protocol/test_collection_decisions.py"
 _KEYS = "tests/unit/bookie/test_keys_in_order.py"
 _MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _WAITING = "tests/unit/bookie/test_waiting_requests.py"
@@ -126,6 +128,37 @@ MUTANTS: list[Mutant] = [
         "    left = files_max - storage_files(settings)",
         "    left = files_max",
         ("tests/unit/bookie/test_files.py",),
+    ),
+    Mutant(
+        "a listing that failed is an empty one",
+        "with the second look gone as well, a bookie deletes everything when ZooKeeper is away",
+        'run.fail("listing", f"the metadata could not be listed: {error}")\n            return',
+        "listed = set()",
+        (f"{_COLLECTOR}::test_a_listing_that_fails_collects_nothing_of_its_page",),
+    ),
+    Mutant(
+        "what was hidden and has to stay isn't seen again",
+        "reads of a ledger that nobody deleted can't be answered until the bookie is started again",
+        "if action is not Action.DELETE:\n            self._storage.unhide(hidden)",
+        "if action is not Action.DELETE:",
+        (f"{_COLLECTOR}::test_what_changes_behind_the_hiding_is_seen",),
+    ),
+    Mutant(
+        "a change of the metadata behind the hiding is passed over",
+        "a worker has swapped the bookie in, and its copy is deleted",
+        "if not own_lock or (step is Step.HIDDEN and not unchanged):",
+        "if not own_lock:",
+        (
+            f"{_DECISIONS}::test_what_is_not_sure_keeps_the_ledger",
+            f"{_COLLECTOR}::test_what_changes_behind_the_hiding_is_seen",
+        ),
+    ),
+    Mutant(
+        "a copy counts as spare before its ledger is closed",
+        "a recovery has stored entries here, and its closing write names a bookie that denies them",
+        "return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED",
+        "return Sight.SPARE",
+        (f"{_COLLECTOR}::test_a_copy_of_a_ledger_that_is_not_closed_stays",),
     ),
     Mutant(
         "id freed though ledgers name the bookie",

@@ -10,6 +10,8 @@ _CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
 _KEPT = f"{_TESTS}/checkpoint/test_kept_batches.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
 _SPACE = f"{_TESTS}/space/test_no_space.py"
+_DELETION = f"{_TESTS}/space/test_deletion.py"
+_COMPACTION = f"{_TESTS}/space/test_compaction.py"
 _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
@@ -261,5 +263,47 @@ MUTANTS: list[Mutant] = [
         "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
         "if False:",
         (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
+    ),
+    Mutant(
+        "rows repointed that changed since they were copied",
+        "compaction brings back what a later block replaced",
+        "if txn.get(source.key) != source.value:\n    continue",
+        "if txn.get(source.key) is None:\n    continue",
+        (f"{_COMPACTION}::test_what_is_replaced_or_deleted_meanwhile_does_not_come_back",),
+    ),
+    Mutant(
+        "compacted blocks named before they are synced",
+        "a power cut after a compaction loses acknowledged entries",
+        "await self._worker.run(self._target.sync)",
+        "pass",
+        (f"{_COMPACTION}::test_a_fault_at_every_operation_of_it_loses_and_revives_nothing",),
+    ),
+    Mutant(
+        "adds after the hiding not looked for",
+        "what a re-replication has just stored is deleted",
+        "disturbed = info.disturbed or shard.holds(info.ledger_id)",
+        "disturbed = False",
+        (f"{_DELETION}::test_what_arrives_after_the_hiding_is_seen_and_nothing_is_deleted",),
+    ),
+    Mutant(
+        "deleted ledgers not buried before the marks",
+        "a crash after a checkpoint brings a deleted ledger back",
+        "await self.bury()\nwhile revived",
+        "while revived",
+        (f"{_DELETION}::test_a_deleted_ledger_is_gone_and_fenced_for_good",),
+    ),
+    Mutant(
+        "deleted ledger made known again without its fence",
+        "a writer that was cut off for long goes on",
+        "fenced = limbo or ledger_id in self._buried",
+        "fenced = limbo",
+        (f"{_DELETION}::test_what_recovery_stores_again_is_of_a_second_life_and_fenced",),
+    ),
+    Mutant(
+        "directory not synced after an index has shrunk",
+        "a power cut brings back the index as it was before the start",
+        'files.rename(copy, f"{path}/{DATA_NAME}")\nfiles.sync_dir(path)',
+        'files.rename(copy, f"{path}/{DATA_NAME}")',
+        (f"{_TESTS}/index/test_shrink.py::test_a_start_shrinks_what_is_mostly_free",),
     ),
 ]

@@ -66,6 +66,8 @@ BOOKIE: Mapping[str, Bound] = {
     "index_step_rows": Bound((1, 3)),
     "index_step_pause_s": Bound((0.001,)),
     "reclaim_interval_s": Bound((0.05, 1.0), 0.5),
+    "index_free_share_max": Bound((0.01, 0.3)),
+    "index_shrink_bytes_min": Bound((0,), 0.5),
     "compaction_minor_living_ratio": Bound((0.0, 0.9), 0.5),
     "compaction_minor_interval_s": Bound((0.001, 1.0), 0.5),
     "compaction_major_living_ratio": Bound((0.0, 0.99), 0.5),

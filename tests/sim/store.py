@@ -33,6 +33,11 @@ class _Rows:
 
     values: dict[bytes, bytes] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)  # sorted
+    file_bytes: int = 0  # the most that there ever were: a store never gives space back by itself
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(map(len, self.keys)) + sum(map(len, self.values.values()))
 
 
 class SimStores:
@@ -148,9 +153,22 @@ class SimStore:
             return
         self._disk.operate("commit", self._path)
         rows = transaction.result()
-        if sum(map(len, rows.keys)) + sum(map(len, rows.values.values())) > self._bytes_max:
+        used = rows.used_bytes
+        if used > self._bytes_max:
             raise OSError(errno.ENOSPC, "the store is full", self._path)
+        rows.file_bytes = max(self._inode.rows.file_bytes, used)
         self._inode.rows = rows
+
+    def sizes(self) -> tuple[int, int]:
+        self._check()
+        return self._inode.rows.file_bytes, self._inode.rows.used_bytes
+
+    def copy(self, path: str) -> None:
+        self._check()
+        file = self._disk.open(path, create=True)
+        file.fdatasync()
+        rows = self._inode.rows
+        self._disk.inode(path).rows = _Rows(rows.values, rows.keys, rows.used_bytes)
 
     def close(self) -> None:
         if not self.closed and self._generation == self._disk.generation:

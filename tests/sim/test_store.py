@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bkpy.runtime.ordered_store import LmdbStores
+from bkpy.runtime.system import RealFiles
+from bkpy.storage.index.shrink import shrink
 
 from .disk import SimDisk, SimulatedCrash
 from .platter import Dirty, Fate
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bkpy.runtime.interfaces import OrderedStore
+    from bkpy.runtime.interfaces import Files, OrderedStore, Stores
 
 
 def drop(item: Dirty) -> Fate:
@@ -172,3 +176,58 @@ def test_a_full_store_is_an_os_error_and_stays_as_it_was(open_store: Callable[..
     assert raised.value.errno == errno.ENOSPC
     assert rows(store) == [(b"a", b"1")]
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["simulated", "lmdb"])
+def test_a_copy_has_the_rows_and_no_free_space(kind: str, disk: SimDisk, tmp_path: Path) -> None:
+    files: Files = disk if kind == "simulated" else RealFiles()
+    root = "/d" if kind == "simulated" else str(tmp_path)
+    stores: Stores = SimStores(disk) if kind == "simulated" else LmdbStores()
+    store = stores.open(f"{root}/index", create=True, bytes_max=1 << 26)
+    for turn in range(10):
+        with store.write() as transaction:
+            for i in range(1000):
+                transaction.put(b"%d-%d" % (turn, i), bytes(200))
+    with store.write() as transaction:
+        for turn in range(9):
+            for i in range(1000):
+                transaction.delete(b"%d-%d" % (turn, i))
+    kept = rows(store)
+    file_bytes, used = store.sizes()
+    assert used < 0.3 * file_bytes
+    assert shrink(store, f"{root}/index", files)
+    store = stores.open(f"{root}/index", bytes_max=1 << 26)
+    assert rows(store) == kept
+    shrunk, used_now = store.sizes()
+    assert used_now <= shrunk < 1.2 * used
+    with store.write() as transaction:
+        transaction.put(b"a", b"1")
+    store.close()
+    store = stores.open(f"{root}/index", bytes_max=1 << 26)
+    assert rows(store) == sorted([*kept, (b"a", b"1")])
+    store.close()
+    if kind == "lmdb":
+        assert (tmp_path / "index" / "data.mdb").stat().st_size < 0.5 * file_bytes
+
+
+def test_a_reader_of_the_old_file_does_no_harm_to_the_new_one(tmp_path: Path) -> None:
+    """A tool may look at the index while its bookie starts."""
+    stores = LmdbStores()
+    store = stores.open(str(tmp_path / "index"), create=True, bytes_max=1 << 26)
+    for i in range(7):
+        with store.write() as transaction:
+            transaction.put(b"k", b"%d" % i)
+    reading = "import lmdb,sys; t=lmdb.open(sys.argv[1]).begin(); print(t.get(b'k'),flush=True); sys.stdin.read()"
+    tool = subprocess.Popen(
+        [sys.executable, "-c", reading, str(tmp_path / "index")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert tool.stdout is not None
+    tool.stdout.readline()
+    assert shrink(store, str(tmp_path / "index"), RealFiles())
+    for i in range(3):
+        store = stores.open(str(tmp_path / "index"), bytes_max=1 << 26)
+        assert rows(store) == [(b"k", b"6"), *[(b"l%d" % j, b"") for j in range(i)]]
+        with store.write() as transaction:
+            transaction.put(b"l%d" % i, b"")
+        store.close()
+    tool.communicate()

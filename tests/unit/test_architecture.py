@@ -294,6 +294,7 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {

@@ -209,6 +209,15 @@ class BookieSettings(MetadataSettings):
         default=60.0,
         description="seconds between two looks for entry logs in which nothing lives; right away after a deletion",
     )
+    index_free_share_max: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="free share of an index's file above which a start copies it to a smaller one; 1 for never",
+    )
+    index_shrink_bytes_min: int = Field(
+        default=64 * MIB, ge=0, description="bytes of such a file below which that isn't worth the time"
+    )
     compaction_minor_living_ratio: float = Field(
         default=0.2,
         ge=0,

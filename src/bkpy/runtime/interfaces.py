@@ -135,6 +135,15 @@ class OrderedStore(Protocol):
 
     def write(self) -> contextlib.AbstractContextManager[WriteTransaction]: ...
 
+    def sizes(self) -> tuple[int, int]:
+        """(bytes of the file, how many of them are in use)."""
+
+    def copy(self, path: str) -> None:
+        """Write the rows to a new file `path` that has no free space; it is on disk when this returns.
+
+        The caller syncs the directory.
+        """
+
     def close(self) -> None: ...
 
 

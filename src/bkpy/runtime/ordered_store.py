@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction, WriteTransaction
 
 
+_META_PAGES = 2
+
+
 class _LmdbTransaction:
     def __init__(self, txn: lmdb.Transaction) -> None:
         self._txn = txn
@@ -92,6 +95,22 @@ class LmdbStore:
 
     def write(self) -> contextlib.AbstractContextManager[WriteTransaction]:
         return _LmdbContext(self._env, write=True)
+
+    def sizes(self) -> tuple[int, int]:
+        with self._env.begin() as txn:
+            stat = txn.stat(self._env.open_db(None, txn))
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return (self._env.info()["last_pgno"] + 1) * stat["psize"], (pages + _META_PAGES) * stat["psize"]
+
+    def copy(self, path: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            self._env.copyfd(fd, compact=True)
+            os.fsync(fd)
+        except lmdb.Error as e:
+            raise _as_os_error(e) from e
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         self._env.close()

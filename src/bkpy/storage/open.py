@@ -15,6 +15,7 @@ from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
+from bkpy.storage.index.shrink import remove_copy, shrink, worth_shrinking
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.memory_budget import MemoryBudget
@@ -219,6 +220,7 @@ class _Opening:
                 path=path,
             ) from None
         with _closed_on_error(store):
+            remove_copy(path, self._files)
             try:
                 row = index.load_shard(store)
             except CorruptDataError as e:
@@ -241,7 +243,9 @@ class _Opening:
             if not sound:
                 self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
                 row = index.put_all_in_limbo(store, row)
-        return store, row
+            if not worth_shrinking(store, self._settings) or not shrink(store, path, self._files):
+                return store, row
+        return self._open_index(path), row
 
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
         """The shard, which closes its index from here on."""

@@ -101,6 +101,8 @@ SMALLEST: dict[str, Any] = {
     "ledger_states_max": 1,
     "index_readers_max": 5,
     "index_step_rows": 1,
+    "index_free_share_max": 0.001,
+    "index_shrink_bytes_min": 0,
     "reclaim_interval_s": 0.001,
     "compaction_minor_interval_s": 0.001,
     "compaction_major_interval_s": 0.001,

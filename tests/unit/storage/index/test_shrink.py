@@ -1,0 +1,97 @@
+"""A start makes the file of an index smaller that is mostly free, and is none the worse if it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.space.test_deletion import delete, put
+from tests.unit.storage.support import Batch, Host, read_all, reclaim
+from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import copy_of
+
+from bkpy.errors import StorageFailedError
+
+
+async def mostly_free() -> Host:
+    """A bookie that was stopped, with an index of which most is free."""
+    host = Host(settings=bookie_settings(block_bytes=1, index_shrink_bytes_min=1000))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, 2 * k) for i in range(5) for k in range(20)))
+    await storage.checkpoint()
+    for ledger_id in range(4):
+        await delete(storage, ledger_id)
+    await reclaim(storage)
+    await storage.close()
+    return host
+
+
+async def boot_and_check(host: Host) -> int:
+    """Bytes of the index's file."""
+    storage = await host.boot()
+    for ledger_id in range(5):
+        wanted = {2 * k for k in range(20)} if ledger_id == 4 else set()
+        have, unknown = await read_all(storage, ledger_id, 0, 50)
+        assert (have.keys(), unknown) == (wanted, set())
+    assert host.disk.listdir("/b/ledgers0/index")[0] == "data.mdb"
+    assert "data.mdb.new" not in host.disk.listdir("/b/ledgers0/index")
+    size = storage.shards[0].store.sizes()[0]
+    await put(storage, Batch(7, 0))
+    await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert (await read_all(storage, 7, 0, 0))[0].keys() == {0}
+    storage.release()
+    return size
+
+
+async def test_a_start_shrinks_what_is_mostly_free() -> None:
+    before = await mostly_free()
+    sizes = []
+    for share in (1.0, 0.1):
+        host = copy_of(before)
+        host.settings = host.settings.model_copy(update={"index_free_share_max": share})
+        sizes.append(await boot_and_check(host))
+    assert sizes[1] < sizes[0] / 2
+    host = copy_of(before)
+    host.settings = host.settings.model_copy(update={"index_shrink_bytes_min": 1 << 20})
+    assert await boot_and_check(host) == sizes[0], "too little to be worth it"
+
+
+@pytest.mark.parametrize("operation", ["open", "fdatasync"])
+async def test_without_space_for_the_copy_it_stays_as_it_is(operation: str) -> None:
+    host = await mostly_free()
+    host.disk.fail_at(1, errno.ENOSPC, operation=operation, path="data.mdb.new")
+    assert await boot_and_check(host) > 3000
+
+
+@pytest.mark.parametrize("fault", ["crash", "EIO"])
+def test_a_fault_at_every_operation_of_it_does_no_harm(fault: str) -> None:
+    before = asyncio.run(mostly_free())
+    whole = copy_of(before)
+    seen: list[str] = []
+    whole.disk.observer = lambda operation, path: seen.append(f"{operation} {path}")
+
+    async def boot(host: Host) -> None:
+        (await host.boot()).release()
+
+    asyncio.run(boot(whole))
+    assert "rename /b/ledgers0/index/data.mdb.new" in seen
+
+    async def strike(nth: int) -> None:
+        host = copy_of(before)
+        if fault == "crash":
+            host.disk.crash_at(nth)
+        else:
+            host.disk.fail_at(nth, errno.EIO)
+        with pytest.raises((SimulatedCrash, StorageFailedError)):
+            await boot(host)
+        host.disk.heal()
+        host.disk.rng.seed(nth)
+        host.disk.power_cut()
+        await boot_and_check(host)
+
+    for nth in range(1, len(seen) + 1):
+        asyncio.run(strike(nth))
