@@ -388,8 +388,8 @@ class LedgerStorage:
                 raise
             if not written:
                 return
-            if shard.cleared is not None:
-                await asyncio.wait((shard.cleared,))  # only then its memory can be used again
+            if self.memory.full and shard.cleared is not None:
+                await asyncio.wait((shard.cleared,))  # only then there may be room again
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
