@@ -69,7 +69,7 @@ class LedgerStorage:
 
     `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
-    for every ledger that `states` was asked about, until it is told to `on_forgotten`.
+    for every ledger that `states` was just asked about, and for those that `ledgers.writable` names.
     `failed`: gets the exception when a write or sync failed; the process must stop.
     `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
     sockets until an `on_space` callback.
@@ -93,7 +93,6 @@ class LedgerStorage:
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
-        self.on_forgotten = ledgers.on_forgotten
         self.generation_bytes_max = ledgers.generation_bytes_max
         self.journals = self._begin_journals(journals, settings, runtime, observer)
         self._settings = settings
