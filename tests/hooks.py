@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from bkpy.bookie.chunks import BookieChunks
     from bkpy.bookie.collector import Collector
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.keys import Keys
@@ -360,6 +361,11 @@ def chunk_bytes(buffer: ReceiveBuffer) -> int:
     return len(buffer._chunk)
 
 
+def handed_out(chunks: BookieChunks) -> int:
+    """How many pieces of memory are taken for used."""
+    return len(chunks._out)
+
+
 # --- storage ------------------------------------------------------------------------------------------------------
 
 GROWN: Final[Method] = (LedgerStorage, "_grown")
@@ -396,7 +402,17 @@ def flush_worker(shard: Shard) -> Worker:
 
 def cached_blocks(shard: Shard) -> int:
     """How many blocks are in memory."""
-    return len(shard._cache)
+    return len(shard.cache)
+
+
+def read_worker(shard: Shard) -> Worker:
+    """The worker that reads the shard's index and blocks."""
+    return shard._read_worker
+
+
+def close_open_logs(shard: Shard) -> None:
+    """Let the next reads open the entry logs again."""
+    shard._reader.close()
 
 
 def open_logs(shard: Shard) -> int:
@@ -509,9 +525,9 @@ def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
     server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
 
 
-def open_log_of(shard: Shard) -> set[int]:
-    """The id of the entry log that is being filled, if there is one."""
-    return set() if shard._log is None else {shard._log.log_id}
+def open_logs_of(shard: Shard) -> set[int]:
+    """The ids of logs without a row: the one that is being filled, and journal files in which more may come to stay."""
+    return shard._kept_files.open | (set() if shard._log is None else {shard._log.log_id})
 
 
 def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,15 +68,14 @@ def budget(config: dict[str, Any]) -> int:
     flags = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a"}
     s = load_bookie_settings(None, {}, {**flags, **{name: str(value) for name, value in config.items()}})
     process = 100 * MIB
-    entries = 2 * (2 * s.memtable_bytes_max + s.journal_queue_bytes_max)
-    receiving = s.receive_bytes_max + s.frame_bytes_max + s.receive_spare_chunks * s.receive_chunk_bytes_max
-    connections = (s.connections_max + s.newcomers_max) * (s.receive_chunk_bytes_min + 80 * 1024)
+    let_in = WRITERS * s.receive_chunk_bytes_max + s.frame_bytes_max
+    connections = (s.connections_max + s.newcomers_max) * 80 * 1024
     requests = s.requests_in_flight_total_max * 8 * 1024
-    answers = s.answers_at_once * s.read_bytes_max
-    return process + entries + receiving + connections + requests + answers + s.block_cache_bytes_max
+    return process + s.memory_bytes_max + let_in + connections + requests
 
 
 CONFIG: dict[str, Any] = {
+    "memory_bytes_max": 96 * MIB,
     "memtable_bytes_max": 16 * MIB,
     "journal_queue_bytes_max": 16 * MIB,
     "receive_bytes_max": 32 * MIB,
@@ -121,6 +120,27 @@ async def test_a_bookie_stays_within_its_memory_whatever_hangs(tmp_path: Path, m
             assert await again.append(b"after") == 0
     print(f"{before / MIB:.0f} MiB before, {peak / MIB:.0f} MiB at most, {budget(CONFIG) / MIB:.0f} MiB are allowed")
     assert peak <= budget(CONFIG)
+
+
+async def test_memory_falls_again_after_load(tmp_path: Path) -> None:
+    config = {"memory_rest_interval_s": 0.3}
+    async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path, bookies=1, config=config) as cluster:
+        bookie = cluster.bookies[0]
+        before = memory(bookie, "RssAnon")
+        async with bkpy.connect(cluster.connect_string) as client:
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            for _ in range(200):
+                await writer.append_batch([ENTRY] * 50)
+            highest = memory(bookie, "RssAnon")
+            async with asyncio.timeout(15):
+                while memory(bookie, "RssAnon") > before + 20 * MIB:
+                    await asyncio.sleep(0.1)
+            after = memory(bookie, "RssAnon")
+            await writer.close()
+            reader = await client.open_ledger(writer.ledger_id)
+            assert [entry.data async for entry in reader.read(0, 99)] == [ENTRY] * 100
+    print(f"{before / MIB:.0f} MiB before, {highest / MIB:.0f} MiB under load, {after / MIB:.0f} MiB after it")
+    assert highest > before + 60 * MIB, "there was no load"
 
 
 async def hang(address: str) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _BAD = "tests/unit/bookie/test_bad_requests.py"
+_COLLECTOR = "tests/unit/bookie/test_collector.py"
 _CROWDS = "tests/unit/bookie/test_crowds.py"
+_DECISIONS = "tests/unit/protocol/test_collection_decisions.py"
 _KEYS = "tests/unit/bookie/test_keys_in_order.py"
 _MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _WAITING = "tests/unit/bookie/test_waiting_requests.py"
 _BUDGET = "tests/unit/protocol/test_receive_budget.py"
+
+_IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -93,16 +97,23 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "stalled holders of memory are waited for as long as others",
         "hung clients keep everybody else from sending large frames",
-        "            crowded = self._receive.charged and self.service.receive_budget.wanted",
+        "            crowded = bool(self._receive.charged) and self.service.receive_budget.wanted",
         "            crowded = False",
         (f"{_MEMORY}::test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_them_for_ever",),
     ),
     Mutant(
-        "newcomers are read from while memory is full",
+        "a byte now and then is progress enough",
+        "a few clients keep everybody else from sending large frames, as long as they like",
+        "        wanted = settings.crowded_bytes_per_s_min * allowed_s if crowded and allowed_s is not None else 1",
+        "        wanted = 1",
+        (f"{_MEMORY}::test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long",),
+    ),
+    Mutant(
+        "newcomers who write are read from while memory is full",
         "memory grows with every client that comes back",
-        '        if self.service.storage.full:\n            self.pause("memory")',
-        "        if self.service.storage.full:\n            pass",
-        (f"{_MEMORY}::test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting",),
+        "                if self.service.storage.full:  # now that it is known to be one who writes",
+        "                if False:",
+        (f"{_MEMORY}::test_while_memory_is_full_who_writes_is_not_read_from_and_who_reads_is",),
     ),
     Mutant(
         "answers count as read when they were sent",
@@ -117,5 +128,78 @@ MUTANTS: list[Mutant] = [
         "    left = files_max - storage_files(settings)",
         "    left = files_max",
         ("tests/unit/bookie/test_files.py",),
+    ),
+    Mutant(
+        "a listing that failed is an empty one",
+        "with the second look gone as well, a bookie deletes everything when ZooKeeper is away",
+        'run.fail("listing", f"the metadata could not be listed: {error}")\n            return',
+        "listed = set()",
+        (f"{_COLLECTOR}::test_a_listing_that_fails_collects_nothing_of_its_page",),
+    ),
+    Mutant(
+        "what was hidden and has to stay isn't seen again",
+        "reads of a ledger that nobody deleted can't be answered until the bookie is started again",
+        "if action is not Action.DELETE:\n            self._storage.unhide(hidden)",
+        "if action is not Action.DELETE:",
+        (f"{_COLLECTOR}::test_what_changes_behind_the_hiding_is_seen",),
+    ),
+    Mutant(
+        "a change of the metadata behind the hiding is passed over",
+        "a worker has swapped the bookie in, and its copy is deleted",
+        "if not own_lock or (step is Step.HIDDEN and not unchanged):",
+        "if not own_lock:",
+        (
+            f"{_DECISIONS}::test_what_is_not_sure_keeps_the_ledger",
+            f"{_COLLECTOR}::test_what_changes_behind_the_hiding_is_seen",
+        ),
+    ),
+    Mutant(
+        "a copy counts as spare before its ledger is closed",
+        "a recovery has stored entries here, and its closing write names a bookie that denies them",
+        "return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED",
+        "return Sight.SPARE",
+        (f"{_COLLECTOR}::test_a_copy_of_a_ledger_that_is_not_closed_stays",),
+    ),
+    Mutant(
+        "id freed though ledgers name the bookie",
+        "a new bookie under the id denies what the old one acknowledged",
+        "known is not None and free,",
+        "known is not None,",
+        (f"{_IDENTITY}::test_a_bookie_that_ledgers_name_is_formatted_by_force_alone_and_its_id_stays_taken",),
+    ),
+    Mutant(
+        "ledgers that can't be read don't count",
+        "copies are deleted that a ledger needs",
+        "except (CorruptDataError, UnsupportedVersionError):\n    unreadable.append(ledger_id)",
+        "except (CorruptDataError, UnsupportedVersionError):\n    pass",
+        (f"{_IDENTITY}::test_a_ledger_that_cannot_be_read_may_name_the_bookie",),
+    ),
+    Mutant(
+        "bookie on another machine not looked for",
+        "cookies are changed, or deleted, under a bookie that serves",
+        "if await read_certainly(self._store, paths.available(self._root, bookie_id, read_only=read_only)):",
+        "if False:",
+        (f"{_IDENTITY}::test_nothing_is_changed_while_the_bookie_runs",),
+    ),
+    Mutant(
+        "journal directory taken for another's",
+        "a bookie comes up on journals that aren't its own, and denies what it acknowledged",
+        "elif changing or (number, path) not in certain:",
+        "elif changing:",
+        (f"{_IDENTITY}::test_what_an_update_cannot_prove_it_refuses",),
+    ),
+    Mutant(
+        "number of journals changed with something to replay",
+        "entries that were acknowledged are lost",
+        "self._check_journal(path, number, mark, clean=changing)",
+        "self._check_journal(path, number, mark, clean=False)",
+        (f"{_IDENTITY}::test_the_number_of_journals_stays_after_an_unclean_stop",),
+    ),
+    Mutant(
+        "indexes removed last",
+        "a start in the middle of a removal believes what is left",
+        "for directory, here in found.items():\n    if here.indexes:",
+        "for directory, here in []:\n    if here.indexes:",
+        (f"{_IDENTITY}::test_formatting_counts_asks_and_deletes_what_is_the_bookies",),
     ),
 ]

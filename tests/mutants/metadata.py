@@ -10,6 +10,7 @@ _IN_DOUBT = "tests/unit/client/test_unknown_outcomes.py"
 _CLOSING = "tests/unit/client/test_closing_write.py"
 _LAGGING = "tests/unit/client/read/test_lagging_metadata.py"
 _RECOVERY = "tests/unit/recovery/test_recovery.py"
+_LOCKS = "tests/unit/metadata/test_locks.py"
 _REFUSALS = "tests/cluster/test_zookeeper_refusals.py"
 _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_not_name"
 
@@ -77,8 +78,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion whose reply was lost finds nothing, and says that there was nothing",
         "who deletes a ledger is told that there is no such ledger",
-        "return Missing(path) if unknown is None else Gone()",
-        "return Missing(path)",
+        "return Missing(result.node, result.index or 0) if unknown is None else Gone()",
+        "return Missing(result.node, result.index or 0)",
         (f"{_OUTCOMES}::test_a_delete",),
     ),
     Mutant(
@@ -212,5 +213,33 @@ MUTANTS: list[Mutant] = [
         "self._refused_timeout_s = None  # from now on, servers that are away are waited for",
         "pass",
         (f"{_REFUSALS}::test_servers_that_go_away_later_are_waited_for",),
+    ),
+    Mutant(
+        "a look in two sessions counts as one",
+        "the second session's server is an old one, and denies a ledger: it is deleted",
+        "if self._store.session_id != session:",
+        "if self._store.session_id == 0:",
+        (f"{_LOCKS}::test_a_look_in_which_anything_fails_is_not_sure",),
+    ),
+    Mutant(
+        "a look doesn't compare the cluster",
+        "a bookie whose metadata_uri leads to another cluster deletes everything",
+        'if instance[0].decode(errors="replace") != self._instance_id:',
+        "if not instance[0]:",
+        (f"{_LOCKS}::test_another_cluster_and_none",),
+    ),
+    Mutant(
+        "somebody's lock counts as one's own",
+        "a lock was lost, another worker copies the ledger here, and the copy is deleted",
+        "own_lock = lock is None or await self._store.exists(lock.proof)",
+        "own_lock = lock is None or await self._store.exists(lock.path)",
+        (f"{_LOCKS}::test_a_look_sees_whether_the_lock_is_still_the_same_one",),
+    ),
+    Mutant(
+        "a lock is removed whoever has it",
+        "two workers have one ledger's lock",
+        "Delete(lock.proof, 0),\n                Delete(lock.path, 0),",
+        "Delete(lock.path, 0),",
+        (f"{_LOCKS}::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",),
     ),
 ]

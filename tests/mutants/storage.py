@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _TESTS = "tests/unit/storage"
 _EVICTED = f"{_TESTS}/ledgers/test_evicted_states.py"
 _CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
+_KEPT = f"{_TESTS}/checkpoint/test_kept_batches.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
 _SPACE = f"{_TESTS}/space/test_no_space.py"
 _DELETION = f"{_TESTS}/space/test_deletion.py"
@@ -16,6 +17,34 @@ _MOVING = f"{_TESTS}/test_moving.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "kept journal file recycled",
+        "other bytes are where the index says that a batch is",
+        "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",
+        "own = old",
+        (f"{_KEPT}::test_a_kept_file_outlives_its_name_in_the_journal_and_is_never_overwritten",),
+    ),
+    Mutant(
+        "batch above the mark left in its journal file",
+        "the index names a frame that a crash can tear",
+        "if not at.file_id or (at.file_id, at.offset) >= (mark.file_id, mark.offset):",
+        "if not at.file_id:",
+        (f"{_KEPT}::test_what_is_above_the_mark_is_written",),
+    ),
+    Mutant(
+        "name of a kept file not synced",
+        "a power cut takes the file away that the index names",
+        "if self._linked:\n    self._files.sync()",
+        "pass",
+        (f"{_KEPT}::test_a_crash_at_every_operation_while_batches_stay",),
+    ),
+    Mutant(
+        "checksum of a kept batch not looked at",
+        "rot in a journal file is handed on",
+        "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
+        "if len(raw) != row.place.length:",
+        (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
+    ),
     Mutant(
         "memtable looked into after the index",
         "an acknowledged entry is denied when a checkpoint commits in the middle of a read",
@@ -118,8 +147,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "full queue of a journal not told",
         "a stalled disk uses up all memory",
-        "journal.add(head, body, on_durable)\nself.full = self.full or journal.full",
-        "journal.add(head, body, on_durable)",
+        "self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))\n"
+        "self.full = self.full or journal.full",
+        "self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))",
         (f"{_FULL}::test_a_stalled_journal_is_told_and_holds_up_no_flush",),
     ),
     Mutant(
@@ -128,6 +158,27 @@ MUTANTS: list[Mutant] = [
         "self.full = self.full or shard.memory_bytes >= 2 * limit",
         "pass",
         (f"{_FULL}::test_full_memtables_are_told_and_end",),
+    ),
+    Mutant(
+        "memory that is used up not told",
+        "small entries keep much more memory than there may be",
+        "if self.memory.full and not self.full and self._held.use_up_budget():",
+        "if False:",
+        (f"{_FULL}::test_small_entries_that_keep_much_memory_are_flushed_before_it_is_used_up",),
+    ),
+    Mutant(
+        "writers wait for memory that others have",
+        "a bookie takes nothing any more",
+        "return self.use_up_budget() and (self.memtable_bytes > 0 or self.queued_bytes > 0)",
+        "return self.use_up_budget()",
+        (f"{_FULL}::test_a_budget_that_others_have_used_up_lets_entries_in_one_by_one",),
+    ),
+    Mutant(
+        "nothing is flushed to make room",
+        "a bookie takes nothing until the next checkpoint",
+        "    self._flush_all_soon()  # and then this is asked again\n    return",
+        "    return",
+        (f"{_FULL}::test_memory_that_is_used_up_while_a_journal_stalls_is_made_room_in_when_it_goes_on",),
     ),
     Mutant(
         "room in a journal's queue not told",
@@ -198,6 +249,20 @@ MUTANTS: list[Mutant] = [
         'if old.startswith("/") and self._files.exists(f"{old}/{COOKIE_NAME}"):',
         "if False:",
         (f"{_MOVING}::test_a_copy_is_refused_while_the_original_is_there",),
+    ),
+    Mutant(
+        "old bytes of a journal that is being written believed",
+        "an inspection of a bookie that runs tells of damage that isn't there",
+        "source.window.forget()",
+        "pass",
+        (f"{_TESTS}/journal/test_journal_being_written.py::test_frames_that_come_while_it_is_read_are_no_damage",),
+    ),
+    Mutant(
+        "block rows not counted by an inspection",
+        "a ledger that lost entries is shown as sound",
+        "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
+        "if False:",
+        (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
     ),
     Mutant(
         "rows repointed that changed since they were copied",

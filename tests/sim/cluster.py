@@ -406,7 +406,7 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
     """
     for _ in range(HIDDEN_MAX):
         promised = set(bookie.promises[reader.ledger_id])  # it may promise more meanwhile
-        held = await _held(reader, acknowledged, bookie, max(promised, default=-1))
+        held = await held_by(reader, acknowledged, bookie, max(promised, default=-1))
         if held is not None:
             break
         assert bookie.true_sight(reader.ledger_id) is Sight.SPARE, f"{bookie.host.name} can't tell what it has"
@@ -417,7 +417,9 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
     assert reader.ledger_id not in bookie.taken_late, f"{bookie.host.name} took an append to a ledger it had fenced"
 
 
-async def _held(reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie, last: int) -> set[int] | None:
+async def held_by(
+    reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie, last: int
+) -> set[int] | None:
     """What the bookie has up to entry `last`; None if it can't tell."""
     held: set[int] = set()
     first = 0

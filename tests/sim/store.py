@@ -48,7 +48,15 @@ class SimStores:
         self._open: set[str] = set()
         self._generation = disk.generation
 
-    def open(self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512) -> SimStore:
+    def open(
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        bytes_max: int = 1 << 40,
+        readers_max: int = 512,
+        read_only: bool = False,
+    ) -> SimStore:
         if self._generation != self.disk.generation:
             self._generation = self.disk.generation
             self._open.clear()
@@ -67,7 +75,7 @@ class SimStores:
             inode.rows = _Rows()
         assert path not in self._open, f"the store {path} is already open in this process"
         self._open.add(path)
-        return SimStore(self, path, inode, bytes_max, readers_max)
+        return SimStore(self, path, inode, bytes_max, readers_max, read_only)
 
     def closed(self, path: str) -> None:
         self._open.discard(path)
@@ -93,7 +101,10 @@ class SimStores:
 class SimStore:
     """An open store, as `bkpy.runtime.interfaces.OrderedStore`."""
 
-    def __init__(self, stores: SimStores, path: str, inode: Inode, bytes_max: int, readers_max: int) -> None:
+    def __init__(
+        self, stores: SimStores, path: str, inode: Inode, bytes_max: int, readers_max: int, read_only: bool
+    ) -> None:
+        self._read_only = read_only
         self._stores = stores
         self._disk = stores.disk
         self._path = path
@@ -125,6 +136,7 @@ class SimStore:
     @contextlib.contextmanager
     def write(self) -> Iterator[SimWriteTransaction]:
         self._check()
+        assert not self._read_only, f"{self._path} was opened to be read"
         assert not self._writing, f"a second write transaction on {self._path} would wait for ever"
         self._writing = True
         transaction = SimWriteTransaction(self._inode.rows)

@@ -17,6 +17,7 @@ import pytest
 from bkpy.bookie.keys import Keys
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import NotDone, PutOutcome, Unknown
+from bkpy.storage import shard
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.ledgers.ledgers import Ledgers
 from tests.hooks import cache_of, load_states, loading_of, take_for_unseen
@@ -76,9 +77,20 @@ def doubt_taken_for_failure() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def collected_ledgers_forgotten() -> Iterator[None]:
+    """S12: a ledger that was collected is one that was never seen."""
+    with patch.object(shard, "is_buried", lambda txn, ledger_id: False):
+        yield
+
+
 @pytest.mark.parametrize(
     ("scenario", "without", "seeds"),
-    [("crowd", evicting_what_is_asked_for, (8, 93)), ("failover", doubt_taken_for_failure, (2, 13))],
+    [
+        ("crowd", evicting_what_is_asked_for, (3, 40)),
+        ("failover", doubt_taken_for_failure, (2, 10)),
+        ("standard", collected_ledgers_forgotten, (0, 2)),
+    ],
 )
 def test_the_defect_is_found(scenario: str, without: Ablation, seeds: Sequence[int]) -> None:
     found = Range()
@@ -92,7 +104,12 @@ def test_the_defect_is_found(scenario: str, without: Ablation, seeds: Sequence[i
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("scenario", "without"), [("crowd", evicting_what_is_asked_for), ("failover", doubt_taken_for_failure)]
+    ("scenario", "without"),
+    [
+        ("crowd", evicting_what_is_asked_for),
+        ("failover", doubt_taken_for_failure),
+        ("standard", collected_ledgers_forgotten),
+    ],
 )
 def test_the_defect_is_found_by_some_of_the_first_200_seeds(scenario: str, without: Ablation) -> None:
     found = Range()

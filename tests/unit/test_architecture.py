@@ -304,6 +304,9 @@ CONSTANTS = {
         "BLOCK_HEADER_BYTES": ON_DISK,
         "_PARTS_MAX": OF_ANOTHER,
         "_PART_BYTES_MIN": OF_THE_CPU,
+        "KEPT": ON_DISK,
+        "_FILE_ID_BITS": ON_DISK,
+        "_JOURNALS_MAX": ON_DISK,
     },
     "storage/checkpoint/flush.py": {
         "BLOCK_EFFORT": "is what a block takes compared with a batch, of which flush_step_batches tells",
@@ -313,6 +316,7 @@ CONSTANTS = {
     "storage/index/ids.py": {"SPAN_MAX": ON_DISK},
     "storage/index/index.py": {
         "VERSION": ON_DISK,
+        "VERSION_WITH_KEPT": ON_DISK,
         "FENCED": ON_DISK,
         "LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,

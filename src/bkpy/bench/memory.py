@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
 SAMPLE_INTERVAL_S: Final = 0.25
+COURSE: Final = (0.1, 0.5, 1.0)  # shares of a run at which memory is noted
+REST_S: Final = 10.0  # and so long after it
 
 
 class Peak:
@@ -23,6 +25,30 @@ class Peak:
             now = None if pid is None else rss_anon_mb(pid)
             if now is not None and (self.mb is None or now > self.mb):
                 self.mb = now
+
+
+class Course:
+    """What the largest of the processes had in the course of a run, in MB, by `10 %` and so on; and `after 10 s`."""
+
+    def __init__(self, pids: Callable[[], Iterable[int | None]]) -> None:
+        self.mb: dict[str, float | None] = {}
+        self._pids = pids
+        self._left = list(COURSE)
+
+    def at(self, share: float) -> None:
+        """The run has got so far."""
+        while self._left and share >= self._left[0]:
+            self._note(f"{self._left.pop(0):.0%}".replace("%", " %"))
+
+    async def rest(self) -> None:
+        """Wait, and note what is left of it."""
+        await asyncio.sleep(REST_S)
+        self._note(f"after {REST_S:.0f} s")
+
+    def _note(self, when: str) -> None:
+        now = Peak()
+        now.look(self._pids())
+        self.mb[when] = now.mb
 
 
 def rss_anon_mb(pid: int) -> float | None:

@@ -6,15 +6,19 @@ Each of `outstanding` tasks makes one call after the other. The first part of a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import bkpy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-    import bkpy
+T = TypeVar("T")
 
 WARM_UP_SHARE: Final = 0.25
 WARM_UP_MIN_S: Final = 1.0
@@ -24,6 +28,7 @@ READ_LEDGER_BYTES: Final = (
     32 << 20
 )  # what is written before it is read, over and over; less than a memtable is flushed at
 GAP_RESOLUTION_S: Final = 0.01
+LEDGERS_AT_ONCE: Final = 64  # made, closed or deleted
 
 # Latencies are counted by classes of 5 us, so that a run of any length takes the same memory; the few above a second
 # are kept as they are.
@@ -134,21 +139,24 @@ async def run(
     options: Options,
     progress: Callable[[float], None],
     before_reads: Callable[[], Awaitable[None]] | None = None,
+    after_load: Callable[[], Awaitable[None]] | None = None,
 ) -> dict[str, Any]:
     """Run the workload; `progress` is told the share done, 0 to 1. The ledgers are deleted at the end.
 
-    `before_reads` is awaited when the ledgers to read are closed and not yet opened. A run in which no call came back
-    is an error (`TimeoutError`), never a row of zeros.
+    `before_reads` is awaited when the ledgers to read are closed and not yet opened, `after_load` when no call is made
+    any more and all ledgers are still open. A run in which no call came back is an error (`TimeoutError`), never a row
+    of zeros.
     """
     meter = Meter()
     made: list[int] = []
     try:
         if options.workload == "append":
             writers = await _create(client, options, made)
-            calls = [_append_calls(writers[i % len(writers)], options, meter) for i in range(options.outstanding)]
+            calls = [_append_calls(_share(writers, i, options), options, meter) for i in range(options.outstanding)]
             await _timed(calls, options, meter, progress)
-            for writer in writers:
-                await writer.close()
+            if after_load is not None:
+                await after_load()
+            await _for_all(writers, bkpy.LedgerWriter.close)
             _warn_of_missing_copies(writers)
         else:
             await _fill(client, options, made)
@@ -157,8 +165,11 @@ async def run(
             readers = [await client.open_ledger(ledger_id) for ledger_id in made]
             calls = [_read_calls(readers[i % len(readers)], options, meter) for i in range(options.outstanding)]
             await _timed(calls, options, meter, progress)
+            if after_load is not None:
+                await after_load()
     finally:
-        await asyncio.gather(*(client.delete_ledger(ledger_id) for ledger_id in made), return_exceptions=True)
+        with contextlib.suppress(bkpy.BookKeeperError):
+            await _for_all(made, client.delete_ledger)
     if not meter.entries:
         raise TimeoutError(f"no {options.api} came back within the {options.seconds:g} s that are counted")
     return meter.result(options)
@@ -166,15 +177,31 @@ async def run(
 
 async def _create(client: bkpy.Client, options: Options, made: list[int]) -> list[bkpy.LedgerWriter]:
     size, write_quorum, ack_quorum = options.ensemble
-    bound = asyncio.Semaphore(64)
+    writers: list[bkpy.LedgerWriter] = []
 
-    async def create() -> bkpy.LedgerWriter:
-        async with bound:
-            writer = await client.create_ledger(ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+    async def create(_: int) -> None:
+        writer = await client.create_ledger(ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
         made.append(writer.ledger_id)
-        return writer
+        writers.append(writer)
 
-    return await asyncio.gather(*(create() for _ in range(options.ledgers)))
+    await _for_all(range(options.ledgers), create)
+    return writers
+
+
+async def _for_all(things: Iterable[T], call: Callable[[T], Awaitable[object]]) -> None:
+    """Make the call for each, LEDGERS_AT_ONCE at a time."""
+    left = iter(things)
+
+    async def some() -> None:
+        for thing in left:
+            await call(thing)
+
+    await asyncio.gather(*(some() for _ in range(LEDGERS_AT_ONCE)))
+
+
+def _share(writers: list[bkpy.LedgerWriter], number: int, options: Options) -> list[bkpy.LedgerWriter]:
+    """The ledgers that one of the tasks uses in turn: each is used, by one task if there are more than tasks."""
+    return writers[number :: options.outstanding] or [writers[number % len(writers)]]
 
 
 def _warn_of_missing_copies(writers: list[bkpy.LedgerWriter]) -> None:
@@ -196,17 +223,21 @@ async def _fill(client: bkpy.Client, options: Options, made: list[int]) -> None:
         await writer.close()
 
 
-async def _append_calls(writer: bkpy.LedgerWriter, options: Options, meter: Meter) -> None:
+async def _append_calls(writers: list[bkpy.LedgerWriter], options: Options, meter: Meter) -> None:
     payload = bytes(options.size)
     now = time.perf_counter
     if options.api == "append":
-        while meter.running:
+        for writer in itertools.cycle(writers):
+            if not meter.running:
+                return
             began = now()
             await writer.append(payload)
             meter.count(1, began)
     else:
         batch = [payload] * BATCH_ENTRIES
-        while meter.running:
+        for writer in itertools.cycle(writers):
+            if not meter.running:
+                return
             began = now()
             await writer.append_batch(batch)
             meter.count(BATCH_ENTRIES, began)

@@ -66,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._out: list[Bytes] = []
         self._pauses: set[str] = set()
-        self._progress = (-1, 0)  # bytes received, bytes that the client has yet to read
+        self._progress = (-1, 0)  # bytes received, bytes yet to be read by the client, when it last made progress
 
     # --- the transport's calls --------------------------------------------------------------------------------------
 
@@ -135,18 +135,18 @@ class Connection(asyncio.BufferedProtocol):
         self.resume("receiving")
 
     def count_idle_tick(self) -> float | None:
-        """Count a tick in which the client owed something and made no progress; how many seconds of that are allowed.
+        """Count a tick in which the client owed something and made too little progress; how many seconds that may last.
 
-        It owes the rest of what it has begun to send, and to read what it is sent. One that owes nothing (None) and is
-        silent gives back the memory that it receives into.
+        It owes the rest of what it has begun to send, and to read what it is sent: something, or at a rate while others
+        wait for the memory that this takes. One that owes nothing (None) and is silent gives back the memory that it
+        receives into.
         """
         settings, transport = self._settings, self._transport
         unread = 0 if transport is None or "writing" not in self._pauses else transport.get_write_buffer_size()
-        progress = (self.received_bytes, unread)
-        silent, self._progress = progress == self._progress, progress
         allowed_s: float | None = None
+        crowded = False
         if unread:
-            allowed_s = settings.reply_stall_timeout_s
+            allowed_s, crowded = settings.reply_stall_timeout_s, self.service.answers.wanted
         elif self._pauses:
             if self._socket is not None and has_ended(self._socket):
                 self.abort()  # clients reconnect again and again while a disk stalls, and would take all places
@@ -154,12 +154,27 @@ class Connection(asyncio.BufferedProtocol):
             partial = self._receive.partial
             allowed_s = settings.first_frame_stall_timeout_s if partial else settings.handshake_timeout_s
         elif self._receive.partial:
-            crowded = self._receive.charged and self.service.receive_budget.wanted
+            crowded = bool(self._receive.charged) and self.service.receive_budget.wanted
             allowed_s = settings.crowded_stall_timeout_s if crowded else settings.frame_stall_timeout_s
-        elif silent:
+        wanted = settings.crowded_bytes_per_s_min * allowed_s if crowded and allowed_s is not None else 1
+        silent = not self._progressed(unread, wanted)
+        if silent and allowed_s is None and not self._pauses:
             self._receive.rest()
         self.idle_ticks = self.idle_ticks + 1 if silent and allowed_s is not None else 0
         return allowed_s
+
+    def _progressed(self, unread: int, wanted: float) -> bool:
+        """Whether the client has sent so many bytes, or read so many, since the last time that it had."""
+        received, unread_then = self._progress
+        if (
+            self.received_bytes - received >= wanted
+            or unread_then - unread >= wanted
+            or bool(unread) < bool(unread_then)
+        ):
+            self._progress = (self.received_bytes, unread)
+            return True
+        self._progress = (received, max(unread, unread_then))  # answers that were being made may come on top
+        return False
 
     @property
     def lost(self) -> bool:
@@ -240,6 +255,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._receive.retain()
             elif op == Op.PRESENT:
                 self.adds.present(frame.head)
+                if self.service.storage.full:  # now that it is known to be one who writes
+                    self.pause("memory")
             elif op in _UNORDERED:
                 self.requests.start(frame)
             elif 0 < op < wire.REPLY:
@@ -261,5 +278,3 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.greeted = True
         self._receive.frame_bytes_max = settings.frame_bytes_max
-        if self.service.storage.full:
-            self.pause("memory")

@@ -6,6 +6,7 @@ Everything is counted once per frame, group or checkpoint, never per entry. Late
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from bkpy.runtime.interfaces import Clock
     from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.memory_budget import MemoryBudget
 
 log = logging.getLogger("bkpy.bookie")
 
@@ -80,6 +82,26 @@ class BookieMetrics:
         gauge("living_bytes", "Bytes in them that are still needed", lambda: storage.space.living)
         gauge("compaction_bytes", "Bytes that compaction has yet to copy", lambda: storage.space.compacting)
         gauge("deleted_ledgers", "Deleted ledgers still in the index", lambda: storage.space.deleted_ledgers)
+        budget = storage.memory
+        parts = Gauge("bkpy_bookie_memory_bytes", "Bytes of each part of the budget", ["part"], registry=self.registry)
+        for name in budget.by_name():
+            parts.labels(name).set_function(partial(_bytes_of, budget, name))
+        bound = Gauge("bkpy_bookie_memory_bytes_max", "Bytes that all parts may hold together", registry=self.registry)
+        bound.set(budget.bytes_max)
+        full = Gauge(
+            "bkpy_bookie_memory_full", "1 while nothing is read from clients that write", registry=self.registry
+        )
+        full.set_function(lambda: storage.full)
+        blocks = Gauge(
+            "bkpy_bookie_blocks",
+            "Blocks so far that were found in memory, that were not, and that were loaded ahead",
+            ["what"],
+            registry=self.registry,
+        )
+        shards = storage.shards
+        blocks.labels("found").set_function(lambda: sum(shard.cache.hits for shard in shards))
+        blocks.labels("missed").set_function(lambda: sum(shard.cache.misses for shard in shards))
+        blocks.labels("loaded ahead").set_function(lambda: sum(shard.ahead.blocks for shard in shards))
         self._connections.set_function(connections)
         self._read_only.set_function(read_only)
 
@@ -138,3 +160,7 @@ class BookieMetrics:
     def damage(self, what: str, path: str) -> None:
         self._damage.value += 1
         log.error("damage in %s: %s", path, what)
+
+
+def _bytes_of(budget: MemoryBudget, part: str) -> int:
+    return budget.by_name()[part]

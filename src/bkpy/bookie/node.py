@@ -49,9 +49,19 @@ _UNTRUSTED: Final = "data was lost here"
 
 
 class BookieNode:
-    """One bookie on `store` (its cluster's metadata under `root`)."""
+    """One bookie on `store` (its cluster's metadata under `root`).
 
-    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: DiskRuntime) -> None:
+    `give_back_memory` is called when the bookie has freed memory that it doesn't need again soon.
+    """
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        store: MetadataStore,
+        root: str,
+        runtime: DiskRuntime,
+        give_back_memory: Callable[[], None] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.address = ""
@@ -67,8 +77,10 @@ class BookieNode:
         self._registration: Registration | None = None
         self._pages: web.AppRunner | None = None
         self._disk: DiskMonitor | None = None
+        self._give_back_memory = give_back_memory
         self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
+        self._resting: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refusals: set[str] = set()  # why no new entries are taken
@@ -145,7 +157,19 @@ class BookieNode:
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
         self._collector.start()
+        self._resting = self._runtime.spawn(self._rest(service), name="rest", on_death=self._give_up)
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
+
+    async def _rest(self, service: BookieService) -> None:
+        """Shrink again after load. Memory is let go of at any time, but given back when that holds up nobody."""
+        freed = False
+        while True:
+            await asyncio.sleep(self.settings.memory_rest_interval_s)
+            if service.rest():
+                freed = True
+            elif freed and service.idle:
+                self._give_back_memory()
+                freed = False
 
     def _new_collector(self, cluster: Cluster, storage: LedgerStorage) -> Collector:
         """What collects in the cluster that the directories belong to, whatever the metadata store is later."""
@@ -173,7 +197,7 @@ class BookieNode:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
         self._unsubscribe()
         await self._end_collection()
-        await self._forget_disks()
+        await self._end_watches()
         if self._server is not None:
             await self._server.drain(self.settings.drain_timeout_s)
         try:
@@ -191,7 +215,7 @@ class BookieNode:
 
     async def _abandon(self) -> None:
         await self._end_collection()
-        await self._forget_disks()
+        await self._end_watches()
         if self._server is not None:
             self._server.stop()
         if self._pages is not None:
@@ -249,8 +273,8 @@ class BookieNode:
         if abs(disk.free_bytes - told) > _FREE_CHANGE_MIN * told:
             await self._registration.set_free_bytes(disk.free_bytes)
 
-    async def _forget_disks(self) -> None:
-        tasks = [task for task in (self._watching, self._telling) if task is not None]
+    async def _end_watches(self) -> None:
+        tasks = [task for task in (self._watching, self._telling, self._resting) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:

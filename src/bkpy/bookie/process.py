@@ -19,6 +19,7 @@ from bkpy.bookie.files import fit_files
 from bkpy.bookie.node import BookieNode
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.connect import connect_store
+from bkpy.runtime.process import give_back_memory
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ async def _serve(settings: BookieSettings) -> None:
         settings=settings,
     )
     try:
-        node = BookieNode(settings, store, root, runtime)
+        node = BookieNode(settings, store, root, runtime, give_back_memory)
         await node.start()
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage

@@ -21,6 +21,7 @@ from bkpy.protocol.records import is_explicit_lac
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from bkpy.bookie.answers import AnswerPlace
     from bkpy.bookie.keys import Claim, Keys
     from bkpy.bookie.service import BookieService
     from bkpy.bookie.waiters import Waiter
@@ -58,7 +59,7 @@ class RequestHandler:
         self._reads = asyncio.Semaphore(self._settings.reads_at_once)
         self._writable = asyncio.Event()
         self._writable.set()
-        self._unread = 0  # answers that the client has yet to read
+        self._unread: list[AnswerPlace] = []  # of answers that the client has yet to read
         self._waits: dict[Waiter, None] = {}
         self._long_polls = 0  # they are among those in flight
 
@@ -129,8 +130,7 @@ class RequestHandler:
     def resume_writing(self) -> None:
         self._writable.set()
         while self._unread:
-            self._unread -= 1
-            self._service.answers.release()
+            self._unread.pop().end()
 
     def close(self) -> None:
         """The connection is gone: nobody waits for it."""
@@ -139,19 +139,19 @@ class RequestHandler:
             waiter.end()
 
     @contextlib.asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
+    async def _answering(self, bytes_: int) -> AsyncIterator[AnswerPlace]:
         """Hold one of the few places for answers in memory, until the client has read the answer."""
         async with self._reads:
             await self._writable.wait()
-            await self._service.answers.acquire()
+            place = await self._service.answers.begin(bytes_)
             try:
-                yield
+                yield place
             finally:
                 self._connection.flush()  # so that the next one waits if the client doesn't read
                 if self._writable.is_set():
-                    self._service.answers.release()
+                    place.end()
                 else:
-                    self._unread += 1
+                    self._unread.append(place)
 
     # --- the requests -----------------------------------------------------------------------------------------------
 
@@ -177,8 +177,9 @@ class RequestHandler:
                 self._fail(Op.READ, correlation_id, status, f"fencing ledger {read.ledger_id} was refused")
                 return
         limit = min(read.bytes_max, self._settings.read_bytes_max)
-        async with self._answering():
+        async with self._answering(max(limit, self._settings.block_bytes)) as place:
             result = await self._storage.read(read.ledger_id, read.first, read.last, limit)
+            place.holds(result.segments)
             self._service.metrics.read_done(sum(map(len, result.segments)))
             head = m.pack([int(Status.OK), result.examined_to, result.unknown, result.lac])
             self._connection.reply(Op.READ, correlation_id, head, result.segments)
@@ -189,8 +190,10 @@ class RequestHandler:
             if status != Status.OK:
                 self._fail(Op.READ_LAC, correlation_id, status, f"fencing ledger {request.ledger_id} was refused")
                 return
-        async with self._answering():
-            self._tell_last(Op.READ_LAC, correlation_id, await self._storage.last_entry(request.ledger_id))
+        async with self._answering(self._settings.block_bytes) as place:
+            last = await self._storage.last_entry(request.ledger_id)
+            place.holds([last.entry])
+            self._tell_last(Op.READ_LAC, correlation_id, last)
 
     def _tell_last(self, op: Op, correlation_id: int, last: LastEntry) -> None:
         known = Status.UNKNOWN if last.limbo else Status.OK
@@ -216,9 +219,10 @@ class RequestHandler:
 
     async def _answered(self, correlation_id: int, request: m.WaitLac, waiter: Waiter) -> bool:
         """Answer a long poll if there is news or its time is up; whether it was answered."""
-        async with self._answering():
+        async with self._answering(self._settings.block_bytes) as place:
             waiter.changed.clear()
             last = await self._storage.last_entry(request.ledger_id)
+            place.holds([last.entry])
             news = last.lac > request.known_lac or (last.fenced and not request.known_fenced)
             if not news and not waiter.over:
                 return False

@@ -152,6 +152,7 @@ class BookieServer:
 
         Counted in ticks and not by the clock: when this process itself was stopped for a while, no client is to blame.
         """
+        self._service.storage.memory.measure()
         for connection in list(self._connections):
             allowed_s = connection.count_idle_tick()
             # One tick more than these has passed since it last made progress.

@@ -6,13 +6,14 @@ entries but those that a recovery writes back; a bookie that drains starts nothi
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from bkpy.bookie.answers import Answers
+from bkpy.bookie.chunks import BookieChunks
 from bkpy.bookie.complaint import Complaint
 from bkpy.bookie.waiters import Waiters
-from bkpy.protocol.receive_buffer import ChunkPool, ReceiveBudget
+from bkpy.protocol.receive_buffer import ReceiveBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -35,14 +36,20 @@ class BookieService:
         self.bookie_id = settings.bookie_id
         self.log = logging.getLogger("bkpy.bookie")
         # The memtable's two generations are what keeps most of them.
-        self.chunks = ChunkPool(
-            2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max + settings.receive_spare_chunks,
+        self.chunks = BookieChunks(
+            storage.memory,
+            spares_max=2 * settings.memtable_bytes_max // settings.receive_chunk_bytes_max
+            + settings.receive_spare_chunks,
             bytes_min=settings.receive_chunk_bytes_min,
             bytes_max=settings.receive_chunk_bytes_max,
             room_bytes_min=settings.receive_room_bytes_min,
         )
         self.receive_budget = ReceiveBudget(settings.receive_bytes_max)
-        self.answers = asyncio.Semaphore(settings.answers_at_once)
+        self.answers = Answers(
+            settings.answers_at_once,
+            settings.answers_bytes_max,
+            storage.memory.part("answers", set_aside=settings.answers_bytes_max),
+        )
         self.requests_in_flight = 0  # of all connections, not counting ADDs
         self.waiters = Waiters()
         self.read_only = False
@@ -61,6 +68,16 @@ class BookieService:
     def take_entries(self) -> None:
         """Be read-only no longer."""
         self.read_only = False
+
+    def rest(self) -> bool:
+        """Let go of memory that nobody needed since the last time, and flush what nothing was added to; whether any."""
+        spares = self.chunks.rest()
+        return self.storage.rest() or spares
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was no load between the last two rests, and little is left of it in memory."""
+        return self.chunks.idle and self.storage.memory_bytes < self.settings.memtable_rest_bytes_min
 
     def drain(self) -> None:
         """Start nothing new from this call on, and let every long poll be answered with what there is."""

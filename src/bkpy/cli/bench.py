@@ -49,6 +49,12 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
     help="Also run the same bytes through bare sockets and fdatasync, without and with what storing takes.",
 )
 @click.option(
+    "--memory",
+    "course",
+    is_flag=True,
+    help="Also tell the bookies' memory in the course of the run, and 10 s after it.",
+)
+@click.option(
     "--connect",
     "uri",
     metavar="URI",
@@ -69,6 +75,7 @@ def bench(
     api: str | None,
     restart: bool,
     ceiling: bool,
+    course: bool,
     uri: str | None,
     directory: str | None,
     as_json: bool,
@@ -84,9 +91,16 @@ def bench(
 
     outstanding = outstanding or (1 if workload == "read" else 1000)
     if workload in FAILURES:
-        if api is not None or restart or ceiling or ledgers != 1 or (uri is not None and workload == "failover"):
+        if (
+            api is not None
+            or restart
+            or ceiling
+            or course
+            or ledgers != 1
+            or (uri is not None and workload == "failover")
+        ):
             raise click.UsageError(
-                f"--workload {workload} goes without --api, --restart, --ceiling and --ledgers"
+                f"--workload {workload} goes without --api, --restart, --ceiling, --memory and --ledgers"
                 + (f", and {_OWN_CLUSTER}" if workload == "failover" else "")
             )
         with _scratch(directory) as scratch:
@@ -103,10 +117,12 @@ def bench(
         raise click.UsageError(f"--api {api} doesn't go with --workload {workload}: one of {', '.join(apis)}")
     if restart and (uri is not None or workload != "read"):
         raise click.UsageError(f"--restart goes with --workload read, and {_OWN_CLUSTER}")
+    if course and uri is not None:
+        raise click.UsageError(f"--memory goes {_OWN_CLUSTER}")
     options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
     with _scratch(directory) as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)
-        result = run(_measure(options, uri, scratch, restart))
+        result = run(_measure(options, uri, scratch, restart, course))
         bare, stored = _ceilings(options, scratch) if ceiling else (None, None)
         for name, moved in (("ceiling", bare), ("storage_ceiling", stored)):
             result[f"{name}_mb_per_s"] = None if moved is None else round(moved, 2)
@@ -148,7 +164,7 @@ async def _cluster(uri: str | None, scratch: str, bookies: int) -> AsyncIterator
         yield cluster.connect_string, cluster
 
 
-async def _measure(options: Options, uri: str | None, scratch: str, restart: bool) -> dict[str, Any]:
+async def _measure(options: Options, uri: str | None, scratch: str, restart: bool, tell_course: bool) -> dict[str, Any]:
     """The workload's figures, and the peaks of memory: those of bookies only if they were started for the run."""
     from bkpy.bench import memory, workloads
 
@@ -163,16 +179,25 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
                 await bookie.stop()
                 await bookie.start()
 
+        course = memory.Course(lambda: [b.pid for b in bookies])
+
         with progress(unit="%") as bar:
             task = bar.add_task(f"{options.workload} of {options.size} B", total=100)
+
+            def show(share: float) -> None:
+                bar.update(task, completed=round(share * 100))
+                course.at(share)
+
             async with memory.watched(lambda: [os.getpid()], lambda: [b.pid for b in bookies]) as (own, theirs):
                 result = await workloads.run(
                     client,
                     options,
-                    lambda share: bar.update(task, completed=round(share * 100)),
+                    show,
                     before_reads=restart_bookies if restart else None,
+                    after_load=course.rest if tell_course else None,
                 )
-    return {**result, "restarted": restart, "client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
+    peaks = {"client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
+    return {**result, "restarted": restart, **peaks, "bookie_memory_mb": course.mb if tell_course else None}
 
 
 async def _fail(
@@ -230,6 +255,7 @@ def _show(result: dict[str, Any]) -> None:
     }
     title = f"{result['workload']} ({result['api']}), {result['size']} B, {result['outstanding']} in flight"
     rows = [(name, result[key]) for key, name in names.items() if result[key] is not None]
+    rows += [(f"largest bookie's memory, MB: {when}", mb) for when, mb in (result["bookie_memory_mb"] or {}).items()]
     print_table(("measure", "value"), rows, title)
 
 

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
 from bkpy.config.base import GIB, KIB, MIB, MetadataSettings, Seconds, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What the parts of the budget have by default, of memory_bytes_max' own default; of another one, as large a share. But
+# a start replays what the memtables held, so that with more memory they, and what feeds them, stay as they are.
+MEMORY_BYTES: Final = 512 * MIB
+MEMORY_FOR_REPLAY: Final = ("memtable_bytes_max", "journal_queue_bytes_max", "deferred_sync_bytes_max")
+MEMORY_PARTS: Final[Mapping[str, int]] = {
+    "memtable_bytes_max": 96 * MIB,
+    "journal_queue_bytes_max": 32 * MIB,
+    "deferred_sync_bytes_max": 32 * MIB,
+    "receive_bytes_max": 128 * MIB,
+    "answers_bytes_max": 128 * MIB,
+    "block_cache_bytes_max": 32 * MIB,
+    "ledger_states_max": 100_000,
+}
 
 
 class BookieSettings(MetadataSettings):
@@ -45,6 +62,22 @@ class BookieSettings(MetadataSettings):
     rack: str = Field(default="default", min_length=1, description="what fails together with this bookie")
     region: str = Field(default="default", min_length=1, description="the group of racks that this bookie is in")
 
+    memory_bytes_max: Size = Field(
+        default=MEMORY_BYTES,
+        description="bytes that all of these hold together: entries that are not flushed, what they were received "
+        "into, what waits for the journal, answers, blocks that were read, ledgers' states. When they are used up, "
+        "caches give way, memtables are flushed, and no more is read from those who write. Parts that are not set have "
+        "the share of it that they have of the default, memtables and journals no more than that of the default; by "
+        "default there is more where a part was set to more",
+    )
+    memory_rest_interval_s: Seconds = Field(
+        default=1.5,
+        description="seconds after which memory that nobody used meanwhile is given back, and a memtable that nothing "
+        "was added to is flushed",
+    )
+    memtable_rest_bytes_min: Size = Field(
+        default=4 * MIB, description="bytes of such a memtable; one with less waits for the next checkpoint"
+    )
     journal_max_size_mb: Size = Field(default=64, description="MiB after which a new journal file is begun")
     journal_max_backups: int = Field(
         default=2, ge=0, description="journal files kept after everything in them was checkpointed, for inspection"
@@ -65,15 +98,30 @@ class BookieSettings(MetadataSettings):
         description="bytes of a journal read at a time when it is replayed; whole pages of 4 KiB",
     )
     journal_queue_bytes_max: Size = Field(
-        default=32 * MIB,
+        default=MEMORY_PARTS["journal_queue_bytes_max"],
         description="bytes that may wait for the sync of one journal before no more is read from clients",
+    )
+    journal_runs_in_place: bool = Field(
+        default=True,
+        description="leave large batches in the journal files that hold them already, instead of writing them to an "
+        "entry log as well, where there is one ledger directory and the journal is on the same file system",
+    )
+    journal_run_bytes_min: Size = Field(
+        default=64 * KIB, description="bytes of a batch that is large enough to be left in its journal file"
+    )
+    journal_run_share_min: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the bytes of a journal file that must be in such batches for it to be kept: the rest of "
+        "it is space that only compaction gives back",
     )
     journal_damage: Literal["refuse", "limbo"] = Field(
         default="refuse",
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
     )
     memtable_bytes_max: Size = Field(
-        default=96 * MIB,
+        default=MEMORY_PARTS["memtable_bytes_max"],
         description="bytes of entries held in memory before they are flushed to the entry log; twice that may be held "
         "while a flush runs, before no more is read from clients",
     )
@@ -94,6 +142,11 @@ class BookieSettings(MetadataSettings):
     )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
+    )
+    entry_log_blocks_max: Size = Field(
+        default=250_000,
+        description="blocks after which a new one is begun as well: their table, 40 bytes each, is kept in memory "
+        "until the log is full",
     )
     block_bytes: Size = Field(default=256 * KIB, description="bytes of one ledger that are stored and indexed together")
     block_run_bytes: Size = Field(
@@ -121,11 +174,19 @@ class BookieSettings(MetadataSettings):
         default=128, description="entry logs of one ledger directory held open for reading, so that files are left"
     )
     block_cache_bytes_max: Size = Field(
-        default=16 * MIB,
+        default=MEMORY_PARTS["block_cache_bytes_max"],
         description="bytes of blocks of one ledger directory kept in memory after they were read; one is kept always",
     )
+    read_ahead_bytes_max: int = Field(
+        default=MIB,
+        ge=0,
+        description="bytes of blocks that are loaded ahead of a reader that reads a ledger in steps; 0 for none",
+    )
+    read_ahead_ledgers_max: Size = Field(
+        default=1000, description="ledgers whose last read is remembered, to tell whether the next one goes on from it"
+    )
     ledger_states_max: Size = Field(
-        default=100_000,
+        default=MEMORY_PARTS["ledger_states_max"],
         description="ledgers whose state (about 500 bytes each) is kept in memory; more only while changes of theirs "
         "are not written yet, or a request needs them",
     )
@@ -274,11 +335,15 @@ class BookieSettings(MetadataSettings):
     )
     answers_at_once: Size = Field(
         default=128,
-        description="answers of all connections, of read_bytes_max or one entry each, that are in memory until their "
-        "clients have read them",
+        description="answers of all connections that are in memory until their clients have read them",
+    )
+    answers_bytes_max: Size = Field(
+        default=MEMORY_PARTS["answers_bytes_max"],
+        description="bytes of all these answers, with the blocks that they are cut out of; one answer may always be "
+        "made. So much of memory_bytes_max is set aside for them: reads go on while entries take up all the rest",
     )
     deferred_sync_bytes_max: Size = Field(
-        default=32 * MIB,
+        default=MEMORY_PARTS["deferred_sync_bytes_max"],
         description="bytes that wait for a journal, above which adds with deferred sync wait for it as all others do",
     )
     presented_ledgers_max: Size = Field(
@@ -295,7 +360,7 @@ class BookieSettings(MetadataSettings):
         "gets as many as it has",
     )
     receive_bytes_max: Size = Field(
-        default=128 * MIB,
+        default=MEMORY_PARTS["receive_bytes_max"],
         description="bytes that all connections together receive into, beyond receive_chunk_bytes_min each; with more, "
         "connections wait in line before they receive a larger frame",
     )
@@ -329,6 +394,11 @@ class BookieSettings(MetadataSettings):
         default=1.0,
         description="the same while others wait for the memory that the frame takes, see receive_bytes_max",
     )
+    crowded_bytes_per_s_min: Size = Field(
+        default=64 * KIB,
+        description="bytes a second that a client has to send of its frame, or to read of its answers, while others "
+        "wait for the memory that these take; whoever is slower over the time of its timeout is closed",
+    )
     reply_stall_timeout_s: Seconds = Field(
         default=30.0, description="seconds a client may read nothing of what it is sent before it is closed"
     )
@@ -360,6 +430,20 @@ class BookieSettings(MetadataSettings):
             return {**values, "bookie_id": id_of(str(address))}
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _shares_of_memory(cls, values: dict[str, Any]) -> dict[str, Any]:
+        given = values.get("memory_bytes_max")
+        if given is None:
+            beyond = {name: values[name] - share for name, share in MEMORY_PARTS.items() if is_count(values.get(name))}
+            beyond["memtable_bytes_max"] = 2 * beyond.get("memtable_bytes_max", 0)  # one is filled, one is flushed
+            more = sum(max(0, by) for name, by in beyond.items() if "bytes" in name)
+            return {**values, "memory_bytes_max": MEMORY_BYTES + more}
+        if not is_count(given):
+            return values  # and it is refused
+        shares = {name: max(1, share * given // MEMORY_BYTES) for name, share in MEMORY_PARTS.items()}
+        return {**shares, **{name: min(shares[name], MEMORY_PARTS[name]) for name in MEMORY_FOR_REPLAY}, **values}
+
     @model_validator(mode="after")
     def _consistent(self) -> BookieSettings:
         host, port = split_address(self.listen)
@@ -378,6 +462,8 @@ class BookieSettings(MetadataSettings):
             raise ValueError(
                 "frame_bytes_max must exceed entry_bytes_max by 64 KiB or more, for an entry's request to fit"
             )
+        if self.answers_bytes_max > self.memory_bytes_max:
+            raise ValueError("answers_bytes_max must not exceed memory_bytes_max, of which it is a part")
         if self.disk_free_bytes_resume <= self.disk_free_bytes_min:
             raise ValueError(
                 "disk_free_bytes_resume must exceed disk_free_bytes_min, or the bookie would change to and fro"
@@ -388,3 +474,7 @@ class BookieSettings(MetadataSettings):
         if twice := sorted({d for d in directories if directories.count(d) > 1}):
             raise ValueError(f"directory {twice[0]} is used twice")
         return self
+
+
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -36,7 +36,7 @@ from bkpy.metadata.resolve import (
     read_certainly,
 )
 from bkpy.metadata.store import Create, Delete, MetadataStore, SessionState, Watch, parent_of
-from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -175,8 +175,7 @@ class LedgerCatalog:
 
         A ledger that exists during the whole listing is in it; one that is created or deleted meanwhile may be.
         """
-        await self._store.sync(self._root)
-        async for partition in self.layout.partitions(self._store, self._root):
+        async for partition in self._partitions(0, LEDGER_ID_MAX):
             for ledger_id in partition:
                 yield ledger_id
 
@@ -187,10 +186,15 @@ class LedgerCatalog:
         """
         wanted = set(ledger_ids)
         found: set[int] = set()
-        await self._store.sync(self._root)
-        async for partition in self.layout.partitions(self._store, self._root, ledger_ids[0], ledger_ids[-1]):
+        async for partition in self._partitions(ledger_ids[0], ledger_ids[-1]):
             found.update(wanted.intersection(partition))
         return found
+
+    async def _partitions(self, first: int, last: int) -> AsyncIterator[list[int]]:
+        """See `Layout.partitions`; from a server that has caught up."""
+        await self._store.sync(self._root)
+        async for partition in self.layout.partitions(self._store, self._root, first, last):
+            yield partition
 
 
 def _checked(metadata: LedgerMetadata, ledger_id: int) -> LedgerMetadata:

@@ -49,7 +49,7 @@ class Lookout:
             return Sighting(Sight.UNREADABLE, why=str(error))
         session = self._store.session_id
         try:
-            await self._store.sync(self._root)
+            await self._store.sync(path)
             instance = await read_if_there(self._store, f"{self._root}/{paths.INSTANCE_ID}")
             found = await read_if_there(self._store, path)
             own_lock = lock is None or await self._store.exists(lock.proof)

@@ -11,7 +11,7 @@ larger. Buffers that share a budget hold together no more than that, one frame, 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bkpy.protocol import frame as wire
 
@@ -19,11 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+class Chunks(Protocol):
+    """Where a receive buffer gets its memory.
+
+    It begins with a chunk of `bytes_min` bytes and comes to have one of `bytes_max`; what is left of a chunk is used
+    while it is `room_bytes_min` or more. All of them work with one.
+    """
+
+    bytes_min: int
+    bytes_max: int
+    room_bytes_min: int
+
+    def take(self, size: int) -> bytearray:
+        """A chunk of `size` bytes that nobody else has, whatever is in it."""
+
+
 class ChunkPool:
     """Chunks for receive buffers. Those of the largest size are used again once nobody keeps a slice of them.
 
-    A connection begins with a chunk of `bytes_min` bytes and comes to have one of `bytes_max`; what is left of a chunk
-    is used while it is `room_bytes_min` or more. All of them, and `chunks_max`, work with one (`chunks_max` with none).
     Memory that is new to the process costs more than receiving into it. Keeps at most `chunks_max` chunks from being
     given back to the system; those are looked at in the order in which they were handed out, which is about the order
     in which a memtable lets go of them.
@@ -43,7 +56,6 @@ class ChunkPool:
         self._handed_out: deque[bytearray] = deque(maxlen=chunks_max)
 
     def take(self, size: int) -> bytearray:
-        """A chunk of `size` bytes that nobody else has, whatever is in it."""
         if size != self.bytes_max:
             return bytearray(size)
         if not self._handed_out or not is_unused(self._handed_out[0]):
@@ -153,7 +165,7 @@ class ReceiveBuffer:
     def __init__(
         self,
         frame_bytes_max: int,
-        chunks: ChunkPool | None = None,
+        chunks: Chunks | None = None,
         budget: ReceiveBudget | None = None,
         on_room: Callable[[], None] = lambda: None,
     ) -> None:

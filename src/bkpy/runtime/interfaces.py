@@ -86,6 +86,15 @@ class Files(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Atomically give `source` the name `target`, replacing what is there; the caller syncs the directory."""
 
+    def link(self, path: str, further: str) -> None:
+        """Give the file a `further` name, which must not be taken; the caller syncs that name's directory.
+
+        `OSError` where the two can't be names of one file, as on different file systems.
+        """
+
+    def links(self, path: str) -> int:
+        """How many names the file has."""
+
     def unlink(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
@@ -142,11 +151,18 @@ class Stores(Protocol):
     """Opens ordered stores."""
 
     def open(
-        self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        bytes_max: int = 1 << 40,
+        readers_max: int = 512,
+        read_only: bool = False,
     ) -> OrderedStore:
         """The store in directory `path`, whose parent exists; one that is created is durable on return.
 
-        Without `create` a missing one raises `FileNotFoundError`.
+        Without `create` a missing one raises `FileNotFoundError`. One that is opened `read_only` may be open in another
+        process, which writes to it, and is never changed through this opening.
         """
 
     def check(self, path: str) -> None:

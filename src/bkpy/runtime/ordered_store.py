@@ -57,7 +57,10 @@ class _LmdbContext:
     """Commits on a clean exit, aborts on any other."""
 
     def __init__(self, env: lmdb.Environment, write: bool) -> None:
-        self._txn = env.begin(write=write)
+        try:
+            self._txn = env.begin(write=write)
+        except lmdb.Error as e:
+            raise _as_os_error(e) from e
 
     def __enter__(self) -> _LmdbTransaction:
         return _LmdbTransaction(self._txn)
@@ -115,14 +118,30 @@ class LmdbStore:
 
 class LmdbStores:
     def open(
-        self, path: str, *, create: bool = False, bytes_max: int = 1 << 40, readers_max: int = 512
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        bytes_max: int = 1 << 40,
+        readers_max: int = 512,
+        read_only: bool = False,
     ) -> OrderedStore:
         if not create and not os.path.exists(os.path.join(path, "data.mdb")):
             raise FileNotFoundError(f"no LMDB environment in {path}")
         # sync and metasync are on by default: a commit is on disk when it returns.
         try:
             store = LmdbStore(
-                lmdb.open(path, map_size=bytes_max, create=create, max_readers=readers_max, readahead=False)
+                lmdb.open(
+                    path,
+                    map_size=bytes_max,
+                    create=create,
+                    max_readers=readers_max,
+                    readahead=False,
+                    readonly=read_only,
+                    # A reader is entered in the table of a lock file, so that a writer leaves it its pages. If there is
+                    # no such file, or it can't be written to, then nobody writes.
+                    lock=not read_only or os.access(os.path.join(path, "lock.mdb"), os.W_OK),
+                )
             )
         except lmdb.Error as e:
             raise _as_os_error(e) from e

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import random
 import resource
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -56,6 +58,29 @@ class TaskSpawner:
 
         task.add_done_callback(ended)
         return task
+
+
+def give_back_memory() -> None:
+    """Let the system have what isn't used any more: garbage, and what the C library keeps of freed memory.
+
+    The GNU library keeps nearly all. Blocks, for about 50 ms where there are 100,000 ledgers' states.
+    """
+    gc.collect()
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
+
+
+def find_malloc_trim() -> Callable[[int], int] | None:
+    """The GNU C library's function; None of another library, and of an interpreter that can't call it."""
+    try:
+        function = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return None
+    function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
+    return cast("Callable[[int], int]", function)
+
+
+_MALLOC_TRIM = find_malloc_trim()
 
 
 def descriptors_max() -> int:

@@ -106,8 +106,7 @@ class CookieUpdate:
             assert place.cookie is not None
             self._directories.check_owner(place.cookie, place.where)
             cookies.append(place.cookie)
-        newest = max(cookies, key=lambda cookie: len(cookie.ledger_directories))
-        rows = self._rows(newest)
+        newest, rows = self._proven(cookies)
         # A change of their number that was interrupted has left it in some cookies already.
         others = [c.journal_directories for c in cookies if len(c.journal_directories) != self._journals]
         self._check_copies(cookies)
@@ -159,6 +158,16 @@ class CookieUpdate:
             yield opened
         finally:
             opened.close()
+
+    def _proven(self, cookies: Sequence[Cookie]) -> tuple[Cookie, list[ShardRow]]:
+        """The cookie of the most directories whose indexes are where the settings say, and their rows."""
+        refusals = []
+        for cookie in sorted(dict.fromkeys(cookies), key=lambda c: (-len(c.ledger_directories), -cookies.count(c))):
+            try:
+                return cookie, self._rows(cookie)
+            except IdentityError as e:
+                refusals.append(e)
+        raise refusals[0]
 
     def _rows(self, newest: Cookie) -> list[ShardRow]:
         """The rows of the indexes of the directories that the cookie names, each found where the settings say."""
@@ -215,12 +224,18 @@ class CookieUpdate:
     ) -> tuple[str, ...]:
         """See that each journal directory is the one in its place; returns those of `before` that are given up."""
         changing = len(before) != self._journals or any(len(row.marks) != self._journals for row in rows)
-        certain = {place.where for place in found if place.cookie is not None and place.where in place.cookie.paths}
+        certain = {
+            (number, place.where)
+            for place in found
+            if place.cookie is not None
+            for number, path in enumerate(place.cookie.journal_directories)
+            if path == place.where
+        }
         for number, path in enumerate(self._directories.journals):
             mark = _lowest(rows, number)
             if mark == START and number >= len(before):
                 self._directories.check_no_data(path)
-            elif changing or path not in certain:
+            elif changing or (number, path) not in certain:
                 self._check_journal(path, number, mark, clean=changing)
         given_up = tuple(path for path in before[self._journals :] if path not in self._directories.all)
         for number, path in enumerate(given_up, start=self._journals):

@@ -12,6 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.storage.held_entries import HeldEntries
 from bkpy.storage.journal.format import RecordKind
 from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from bkpy.protocol.messages import AddColumns
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.journal.format import Mark
-    from bkpy.storage.journal.journal import JournalWriter
+    from bkpy.storage.journal.journal import JournalWriter, Position
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
+    from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
@@ -71,8 +73,9 @@ class LedgerStorage:
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
     for every ledger that `states` was just asked about, and for those that `ledgers.writable` names.
     `failed`: gets the exception when a write or sync failed; the process must stop.
-    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds; stop reading
-    sockets until an `on_space` callback.
+    `memory`: the budget, of which the storage's parts are some.
+    `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds, or the budget is
+    used up; stop reading sockets until an `on_space` callback.
     """
 
     def __init__(
@@ -84,17 +87,20 @@ class LedgerStorage:
         journals: Sequence[JournalWriter],
         cookie: bytes,
         release: Callable[[], None],
+        memory: MemoryBudget,
     ) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may have no waiter
         self.full = False
         self.on_space: list[Callable[[], None]] = []
         self.cookie = cookie
+        self.memory = memory
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
         self.generation_bytes_max = ledgers.generation_bytes_max
         self.journals = self._begin_journals(journals, settings, runtime, observer)
+        self._held = HeldEntries(memory, self.shards, self.journals)
         self._settings = settings
         self._runtime = runtime
         self._release = release
@@ -187,29 +193,42 @@ class LedgerStorage:
         `head` is `columns` as a msgpack value. The buffers are kept, not copied, and must not change any more.
         """
         if len(self.shards) == 1 and len(self.journals) == 1:
-            self._store(self.shards[0], columns, body)
             journal = self.journals[0]
-            journal.add(head, body, on_durable)
+            self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
             self.full = self.full or journal.full
             return
-        for number, part in split(columns, head, body, self.ledgers.shard_of).items():
-            self._store(self.shards[number], part.columns, part.body)
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
         callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
+        positions = []
         for number, part in parts.items():
-            self.journals[number].add(part.head, part.body, callback)
+            positions.append(self.journals[number].add(part.head, part.body, callback))
             self.full = self.full or self.journals[number].full
+        whole = positions[0] if len(positions) == len(self.shards) == 1 else None  # parts are joined anew
+        for number, part in split(columns, head, body, self.ledgers.shard_of).items():
+            self._store(self.shards[number], part.columns, part.body, whole)
 
-    def _store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
+    def _store(self, shard: Shard, columns: AddColumns, body: Bytes, position: Position | None) -> None:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
-        shard.active.add(columns, body)
+        shard.active.add(columns, body, position)
         self._grown(shard)
 
     def _grown(self, shard: Shard) -> None:
         limit = self.generation_bytes_max
         self.full = self.full or shard.memory_bytes >= 2 * limit
-        if shard.active.bytes >= limit * shard.active.fill_target and shard.number not in self._flushing:
+        if shard.active.bytes >= limit * shard.active.fill_target:
+            self._flush_soon(shard)
+        self._held.measure()
+        if self.memory.full and not self.full and self._held.use_up_budget():
+            self.full = True
+            self._flush_all_soon()
+
+    def _flush_all_soon(self) -> None:
+        for shard in self.shards:  # whatever they hold: it may keep alive much more than its own bytes
+            self._flush_soon(shard)
+
+    def _flush_soon(self, shard: Shard) -> None:
+        if shard.number not in self._flushing:
             self._flushing.add(shard.number)
             self._runtime.spawn(self._flush_when_full(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
@@ -257,7 +276,7 @@ class LedgerStorage:
     @property
     def unsynced_bytes(self) -> int:
         """Bytes in memory that wait for a journal."""
-        return sum(journal.queued_bytes for journal in self.journals)
+        return self._held.queued_bytes
 
     def _published(self, ledger_id: int, done: asyncio.Future[None]) -> None:
         done.set_result(None)
@@ -343,7 +362,7 @@ class LedgerStorage:
     @property
     def memory_bytes(self) -> int:
         """Bytes held by the memtables, an estimate of what is around the entries included."""
-        return sum(shard.memory_bytes for shard in self.shards)
+        return self._held.memtable_bytes
 
     async def checkpoint(self) -> None:
         """Write out all that is in memory, move the marks, let journal files go. `StorageFailedError` if it can't."""
@@ -368,6 +387,8 @@ class LedgerStorage:
                 raise
             if not written:
                 return
+            if self.memory.full and shard.cleared is not None:
+                await asyncio.wait((shard.cleared,))  # only then there may be room again
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
@@ -378,22 +399,31 @@ class LedgerStorage:
     async def _flush_when_full(self, shard: Shard) -> None:
         try:
             limit = self.generation_bytes_max
-            while shard.active.bytes >= limit * shard.active.fill_target and not self.failed.done():
+            while not self.failed.done() and (
+                shard.active.bytes >= limit * shard.active.fill_target
+                or (self.full and self.memory.full and not shard.active.empty)
+            ):
                 await self._checkpoint(shard, False)
         finally:
             self._flushing.discard(shard.number)
 
     def look_for_space(self) -> None:
         """Tell, if memory was full and isn't any more."""
-        limit = 2 * self.generation_bytes_max
-        if (
-            self.full
-            and all(shard.memory_bytes < limit for shard in self.shards)
-            and not any(journal.full for journal in self.journals)
-        ):
-            self.full = False
-            for callback in list(self.on_space):
-                callback()
+        if not self.full or self._held.over_bounds(2 * self.generation_bytes_max):
+            return
+        if self._held.must_shrink():
+            self._flush_all_soon()  # and then this is asked again
+            return
+        self.full = False
+        for callback in list(self.on_space):
+            callback()
+
+    def rest(self) -> bool:
+        """Let go of blocks and flush memtables that nobody used since the last call; whether there were any."""
+        freed, idle = self._held.rest(self._settings.memtable_rest_bytes_min)
+        for shard in () if self._closed else idle:
+            self._runtime.spawn(self._checkpoint(shard, False), name=f"flush of {shard.directory}", on_death=self.fail)
+        return freed or bool(idle)
 
     def checkpoint_periodically(self) -> None:
         """From now on, until the storage is closed or fails."""

@@ -18,6 +18,7 @@ from bkpy.storage.index import index
 from bkpy.storage.index.shrink import remove_copy, shrink, worth_shrinking
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
+from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
@@ -55,7 +56,14 @@ async def open_storage(
             parts = held.pop_all()
             held.callback(parts.close)  # the storage's own, once there is one
             storage = LedgerStorage(
-                settings, runtime, observer, recovered.ledgers, journals, recovered.cookie, parts.close
+                settings,
+                runtime,
+                observer,
+                recovered.ledgers,
+                journals,
+                recovered.cookie,
+                parts.close,
+                opening.memory,
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
@@ -106,6 +114,7 @@ class _Opening:
         self._observer = observer
         self._directories = directories
         self._held = held
+        self.memory = MemoryBudget(settings.memory_bytes_max)
 
     async def recover(
         self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None
@@ -116,7 +125,7 @@ class _Opening:
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
         await check_indexes(self._runtime, [directory.path for directory in identity.known])
-        ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer)
+        ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer, self.memory)
         self._held.callback(ledgers.close)
         replay = Replay(ledgers, self._directories.journals, self._settings, self._files, self._observer)
         await replay.run()
@@ -146,7 +155,9 @@ class _Opening:
                     raise _unknown_to_the_cluster(directory.path)
         else:
             identity = self._create(identity)
-        return self._directories.cookie([d.uuid for d in identity.known]).encode(), True
+        cookie = self._directories.cookie([d.uuid for d in identity.known])
+        self._directories.write(cookie)  # an earlier try may have got to some of them
+        return cookie.encode(), True
 
     def _lock(self) -> None:
         for directory in self._directories.all:
@@ -178,7 +189,9 @@ class _Opening:
             row = index.load_shard(store)
             if row is not None and row.ledgers:
                 raise IdentityError(
-                    "this directory's index holds ledgers, but it has no cookie: use an empty directory", path=path
+                    "this directory's index holds ledgers, but it has no cookie: use an empty directory (`bkpy bookie "
+                    "format --force` empties this one)",
+                    path=path,
                 )
             if row is None:
                 row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._directories.journals))
@@ -237,7 +250,7 @@ class _Opening:
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
         """The shard, which closes its index from here on."""
         with _closed_on_error(store):
-            return Shard(number, directory, store, row, self._runtime, self._settings, self._observer)
+            return Shard(number, directory, store, row, self._runtime, self._settings, self._observer, self.memory)
 
     def _add_shard(self, ledgers: Ledgers, directory: str, ends: Sequence[Mark]) -> None:
         """A further ledger directory: everything journaled so far is in the others' indexes already."""

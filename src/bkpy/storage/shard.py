@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
-from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, Place, StoredBlock, decode_block, log_id_of, log_name
+from bkpy.storage.checkpoint.kept_runs import KeptFiles, KeptRuns
+from bkpy.storage.entry_log.entry_log import KEPT, LogReader, LogWriter, Place, StoredBlock, log_id_of, log_name
 from bkpy.storage.index.index import (
     BlockRow,
     LedgerRow,
@@ -31,7 +30,10 @@ from bkpy.storage.index.index import (
 from bkpy.storage.index.living import LivingBytes
 from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
+from bkpy.storage.reads.block_cache import BlockCache
+from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
+from bkpy.storage.reads.read_ahead import ReadAhead
 from bkpy.storage.space.deletion import Deletions
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.ledgers.info import LedgerInfo
+    from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
 
 T = TypeVar("T")
@@ -86,6 +89,7 @@ class Shard:
         runtime: DiskRuntime,
         settings: BookieSettings,
         observer: StorageObserver,
+        memory: MemoryBudget,
     ) -> None:
         self.number = number
         self.directory = directory
@@ -93,15 +97,23 @@ class Shard:
         self.sealed: Generation | None = None
         self.commits = 0  # checkpoints of this run
         self.checkpointing = asyncio.Lock()
+        self.cleared: asyncio.Future[None] | None = None  # done when the last generation flushed holds nothing any more
         self.store = store
         self._runtime = runtime
         self._settings = settings
         self._observer = observer
         self._log: LogWriter | None = None
+        self._kept_files = KeptFiles(runtime.files, directory, settings)
         self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
-        # Blocks read last: scans go on inside them, tailing readers share them.
-        self._cache: OrderedDict[Place, StoredBlock] = OrderedDict()
-        self._cache_bytes = 0
+        self.cache = BlockCache(settings.block_cache_bytes_max, memory)
+        self.ahead = ReadAhead(
+            self.cache,
+            runtime.spawn,
+            bytes_max=settings.read_ahead_bytes_max,
+            ledgers_max=settings.read_ahead_ledgers_max,
+            find=self._rows_ahead,
+            load=self._load_ahead,
+        )
         self._unlisted_logs = self._list_logs()
         self.living = LivingBytes()
         self.deletions = Deletions(store, self.living)
@@ -121,7 +133,8 @@ class Shard:
                 log_id = log_id_of(name)
                 if log_id is None:
                     continue
-                self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
+                if not log_id & KEPT:
+                    self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
                 if txn.get(log_key(log_id)) is None:
                     file = self._runtime.files.open(f"{self.directory}/{log_name(log_id)}", read_only=True)
                     unlisted[log_id] = LogRow(file.size(), 0, False)
@@ -191,6 +204,13 @@ class Shard:
     def memory_bytes(self) -> int:
         return self.active.bytes + (self.sealed.bytes if self.sealed is not None else 0)
 
+    @property
+    def own_bytes(self) -> int:
+        """Of these, what doesn't lie in the memory that it was received into."""
+        sealed = self.sealed
+        own = self.active.bytes - self.active.received_bytes
+        return own if sealed is None else own + sealed.bytes - sealed.received_bytes
+
     def seal(self) -> Generation:
         """Begin a new generation; the old one is to be flushed."""
         assert self.sealed is None
@@ -218,6 +238,7 @@ class Shard:
             log=self._log,
             settings=self._settings,
             unlisted_logs=self._unlisted_logs,
+            kept=KeptRuns(self._kept_files, marks),
         )
         try:
             while await self._flush_worker.run(flush.step):
@@ -233,7 +254,9 @@ class Shard:
         self.commits += 1
         self._unlisted_logs = {}
         self.sealed = None
-        self._flush_worker.run(generation.clear)  # nobody reads it any more; off the loop, for it takes its time
+        # Nobody reads it any more. Off the loop, for it takes its time; and not waited for here: the caller has rows to
+        # take over before anybody reads.
+        self.cleared = self._flush_worker.run(generation.clear)
         self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
         return flushed.rows
 
@@ -321,10 +344,14 @@ class Shard:
         lac: int,
     ) -> RangeRead:
         info.pins += 1  # what is found out about it must reach the state in the cache
+        self.ahead.reading += 1
         try:
-            return await self._read_pinned(info, first, last, bytes_max, memory, lac)
+            result = await self._read_pinned(info, first, last, bytes_max, memory, lac)
         finally:
+            self.ahead.reading -= 1
             info.pins -= 1
+        self.ahead.ended(info.ledger_id, first, result.examined_to)
+        return result
 
     async def _read_pinned(
         self, info: LedgerInfo, first: int, last: int, bytes_max: int, memory: Sequence[StoredRange], lac: int
@@ -381,10 +408,11 @@ class Shard:
     async def _look_up(
         self, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> tuple[_Found, list[StoredBlock | None]]:
+        going_on = self.ahead.began(ledger_id, first, last)
         before: list[Place] | None = None
         while True:
             found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
-            blocks = await self._blocks(ledger_id, found.blocks)
+            blocks = await self._blocks(ledger_id, found.blocks, going_on)
             if not isinstance(blocks, FileNotFoundError):
                 return found, blocks
             if [row.place for row in found.blocks] == before:
@@ -407,13 +435,23 @@ class Shard:
             row = get_ledger(txn, ledger_id)
             return row is not None and blocks_fit(txn, ledger_id, row)
 
-    async def _blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> list[StoredBlock | None] | FileNotFoundError:
+    async def _rows_ahead(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[BlockRow]:
+        return (await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)).blocks
+
+    async def _load_ahead(self, ledger_id: int, row: BlockRow) -> None:
+        for place, block in (await self.load_blocks(ledger_id, [row])).items():
+            if not isinstance(block, Exception):
+                self.cache.put(place, block)
+
+    async def _blocks(
+        self, ledger_id: int, rows: Sequence[BlockRow], going_on: bool
+    ) -> list[StoredBlock | None] | FileNotFoundError:
         """The rows' blocks, None for one that can't be read, or the error if a log isn't there."""
         loaded: dict[Place, StoredBlock | Exception] = {}
         for row in rows:
-            if (cached := self._cached(row.place)) is not None:
+            if (cached := self.cache.get(row.place, going_on=going_on)) is not None:
                 loaded[row.place] = cached
-        missing = [row.place for row in rows if row.place not in loaded]
+        missing = [row for row in rows if row.place not in loaded]
         if missing:
             loaded |= await self.load_blocks(ledger_id, missing)
         blocks: list[StoredBlock | None] = []
@@ -428,35 +466,14 @@ class Shard:
                 )
                 blocks.append(None)
             else:
-                self._remember(row.place, block)
+                self.cache.put(row.place, block)
                 blocks.append(block)
         return blocks
 
-    async def load_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
-        """The ledger's blocks at these places, verified, or why one can't be read."""
-        return await self._read_worker.run(self._read_blocks, ledger_id, places)
-
-    def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
-        blocks: dict[Place, StoredBlock | Exception] = {}
-        for place in places:
-            try:
-                blocks[place] = decode_block(self._reader.read(place), ledger_id)
-            except (OSError, CorruptDataError) as e:  # that block is unknown; the others are still good
-                blocks[place] = e
-        return blocks
-
-    def _cached(self, place: Place) -> StoredBlock | None:
-        block = self._cache.get(place)
-        if block is not None:
-            self._cache.move_to_end(place)
-        return block
-
-    def _remember(self, place: Place, block: StoredBlock) -> None:
-        if place not in self._cache:
-            self._cache[place] = block
-            self._cache_bytes += place.length
-            while self._cache_bytes > self._settings.block_cache_bytes_max and len(self._cache) > 1:
-                self._cache_bytes -= self._cache.popitem(last=False)[0].length
+    async def load_blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> dict[Place, StoredBlock | Exception]:
+        """What these rows of the ledger name, verified, by place, or why it can't be read."""
+        run_bytes = self._settings.block_run_bytes
+        return await self._read_worker.run(read_blocks, self._reader, ledger_id, rows, run_bytes)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -473,5 +490,5 @@ class Shard:
         self.active.check_invariants()
         if self.sealed is not None:
             self.sealed.check_invariants()
-        assert self._cache_bytes == sum(place.length for place in self._cache)
+        self.cache.check_invariants()
         assert self._log is None or self._log.log_id < self.row.next_log_id

@@ -50,6 +50,58 @@ async def test_hung_clients_with_half_frames_hold_little_and_nobody_waits_for_th
     await cluster.stop()
 
 
+async def test_who_sends_a_byte_now_and_then_keeps_nobody_waiting_for_long(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    settings = {"receive_bytes_max": FRAME_BYTES, "receive_chunk_bytes_max": FRAME_BYTES}
+    await cluster.start("a", tick_s=0.02, crowded_stall_timeout_s=0.3, crowded_bytes_per_s_min=100_000, **settings)
+    service = cluster.service("a")
+    large = add(1, payload=bytes(FRAME_BYTES))
+    slow, steady = await Raw.connect(cluster), await Raw.connect(cluster)
+    steady.send(present(1))
+    slow.send(large[: FRAME_BYTES // 2])
+    await eventually(lambda: service.receive_budget.used > 0)
+    for i in range(40):  # as slow as it likes while nobody waits
+        slow.send(large[FRAME_BYTES // 2 + i : FRAME_BYTES // 2 + i + 1])
+        await asyncio.sleep(0.02)
+    assert slow.near in cluster.connections("a")
+    steady.send(add(1, payload=bytes(FRAME_BYTES), correlation_id=10))
+    answer = asyncio.ensure_future(steady.reply(10))
+    async with asyncio.timeout(DEADLINE_S):
+        while not answer.done():
+            if not slow.near.lost:
+                slow.send(b"x")
+            await asyncio.sleep(0.02)
+    assert (await answer)[1] == Status.OK
+    assert slow.near.lost
+    for raw in (slow, steady):
+        raw.close()
+    await cluster.stop()
+
+
+async def test_who_sends_at_a_fair_rate_is_not_closed_although_others_wait(tmp_path: Path) -> None:
+    cluster = InProcess(tmp_path)
+    settings = {"receive_bytes_max": FRAME_BYTES, "receive_chunk_bytes_max": FRAME_BYTES}
+    await cluster.start("a", tick_s=0.02, crowded_stall_timeout_s=0.3, crowded_bytes_per_s_min=50_000, **settings)
+    service = cluster.service("a")
+    large = add(1, payload=bytes(FRAME_BYTES), correlation_id=10)
+    fair, other = await Raw.connect(cluster), await Raw.connect(cluster)
+    for raw in (fair, other):
+        raw.send(present(1))
+    sent = FRAME_BYTES // 2
+    fair.send(large[:sent])
+    await eventually(lambda: service.receive_budget.used > 0)
+    other.send(add(1, 1, payload=bytes(FRAME_BYTES), correlation_id=10))
+    await eventually(lambda: service.receive_budget.wanted)
+    while sent < len(large):
+        fair.send(large[sent : sent + 5_000])  # a fifth of a second takes 20,000 at least
+        sent += 5_000
+        await asyncio.sleep(0.02)
+    for raw in (fair, other):
+        assert (await raw.reply(10))[1] == Status.OK
+        raw.close()
+    await cluster.stop()
+
+
 async def test_a_busy_connection_that_falls_silent_holds_next_to_nothing(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start("a", tick_s=0.02)
@@ -95,7 +147,7 @@ async def test_appends_that_wait_for_states_are_of_the_budget(tmp_path: Path, mo
     await cluster.stop()
 
 
-async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(
+async def test_while_memory_is_full_who_writes_is_not_read_from_and_who_reads_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = InProcess(tmp_path)
@@ -113,18 +165,21 @@ async def test_while_memory_is_full_nobody_new_is_read_beyond_the_greeting(
     assert (await writer.reply(11))[1] == Status.OK  # it had come before anybody knew
     assert "memory" in pauses_of(writer.near)
     assert "memory" in pauses_of(other.near)  # it writes, too, and hasn't tried
-    newcomers = [await Raw.connect(cluster) for _ in range(3)]  # greeted, all of them
-    received = [raw.near.received_bytes for raw in newcomers]
+    newcomers = [await Raw.connect(cluster) for _ in range(3)]
     for raw in newcomers:
         raw.send(present(1), add(1, 2, payload=bytes(FRAME_BYTES), correlation_id=12))
-    reader.send(frame(Op.READ, [0, 1, 0, 0, 100], correlation_id=12))
-    assert (await reader.reply(12))[1][0] == Status.OK  # who only reads does so
-    assert [raw.near.received_bytes for raw in newcomers] == received
+    new_reader = await Raw.connect(cluster)
+    for raw in (reader, new_reader):
+        raw.send(frame(Op.READ, [0, 1, 0, 0, 100], correlation_id=12))
+        assert (await raw.reply(12))[1][0] == Status.OK  # who only reads does so
+    for raw in newcomers:  # with their keys they have told that they write
+        await eventually(lambda raw=raw: "memory" in pauses_of(raw.near))
+        assert raw.near.received_bytes < 20_000
     full = False
     storage.look_for_space()
     async with asyncio.timeout(DEADLINE_S):
         for raw in newcomers:
             assert (await raw.reply(12))[1] == Status.OK
-    for raw in (writer, reader, other, *newcomers):
+    for raw in (writer, reader, other, new_reader, *newcomers):
         raw.close()
     await cluster.stop()

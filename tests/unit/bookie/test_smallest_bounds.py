@@ -25,6 +25,10 @@ SMALLEST = {
     "answers_at_once": 1,
     "newcomers_max": 1,
     "keepalive_interval_s": 1,
+    "answers_bytes_max": 1,
+    "memory_bytes_max": 1,
+    "memory_rest_interval_s": 0.001,
+    "memtable_rest_bytes_min": 1,
 }
 
 

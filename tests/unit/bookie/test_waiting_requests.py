@@ -10,8 +10,9 @@ from tests.hooks import pauses_of
 from tests.in_process import InProcess, eventually
 from tests.unit.bookie.raw import Raw, add, frame
 
+from bkpy.bookie.chunks import BookieChunks
 from bkpy.protocol.messages import Flags, Op, Status
-from bkpy.protocol.receive_buffer import ChunkPool, is_unused
+from bkpy.protocol.receive_buffer import is_unused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -43,13 +44,13 @@ async def test_requests_that_wait_hold_none_of_their_connections_memory(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     chunks: list[bytearray] = []
-    take = ChunkPool.take
+    take = BookieChunks.take
 
-    def remember(self: ChunkPool, size: int) -> bytearray:
+    def remember(self: BookieChunks, size: int) -> bytearray:
         chunks.append(take(self, size))
         return chunks[-1]
 
-    monkeypatch.setattr(ChunkPool, "take", remember)
+    monkeypatch.setattr(BookieChunks, "take", remember)
     storage = cluster.storage("a")
     held = asyncio.Event()
 
@@ -120,11 +121,11 @@ async def test_answers_that_are_not_read_are_bounded_over_all_connections_and_en
     silent.stop_reading()
     silent.send(*(frame(Op.READ, [0, LEDGER, i, i, 100], correlation_id=20 + i) for i in range(5)))
     service = cluster.service("a")
-    await eventually(lambda: service.answers.locked() and "writing" in pauses_of(silent.near))
+    await eventually(lambda: service.answers.full and "writing" in pauses_of(silent.near))
     other.send(frame(Op.READ, [0, LEDGER, 0, 0, 100], correlation_id=30))
     assert (await other.reply(30))[1][0] == Status.OK
     assert silent.near.lost
     assert cluster.connections("a") == [other.near]
-    await eventually(lambda: not service.answers.locked())
+    await eventually(lambda: not service.answers.full)
     other.close()
     await cluster.stop()

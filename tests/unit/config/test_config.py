@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from tests import settings_page
 
 from bkpy.config.address import split_address
-from bkpy.config.bookie import BookieSettings
+from bkpy.config.base import GIB, MIB
+from bkpy.config.bookie import MEMORY_FOR_REPLAY, MEMORY_PARTS, BookieSettings
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.config.loading import load_bookie_settings
 from bkpy.errors import BookKeeperError, ConfigError
@@ -82,6 +83,12 @@ def test_every_setting_has_a_reason_and_survives_as_text() -> None:
         ("block_bytes = true", {}, {}, ["bookie.toml", "block_bytes", "True"]),
         ("block_bytes = 0", {}, {}, ["bookie.toml", "block_bytes", "greater than 0"]),
         ("", {"BKPY_BLOCK_BYTES": "many"}, {}, ["environment", "block_bytes", "whole number", "'many'"]),
+        (
+            "",
+            {"BKPY_JOURNAL_RUNS_IN_PLACE": "no"},
+            {},
+            ["environment", "journal_runs_in_place", "true or false", "'no'"],
+        ),
         ("", {}, {"session_timeout_s": "soon"}, ["flag", "session_timeout_s", "number", "'soon'"]),
         ("", {}, {"session_timeout_s": "inf"}, ["flag", "session_timeout_s", "finite"]),
         ("", {}, {"log_level": "loud"}, ["flag", "log_level", "'debug'"]),
@@ -175,3 +182,43 @@ def test_a_name_that_is_like_none_gets_no_suggestion() -> None:
     with pytest.raises(ConfigError) as refused:
         client_settings(zzz=1)
     assert str(refused.value).endswith("unknown setting zzz")
+
+
+# --- shares of the memory --------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_set_has_its_share_of_the_memory() -> None:
+    default, half, twice = load(), load({"memory_bytes_max": str(256 * MIB)}), load({"memory_bytes_max": str(GIB)})
+    assert default.memory_bytes_max == 512 * MIB
+    for name, share in MEMORY_PARTS.items():
+        assert getattr(default, name) == share == BookieSettings.model_fields[name].default
+        assert getattr(half, name) == share // 2
+        assert getattr(twice, name) == (share if name in MEMORY_FOR_REPLAY else 2 * share)
+    smallest = load({"memory_bytes_max": "1"})
+    assert all(getattr(smallest, name) == 1 for name in MEMORY_PARTS)
+
+
+def test_what_is_set_stays_and_the_memory_grows_with_it() -> None:
+    settings = load(
+        {"memtable_bytes_max": str(200 * MIB), "receive_bytes_max": str(MIB), "ledger_states_max": "10000000"}
+    )
+    assert settings.memtable_bytes_max == 200 * MIB
+    assert settings.receive_bytes_max == MIB
+    assert settings.memory_bytes_max == (512 + 2 * 104) * MIB
+    assert settings.block_cache_bytes_max == MEMORY_PARTS["block_cache_bytes_max"]
+    settings = load({"memtable_bytes_max": str(200 * MIB), "memory_bytes_max": str(100 * MIB)})
+    assert settings.memtable_bytes_max == 200 * MIB
+    assert settings.memory_bytes_max == 100 * MIB
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"memory_bytes_max": "0"}, "memory_bytes_max"),
+        ({"memory_bytes_max": "much"}, "memory_bytes_max"),
+        ({"memory_bytes_max": "100", "answers_bytes_max": "101"}, "answers_bytes_max must not exceed memory_bytes_max"),
+    ],
+)
+def test_memory_that_makes_no_sense_is_refused(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(flags)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import flush_worker, journal_worker
-from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, turns
+from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, records, turns
 from tests.unit.storage.support import settings as bookie_settings
 
+from bkpy.bookie.chunks import BookieChunks
+from bkpy.protocol.messages import AddColumns, pack
 from bkpy.protocol.records import RecordCodec
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.open import open_storage
@@ -33,6 +35,7 @@ async def known(storage: LedgerStorage, ledger_id: int = 1) -> None:
 def check_full(storage: LedgerStorage, host: Host) -> None:
     """`full` says what is."""
     used = any(shard.memory_bytes >= 2 * storage.generation_bytes_max for shard in storage.shards)
+    assert not storage.memory.full
     queued = any(journal.queued_bytes >= host.settings.journal_queue_bytes_max for journal in storage.journals)
     assert storage.full == (used or queued)
 
@@ -169,6 +172,101 @@ async def test_the_smallest_bounds_make_room_again_and_again() -> None:
         if storage.full:
             await space.wait()
         assert not storage.full
+    await storage.close()
+
+
+class Received:
+    """Memory that entries were received into, which counts as long as a memtable keeps a slice of it."""
+
+    def __init__(self, storage: LedgerStorage) -> None:
+        self.chunks = BookieChunks(storage.memory, spares_max=2, bytes_min=1000, bytes_max=50_000, room_bytes_min=1000)
+
+    def batch(self, storage: LedgerStorage, batch: Batch) -> asyncio.Future[None]:
+        """Add the batch out of a piece of memory of which it is a small part."""
+        body = records(batch.ledger_id, [batch.first], batch.payload)
+        chunk = self.chunks.take(50_000)
+        chunk[: len(body)] = body
+        columns = AddColumns(0, [batch.ledger_id], [batch.first], [1], 1, [len(body)])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        storage.add(columns, pack(list(columns)), memoryview(chunk)[: len(body)], lambda: done.set_result(None))
+        return done
+
+
+async def test_small_entries_that_keep_much_memory_are_flushed_before_it_is_used_up() -> None:
+    host = Host(settings=bookie_settings(memory_bytes_max=1_000_000, answers_bytes_max=200_000))
+    storage = await host.boot()
+    await known(storage)
+    storage.memory.part("answers", set_aside=host.settings.answers_bytes_max)
+    received = Received(storage)
+    space: list[bool] = []
+    storage.on_space.append(lambda: space.append(storage.full))
+    highest = 0
+    for i in range(1, 200):
+        await received.batch(storage, Batch(1, i, payload=b"x" * 100))
+        highest = max(highest, storage.memory.used)
+        assert storage.memory_bytes < host.settings.memtable_bytes_max / 2, "its own bytes are few"
+        while storage.full:  # as a connection does
+            await asyncio.sleep(0)
+        storage.memory.check_invariants()
+        received.chunks.check_invariants()
+    assert highest <= 1_000_000
+    assert len(space) > 5
+    assert host.reports.checkpoints > 5
+    assert set((await read_all(storage, 1, 0, 299))[0]) == set(range(200))
+    await storage.close()
+
+
+async def test_a_budget_that_others_have_used_up_lets_entries_in_one_by_one() -> None:
+    host = Host(settings=bookie_settings(memory_bytes_max=100_000, answers_bytes_max=1))
+    storage = await host.boot()
+    await known(storage)
+    storage.memory.part("others").set(1 << 40)  # and they never let go of it
+    for i in range(1, 20):
+        await add(storage, Batch(1, i, payload=PAYLOAD))
+        await turns()
+        assert not storage.full  # flushed, and written: nothing is gained by waiting
+        assert storage.memory_bytes == 0
+    assert len(storage.shards[0].cache) == 0
+    assert set((await read_all(storage, 1, 0, 299))[0]) == set(range(20))
+    assert len(storage.shards[0].cache) == 0  # reads go on without it
+    await storage.close()
+
+
+async def test_memory_that_is_used_up_while_a_journal_stalls_is_made_room_in_when_it_goes_on() -> None:
+    host = Host(settings=bookie_settings(memory_bytes_max=1_000_000, journal_queue_bytes_max=1000))
+    storage = await host.boot()
+    await known(storage)
+    stall = Stall(journal_worker(storage.journals[0]))
+    stall.begin()
+    future = add(storage, Batch(1, 1, payload=PAYLOAD))
+    assert storage.full  # of the journal's queue
+    others = storage.memory.part("others")
+    others.set(2_000_000)  # and meanwhile of everything
+    stall.end()
+    await future
+    await turns()
+    assert not storage.full
+    assert storage.memory_bytes == 0  # what was in the memtable was flushed for it
+    await storage.close()
+
+
+async def test_a_memtable_that_nothing_is_added_to_is_flushed() -> None:
+    host = Host(settings=bookie_settings(memtable_rest_bytes_min=1000))
+    storage = await host.boot()
+    await known(storage)
+    await add(storage, Batch(1, 1, payload=b"x"))
+    for _ in range(3):
+        storage.rest()
+        await turns()
+    assert storage.memory_bytes > 0  # too little to bother
+    await add(storage, Batch(1, 2, payload=PAYLOAD))
+    assert not storage.rest()  # there was something
+    await add(storage, Batch(1, 3, payload=PAYLOAD))
+    assert not storage.rest()
+    assert storage.rest()
+    await turns()
+    assert storage.memory_bytes == 0
+    assert not storage.rest()
     await storage.close()
 
 

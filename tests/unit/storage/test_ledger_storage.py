@@ -247,13 +247,13 @@ async def test_states_with_changes_stay_and_fences_stay_known() -> None:
     assert len(storage.ledgers) == 5
     assert storage.fenced == {3}
     storage.ledgers.writable = lambda ledger_ids: ledger_ids & {3}
-    for ledger_id in range(20):
+    for ledger_id in range(200):
         await storage.fence(ledger_id, KEY)
-    await storage.checkpoint()
-    await storage.states(range(100, 110))
-    assert len(storage.fenced) <= 10, "it doesn't grow for ever"
+        await storage.checkpoint()
+        await storage.states((1000 + ledger_id,))
+    assert len(storage.fenced) <= 20, "it doesn't grow for ever"
     assert 3 in storage.fenced, "somebody may write to it without asking"
-    for ledger_id in range(20):
+    for ledger_id in range(200):
         await storage.states((ledger_id,))
         assert ledger_id in storage.fenced
     states = await storage.states(range(20))

@@ -33,6 +33,10 @@ CODEC_STORED: Final = 0
 LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
 SUFFIX: Final = ".log"
+KEPT: Final = 1 << 63  # in the id of a journal file that is kept as a log
+KEPT_SUFFIX: Final = ".txn"
+_FILE_ID_BITS: Final = 48
+_JOURNALS_MAX: Final = 1 << 15
 _PARTS_MAX: Final = 1024  # what one system call takes
 _PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
 
@@ -61,12 +65,27 @@ class StoredBlock(NamedTuple):
 
 
 def log_name(log_id: int) -> str:
-    return numbered_name(log_id, SUFFIX)
+    return numbered_name(log_id, KEPT_SUFFIX if log_id & KEPT else SUFFIX)
 
 
 def log_id_of(name: str) -> int | None:
     """The id of a log's file name, None if it isn't one."""
+    kept = number_of(name, KEPT_SUFFIX)
+    if kept is not None:
+        return kept if kept & KEPT else None
     return number_of(name, SUFFIX)
+
+
+def kept_log_id(journal: int, file_id: int) -> int | None:
+    """The id that a journal's file has as a log, None for one that is too large for that."""
+    if journal >= _JOURNALS_MAX or file_id >> _FILE_ID_BITS:
+        return None
+    return KEPT | journal << _FILE_ID_BITS | file_id
+
+
+def kept_in(log_id: int) -> tuple[int, int]:
+    """(number of the journal, file id) of a journal file that is kept as a log."""
+    return (log_id ^ KEPT) >> _FILE_ID_BITS, log_id & ((1 << _FILE_ID_BITS) - 1)
 
 
 def encode_log_header(log_id: int, uuid: bytes) -> bytes:
@@ -171,6 +190,17 @@ def is_log_header(raw: Bytes, log_id: int) -> bool:
     return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
 
 
+def block_outline(raw: Bytes) -> tuple[int, int] | None:
+    """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
+
+    Nothing of it has been checked: `decode_block` does that.
+    """
+    if len(raw) < BLOCK_HEADER_BYTES or raw[: len(BLOCK_MAGIC)] != BLOCK_MAGIC:
+        return None
+    _, _, _, _, ledger_id, _, _, _, n, bitmap_bytes, stored, _ = _BLOCK.unpack_from(raw)
+    return ledger_id, BLOCK_HEADER_BYTES + 8 * n + bitmap_bytes + stored
+
+
 class FooterBlock(NamedTuple):
     ledger_id: int
     first: int
@@ -181,16 +211,16 @@ class FooterBlock(NamedTuple):
     checksum: int
 
 
-def encode_footer(blocks: Sequence[FooterBlock], offset: int) -> bytes:
-    """The footer of a log whose last block ends at `offset`."""
+def encode_footer(table: Bytes, offset: int) -> bytes:
+    """The footer of a log whose last block ends at `offset`. `table`: its blocks, each as FooterBlock's bytes."""
     ledgers: dict[int, int] = {}
-    for block in blocks:
-        ledgers[block.ledger_id] = ledgers.get(block.ledger_id, 0) + block.length
+    for block in _FOOTER_BLOCK.iter_unpack(table):
+        ledgers[block[0]] = ledgers.get(block[0], 0) + block[5]
     packed = b"".join(
         (
-            *(_FOOTER_BLOCK.pack(*block) for block in blocks),
+            table,
             *(_FOOTER_LEDGER.pack(*item) for item in sorted(ledgers.items())),
-            _TRAILER.pack(offset, len(blocks), len(ledgers)),
+            _TRAILER.pack(offset, len(table) // _FOOTER_BLOCK.size, len(ledgers)),
         )
     )
     return packed + _CRC.pack(crc32c(packed)) + FOOTER_MAGIC
@@ -204,9 +234,6 @@ class Footer(NamedTuple):
 
     def blocks(self) -> Iterator[FooterBlock]:
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
-
-
-TRAILER_BYTES: Final = _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
 
 
 def footer_bytes(blocks: int, ledgers: int) -> int:
@@ -238,6 +265,40 @@ def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int
     return row_bytes - around - living
 
 
+def footer_offset(trailer: Bytes) -> int | None:
+    """Where the footer begins, by the last `TRAILER_BYTES` of a log; None if the log has none."""
+    if len(trailer) < TRAILER_BYTES or trailer[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
+        return None
+    offset: int = _TRAILER.unpack_from(trailer)[0]
+    return offset
+
+
+def decode_footer(raw: Bytes) -> list[FooterBlock]:
+    """The blocks that a footer lists, `raw` being all from its offset on; `CorruptDataError` if it isn't sound."""
+    size = len(raw) - TRAILER_BYTES
+    if size < 0 or crc32c(raw[: size + _TRAILER.size]) != _CRC.unpack_from(raw, size + _TRAILER.size)[0]:
+        raise CorruptDataError("the footer of an entry log doesn't match its checksum")
+    _, blocks, ledgers = _TRAILER.unpack_from(raw, size)
+    if blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size != size:
+        raise CorruptDataError("the lengths in an entry log's footer don't add up")
+    return [FooterBlock(*fields) for fields in _FOOTER_BLOCK.iter_unpack(raw[: blocks * _FOOTER_BLOCK.size])]
+
+
+class LogHeader(NamedTuple):
+    log_id: int
+    uuid: bytes  # of the index that the log belongs to
+
+
+def decode_log_header(raw: Bytes) -> LogHeader:
+    """The header that a log begins with; `CorruptDataError` if it isn't a sound one."""
+    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
+        raise CorruptDataError("the header of an entry log doesn't match its checksum")
+    magic, version, log_id, uuid = _LOG.unpack_from(raw)
+    if magic != LOG_MAGIC or version != VERSION:
+        raise CorruptDataError(f"an entry log of version {version}; this software reads version {VERSION}")
+    return LogHeader(log_id, uuid)
+
+
 class LogWriter:
     """The log that is being filled. Everything here blocks and runs on the directory's flush worker."""
 
@@ -253,7 +314,7 @@ class LogWriter:
             self.remove()
             raise
         self._directory_synced = False
-        self._blocks: list[FooterBlock] = []
+        self._table = bytearray()  # of blocks, as the footer will have it: there may be hundreds of thousands
         self._parts: list[Bytes] = []  # of what isn't written yet
         self._written = LOG_HEADER_BYTES
         self._failed = False
@@ -266,10 +327,15 @@ class LogWriter:
         self._parts += buffers
         self.size += size
         span = ids.last - ids.first
-        self._blocks.append(FooterBlock(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum))
+        self._table += _FOOTER_BLOCK.pack(ledger_id, ids.first, span, ids.count, place.offset, place.length, checksum)
         if self.size - self._written >= self._write_bytes:
             self._write()
         return place
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return len(self._table) // _FOOTER_BLOCK.size
 
     def _write(self) -> None:
         if self._failed:
@@ -290,12 +356,12 @@ class LogWriter:
 
     def finish(self) -> int:
         """Write the footer, sync and close; returns the number of blocks."""
-        footer = encode_footer(self._blocks, self.size)
+        footer = encode_footer(self._table, self.size)
         self._parts.append(footer)
         self.size += len(footer)
         self.sync()
         self.close()
-        return len(self._blocks)
+        return self.blocks
 
     def remove(self) -> None:
         """Give up a log that nothing refers to."""

@@ -35,6 +35,7 @@ _FILE = struct.Struct("<8sHHIQ16sQI")
 _FRAME = struct.Struct("<4sBBH16sQIIII")
 _CRC = struct.Struct("<I")
 _RECORD = struct.Struct("<B3xII")
+RECORD_HEADER_BYTES: Final = _RECORD.size
 _LEDGER = struct.Struct("<q")
 _ZEROS = memoryview(bytes(PAGE_BYTES))
 
@@ -191,6 +192,14 @@ def decode_ledger(head: Bytes) -> int:
 
 def decode_records(body: memoryview, count: int) -> Iterator[Record]:
     """The records of a frame's body, whose checksum was right; `CorruptDataError` if they don't fill it."""
+    for record in split_records(body, count):
+        if record.kind not in _KINDS:
+            raise CorruptDataError(f"a journal record of kind {record.kind}, which this version doesn't know")
+        yield record
+
+
+def split_records(body: memoryview, count: int) -> Iterator[Record]:
+    """The same with kinds that this version doesn't know."""
     offset = 0
     for _ in range(count):
         if len(body) - offset < _RECORD.size:
@@ -200,8 +209,6 @@ def decode_records(body: memoryview, count: int) -> Iterator[Record]:
         end = middle + body_bytes
         if end > len(body):
             raise CorruptDataError("a journal frame's records run past its end")
-        if kind not in _KINDS:
-            raise CorruptDataError(f"a journal record of kind {kind}, which this version doesn't know")
         yield Record(kind, body[offset + _RECORD.size : middle], body[middle:end])
         offset = end
     if offset != len(body):

@@ -67,6 +67,10 @@ class _Window:
         self._start = 0
         self._bytes = memoryview(b"")
 
+    def forget(self) -> None:
+        """Read again what is asked for next."""
+        self._bytes = memoryview(b"")
+
     def get(self, offset: int, length: int) -> memoryview:
         """`length` bytes, fewer at the end of the file."""
         if not self._start <= offset or offset + length > self._start + len(self._bytes):
@@ -125,7 +129,15 @@ class JournalReader:
                     self.end, offset = frame.end, frame.end.offset
                     yield frame
             following = self._next_source()
-            step = self._break(source, offset, following)
+            later = self._later(source, offset, self._nonce) if source is not None else None
+            if source is not None and later is not None:
+                # Of a journal that is being written, what was read before may be older than what was found now.
+                source.window.forget()
+                if self._frame(source, offset) is not None:
+                    if following.source is not None:
+                        following.source.file.close()
+                    continue
+            step = self._break(source, offset, later, following)
             if step is None:
                 break
             if source is not None and step[0] is not source:
@@ -203,9 +215,10 @@ class JournalReader:
                 break
         return None
 
-    def _break(self, source: _Source | None, offset: int, following: _NextSource) -> tuple[_Source, int] | None:
+    def _break(
+        self, source: _Source | None, offset: int, later: int | None, following: _NextSource
+    ) -> tuple[_Source, int] | None:
         """Decide what the break at `offset` means; where to go on, None at the end."""
-        later = self._later(source, offset, self._nonce) if source is not None else None
         found = self._found(source, offset)
         action = decide(Break(found, later is not None, following.relation, self.clean_stop))
         path = source.path if source is not None else f"{self._directory}/{file_name(self._mark.file_id)}"

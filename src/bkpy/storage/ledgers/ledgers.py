@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, StorageFailedError
 from bkpy.storage.ledgers.info import LedgerCache, LedgerInfo
+from bkpy.storage.memtable.generation import STATE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.index.index import LedgerRow
     from bkpy.storage.journal.format import Mark
+    from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
@@ -32,7 +34,9 @@ class Ledgers:
     ledgers, those that somebody may add to without asking for their state. `on_deleted` is to take that right away.
     """
 
-    def __init__(self, shards: list[Shard], settings: BookieSettings, observer: StorageObserver) -> None:
+    def __init__(
+        self, shards: list[Shard], settings: BookieSettings, observer: StorageObserver, memory: MemoryBudget
+    ) -> None:
         self.shards = shards
         self.fenced: set[int] = set()
         self.on_deleted: list[Callable[[int], None]] = []
@@ -41,6 +45,8 @@ class Ledgers:
         self._settings = settings
         self._observer = observer
         self._cache = LedgerCache(settings.ledger_states_max)
+        states = memory.part("ledger states")
+        memory.measures.append(lambda: states.set(len(self._cache) * STATE_BYTES))
         self._shard_overrides: dict[int, int] = {}  # of ledgers that are older than the present number of shards
         self._loading = asyncio.Lock()
         self._unseen: set[int] = set()  # what the last load found nowhere

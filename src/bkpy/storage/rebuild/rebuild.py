@@ -22,6 +22,7 @@ from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import bury_all
 from bkpy.storage.journal.format import PAGE_BYTES, START, Mark, decode_file_header, file_id_of, file_name
 from bkpy.storage.ledgers.ledgers import Ledgers
+from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.open import check_indexes
 from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.settle import Settled, ledger_ids_after, settle
@@ -230,6 +231,7 @@ class _Rebuild:
     ) -> bool:
         """Bring everything that the journals have into the indexes; whether the journals were found sound."""
         shards: list[Shard] = []
+        memory = MemoryBudget(self._settings.memory_bytes_max)
         with contextlib.ExitStack() as opened:
             for number, path in enumerate(self._paths.ledgers):
                 if path in intact:
@@ -237,9 +239,9 @@ class _Rebuild:
                 else:
                     store, row = self._open(f"{path}/{NEW_NAME}"), builders[path].row
                     opened.callback(store.close)
-                shards.append(Shard(number, path, store, row, self._runtime, self._settings, self._observer))
+                shards.append(Shard(number, path, store, row, self._runtime, self._settings, self._observer, memory))
                 opened.callback(shards[-1].close)
-            ledgers = Ledgers(shards, self._settings, self._observer)
+            ledgers = Ledgers(shards, self._settings, self._observer, memory)
             replay = Replay(ledgers, self._paths.journals, self._settings, self._files, self._observer)
             await replay.run()
             return not replay.damaged

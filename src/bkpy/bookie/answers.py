@@ -1,0 +1,115 @@
+"""The answers that are in memory until their clients have read them: how many, and how many bytes.
+
+An answer takes a place before it is made, for as much as it may come to have, and gives back what it turns out not to
+need. Whoever finds no place waits in line.
+
+Invariants: there are no more answers, nor bytes, than the bounds, but for a single answer, and for what one turns out
+to need beyond what was expected; whoever is first in line goes on when there is room, so everybody does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.buffers import Bytes
+    from bkpy.storage.memory_budget import MemoryPart
+
+
+class AnswerPlace:
+    """One answer's place. Ended once, by `end`."""
+
+    __slots__ = ("_answers", "bytes")
+
+    def __init__(self, answers: Answers, bytes_: int) -> None:
+        self._answers = answers
+        self.bytes = bytes_
+
+    def holds(self, segments: Sequence[Bytes]) -> None:
+        """The answer is made of these."""
+        self._answers.change(self, held_bytes(segments))
+
+    def end(self) -> None:
+        """The answer is not in memory any more."""
+        self._answers.end(self)
+
+
+def held_bytes(segments: Sequence[Bytes]) -> int:
+    """What segments keep in memory: all of the blocks that they are slices of, once each.
+
+    Memory that requests were received into isn't counted: it is elsewhere.
+    """
+    held: dict[int, int] = {}
+    for segment in segments:
+        whole = segment.obj if isinstance(segment, memoryview) else segment
+        if isinstance(whole, bytes):
+            held[id(whole)] = len(whole)
+    return sum(held.values())
+
+
+class Answers:
+    """Places for answers, `count_max` of them, of `bytes_max` bytes together; `part` of the budget is told."""
+
+    def __init__(self, count_max: int, bytes_max: int, part: MemoryPart) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._part = part
+        self._count = 0
+        self._line: deque[tuple[asyncio.Future[AnswerPlace], int]] = deque()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._line)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no place for one of a byte."""
+        return not self._fits(1)
+
+    async def begin(self, bytes_: int) -> AnswerPlace:
+        """A place for an answer that is expected to hold that many bytes, when there is one."""
+        if not self._line and self._fits(bytes_):
+            return self._take(bytes_)
+        waiting: asyncio.Future[AnswerPlace] = asyncio.get_running_loop().create_future()
+        self._line.append((waiting, bytes_))
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled():
+                waiting.result().end()
+            self._go_on()
+            raise
+
+    def _fits(self, bytes_: int) -> bool:
+        return not self._count or (self._count < self._count_max and self._part.used + bytes_ <= self._bytes_max)
+
+    def _take(self, bytes_: int) -> AnswerPlace:
+        self._count += 1
+        self._part.change(bytes_)
+        return AnswerPlace(self, bytes_)
+
+    def change(self, place: AnswerPlace, bytes_: int) -> None:
+        """The answer turns out to hold so much."""
+        self._part.change(bytes_ - place.bytes)
+        place.bytes = bytes_
+        self._go_on()
+
+    def end(self, place: AnswerPlace) -> None:
+        """The place is free."""
+        self._count -= 1
+        self._part.change(-place.bytes)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._line:
+            waiting, bytes_ = self._line[0]
+            if not waiting.done():  # else it was cancelled
+                if not self._fits(bytes_):
+                    return
+                waiting.set_result(self._take(bytes_))
+            self._line.popleft()

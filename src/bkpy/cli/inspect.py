@@ -1,0 +1,372 @@
+"""`bkpy inspect`: looks into the files of a bookie that runs or not: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from bkpy.runtime.interfaces import Files, OrderedStore
+    from bkpy.storage.inspect.entry_log import Living
+    from bkpy.storage.inspect.finding import Finding
+    from bkpy.storage.journal.format import Mark
+
+_JOURNAL_FILE = ".txn"
+_LOG_FILE = ".log"
+
+
+class Target(NamedTuple):
+    """What was asked for: the bookie's directories, and of them those, or the one file, to be looked at."""
+
+    journals: tuple[str, ...]
+    ledgers: tuple[str, ...]
+    only: str  # a directory, or empty
+    file: str  # a file's name in it, or empty
+
+
+@click.group()
+def inspect() -> None:
+    """Look into a bookie's files, whether it runs or not. Nothing is changed.
+
+    WHERE is a bookie's configuration file, one of its directories, or one journal file or entry log. Damage is told
+    with its place and what to do, and what lies behind it is looked at, too. Exit status: 0 if all is sound, 1 if there
+    is damage.
+    """
+
+
+_where = click.argument("where", metavar="WHERE", type=click.Path())
+_json = click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+_limit = click.option("--limit", type=click.IntRange(0), default=1000, show_default=True, help="Findings to show.")
+_ledger = click.option(
+    "--ledger", "ledger_id", type=click.IntRange(0), metavar="ID", help="Only what is this ledger's."
+)
+_offset = click.option(
+    "--from", "offset", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin there; WHERE is a file then."
+)
+
+
+@inspect.command()
+@_where
+@_ledger
+@_offset
+@_limit
+@_json
+def journal(where: str, ledger_id: int | None, offset: int, limit: int, as_json: bool) -> int:
+    """Show journal files, commit frames and their records, and where the journal ends at present."""
+    target = _target(where, offset)
+
+    def findings(bookie: _Bookie) -> Iterator[Finding]:
+        from bkpy.storage.inspect.journal import JournalInspection
+        from bkpy.storage.journal.format import file_id_of
+
+        for directory, number in _journals(target):
+            yield from JournalInspection(
+                bookie.files,
+                directory,
+                number,
+                read_bytes=bookie.read_bytes,
+                mark=bookie.mark(number),
+                ledger=ledger_id,
+                only=file_id_of(target.file),
+                offset=offset,
+            ).run()
+
+    return _tell(target, findings, limit, as_json)
+
+
+@inspect.command("entry-log")
+@_where
+@_ledger
+@_offset
+@_limit
+@_json
+def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_json: bool) -> int:
+    """Show entry logs and their blocks, with all checksums looked at."""
+    target = _target(where, offset)
+
+    def findings(bookie: _Bookie) -> Iterator[Finding]:
+        from bkpy.storage.entry_log.entry_log import log_id_of
+        from bkpy.storage.inspect.entry_log import LogInspection
+
+        for directory in _ledgers(target):
+            names = [target.file] if target.file else bookie.files.listdir(directory)
+            for name in names:
+                if log_id_of(name) is not None:
+                    path = f"{directory}/{name}"
+                    living = bookie.living(directory)
+                    yield from LogInspection(
+                        bookie.files, path, living, read_bytes=bookie.read_bytes, ledger=ledger_id, offset=offset
+                    ).run()
+
+    return _tell(target, findings, limit, as_json)
+
+
+@inspect.command()
+@_where
+@_ledger
+@_limit
+@_json
+def index(where: str, ledger_id: int | None, limit: int, as_json: bool) -> int:
+    """Show the rows of the index, and whether its counts and sums fit them."""
+    target = _target(where)
+
+    def findings(bookie: _Bookie) -> Iterator[Finding]:
+        from bkpy.storage.inspect.index import IndexInspection
+
+        for directory in _ledgers(target):
+            store = bookie.indexes.get(directory)
+            if store is not None:
+                with store.read() as txn:
+                    yield from IndexInspection(directory, txn, ledger=ledger_id).run()
+
+    return _tell(target, findings, limit, as_json)
+
+
+@inspect.command()
+@_where
+@click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(0))
+@_limit
+@_json
+def ledger(where: str, ledger_id: int, limit: int, as_json: bool) -> int:
+    """Show all that the bookie has of one ledger: state, blocks, the journal behind the marks, gaps in its ids."""
+    target = _target(where)
+
+    def findings(bookie: _Bookie) -> Iterator[Finding]:
+        from bkpy.storage.inspect.ledger import LedgerInspection
+
+        yield from LedgerInspection(
+            bookie.files,
+            bookie.indexes,
+            target.journals,
+            ledger_id,
+            read_bytes=bookie.read_bytes,
+            ranges_max=limit,
+        ).run()
+
+    return _tell(target, findings, limit, as_json)
+
+
+@inspect.command()
+@_where
+@_limit
+@_json
+def marks(where: str, limit: int, as_json: bool) -> int:
+    """Show how far each ledger directory has taken in each journal, and what a start would replay."""
+    target = _target(where)
+
+    def findings(bookie: _Bookie) -> Iterator[Finding]:
+        from bkpy.storage.inspect.marks import inspect_marks
+
+        yield from inspect_marks(bookie.files, bookie.indexes, target.journals, read_bytes=bookie.read_bytes)
+
+    return _tell(target, findings, limit, as_json)
+
+
+# --- what is looked at ------------------------------------------------------------------------------------------------
+
+
+def _target(where: str, offset: int = 0) -> Target:
+    """The bookie that `where` is of: by its settings, or by the cookie in a directory of it."""
+    path = os.path.abspath(where)
+    if not os.path.exists(path):
+        raise click.ClickException(f"{path}: there is no such file or directory")
+    if os.path.isfile(path) and not path.endswith((_JOURNAL_FILE, _LOG_FILE)):
+        from bkpy.config.loading import load_bookie_settings
+
+        settings = load_bookie_settings(path, os.environ, {})
+        target = Target(tuple(settings.journal_directories), tuple(settings.ledger_directories), "", "")
+    else:
+        directory, file = (path, "") if os.path.isdir(path) else os.path.split(path)
+        target = _of_directory(directory)._replace(only=directory, file=file)
+    if offset and not target.file:
+        raise click.UsageError("--from goes with one file, a journal file or an entry log")
+    return target
+
+
+def _of_directory(directory: str) -> Target:
+    """The directories of the cookie in this one; without one, what the directory looks like."""
+    from bkpy.runtime.system import RealFiles
+    from bkpy.storage.cookies import look_for_cookie
+    from bkpy.storage.file_names import INDEX_NAME
+
+    found = look_for_cookie(RealFiles(), directory).cookie
+    if found is not None and directory in found.paths:
+        return Target(found.journal_directories, tuple(d.path for d in found.ledger_directories), "", "")
+    names = os.listdir(directory)
+    journals = (directory,) if any(name.endswith(_JOURNAL_FILE) for name in names) else ()
+    is_ledgers = INDEX_NAME in names or any(name.endswith(_LOG_FILE) for name in names)
+    return Target(journals, (directory,) if is_ledgers else (), "", "")
+
+
+def _journals(target: Target) -> list[tuple[str, int | None]]:
+    """(directory, number) of the journals to look at; the number is None if only the files say it."""
+    if target.only and target.only not in target.ledgers:
+        number = target.journals.index(target.only) if len(target.journals) > 1 else None
+        return [(target.only, number)]
+    return [(directory, number) for number, directory in enumerate(target.journals)]
+
+
+def _ledgers(target: Target) -> tuple[str, ...]:
+    return (target.only,) if target.only in target.ledgers else target.ledgers
+
+
+class _Bookie:
+    """The files and indexes of a target, opened to be read."""
+
+    def __init__(self, files: Files, indexes: Mapping[str, OrderedStore], read_bytes: int) -> None:
+        self.files = files
+        self.indexes = indexes
+        self.read_bytes = read_bytes
+
+    def mark(self, number: int | None) -> Mark | None:
+        from bkpy.storage.inspect.marks import lowest_mark, read_marks
+
+        return None if number is None else lowest_mark(read_marks(self.indexes)[0], number)
+
+    def living(self, directory: str) -> Living | None:
+        """Looks up what rows say to live in a part of a log; None if there is no index to ask."""
+        from bkpy.storage.inspect.index import living_at
+
+        store = self.indexes.get(directory)
+        if store is None:
+            return None
+
+        def look(log_id: int, start: int, end: int) -> list[tuple[int, int, int]]:
+            with store.read() as txn:
+                return living_at(txn, log_id, start, end)
+
+        return look
+
+
+@contextlib.contextmanager
+def _opened(target: Target) -> Iterator[tuple[_Bookie, list[Finding]]]:
+    """The bookie, and what is wrong with indexes that can't be opened."""
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.ordered_store import LmdbStores
+    from bkpy.runtime.system import RealFiles
+    from bkpy.storage.file_names import INDEX_NAME
+    from bkpy.storage.inspect.finding import damage
+
+    fields = BookieSettings.model_fields
+    problems: list[Finding] = []
+    indexes: dict[str, OrderedStore] = {}
+    with contextlib.ExitStack() as held:
+        for directory in target.ledgers:
+            path = f"{directory}/{INDEX_NAME}"
+            try:
+                store = LmdbStores().open(path, bytes_max=fields["index_bytes_max"].default, read_only=True)
+            except OSError as e:
+                advice = "mount its disk, or restore it; without it the bookie does not start"
+                problems.append(damage(path, None, f"the index can't be opened: {e.strerror or e}", advice))
+                continue
+            held.callback(store.close)
+            indexes[directory] = store
+        yield _Bookie(RealFiles(), indexes, fields["journal_read_bytes"].default), problems
+
+
+# --- how it is told ---------------------------------------------------------------------------------------------------
+
+
+def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limit: int, as_json: bool) -> int:
+    """Print what is found as it is found; the command's status. A crash of LMDB on a damaged file is told as well."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            return os.waitstatus_to_exitcode(status)
+        from bkpy.storage.inspect.finding import COPIES, damage
+
+        name = signal.Signals(os.WTERMSIG(status)).name
+        what = f"the library that reads the index ended with {name}: the file of one of these is damaged"
+        advice = f"{COPIES}; `bkpy bookie rebuild-index` makes it anew from the entry logs, with the bookie stopped"
+        printer = _Printer(1, as_json)
+        printer.print(damage(", ".join(target.ledgers), None, what, advice))
+        return printer.end()
+    printer = _Printer(limit, as_json)
+    with _opened(target) as (bookie, problems):
+        for problem in problems:
+            printer.print(problem)
+        try:
+            for finding in findings(bookie):
+                printer.print(finding)
+        except OSError as e:
+            from bkpy.storage.inspect.finding import COPIES, damage
+
+            printer.print(damage(", ".join(target.ledgers), None, f"this can't be read on: {e}", COPIES))
+    return printer.end()
+
+
+class _Printer:
+    """Prints up to `limit` findings, and as many places of damage, and counts all."""
+
+    def __init__(self, limit: int, as_json: bool) -> None:
+        self._limit = limit
+        self._as_json = as_json
+        self._found = 0
+        self._shown = 0
+        self._damages = 0
+        self._damages_shown = 0
+        self._path = ""
+
+    def print(self, finding: Finding) -> None:
+        self._found += 1
+        if finding.damage:
+            self._damages += 1
+            if self._damages_shown >= max(self._limit, 1):
+                return
+            self._damages_shown += 1
+        elif finding.kind != "end":
+            if self._shown >= self._limit:
+                return
+            self._shown += 1
+        click.echo(self._json(finding) if self._as_json else self._text(finding))
+
+    def end(self) -> int:
+        hidden = self._found - self._shown - self._damages_shown
+        if self._as_json:
+            click.echo(json.dumps({"kind": "summary", "findings": self._found, "damages": self._damages}))
+        elif hidden > 1:
+            click.echo(f"{self._found} findings; not all were shown (--limit)")
+        if self._damages:
+            click.echo(f"bkpy: damage was found in {self._damages} places", err=True)
+            return 1
+        return 0
+
+    @staticmethod
+    def _json(finding: Finding) -> str:
+        place = {"kind": finding.kind, "path": finding.path or None, "offset": finding.offset}
+        wrong = {"damage": finding.damage, "advice": finding.advice} if finding.damage else {}
+        return json.dumps({**place, **finding.facts, **wrong})
+
+    def _text(self, finding: Finding) -> str:
+        heading = ""
+        if finding.path and finding.path != self._path:
+            self._path = finding.path
+            heading = f"{finding.path}\n"
+        offset = "" if finding.offset is None else str(finding.offset)
+        named = {name: _plain(value) for name, value in finding.facts.items()}
+        facts = "  ".join(value if name == finding.kind else f"{name} {value}" for name, value in named.items())
+        if finding.damage:
+            line = f"{offset:>12}  DAMAGE: {finding.damage}" + (f" ({facts})" if facts else "")
+            return f"{heading}{line}\n{'':>12}  -> {finding.advice}"
+        kind = f"{finding.kind:<10}  "
+        return f"{heading}{offset:>12}  {kind}{facts}".rstrip()
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "none"
+    if isinstance(value, dict):
+        return "/".join(_plain(part) for part in value.values())
+    return "-" if value is None else str(value)

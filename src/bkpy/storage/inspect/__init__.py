@@ -1,0 +1,1 @@
+"""Looks into a bookie's files without changing them, past whatever is damaged, whether the bookie runs or not."""

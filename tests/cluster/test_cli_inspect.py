@@ -1,0 +1,136 @@
+"""`bkpy inspect` on the files of bookies that run and are written to, and on damaged ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.command import bkpy
+from tests.unit.storage.inspect.built import STRIPED, build
+from tests.unit.storage.support import KEY
+
+import bkpy as bkpy_library
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from bkpy.local import LocalCluster
+
+WHAT = ("journal", "entry-log", "index", "marks")
+
+
+def inspect(*words: object, status: int = 0) -> subprocess.CompletedProcess[bytes]:
+    return bkpy("inspect", *words, status=status)
+
+
+def lines(*words: object, status: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in inspect(*words, "--json", status=status).stdout.splitlines()]
+
+
+def directory_of(cluster: LocalCluster, kind: str) -> Path:
+    return next(path for path in cluster.bookies[0].directory.iterdir() if kind in path.name and path.is_dir())
+
+
+async def test_a_bookie_that_is_written_to_is_looked_into(cluster: LocalCluster) -> None:
+    where = directory_of(cluster, "ledger")
+    async with bkpy_library.connect(cluster.connect_string) as client:
+        writer = await client.create_ledger(ack_quorum=3)
+        ended = asyncio.Event()
+
+        async def write() -> None:
+            while not ended.is_set():
+                await writer.append_batch([b"x" * 1000] * 50)
+
+        writing = asyncio.ensure_future(write())
+        try:
+            for _ in range(3):
+                for what in WHAT:
+                    assert (await asyncio.to_thread(lines, what, where))[-1]["damages"] == 0
+                found = await asyncio.to_thread(lines, "ledger", where, writer.ledger_id)
+                assert found[-1]["damages"] == 0
+        finally:
+            ended.set()
+            await writing
+        await writer.append(b"last")
+        found = await asyncio.to_thread(lines, "ledger", where, writer.ledger_id)
+        (end,) = [line for line in found if line["kind"] == "end"]
+        assert end["entries"] == writer.last_add_confirmed + 1
+        assert end["ids_missing"] == 0
+        await writer.close()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    asyncio.run(build(tmp_path, clean=True))
+    return tmp_path
+
+
+def test_a_bookie_is_found_by_its_settings_a_directory_or_a_file(stopped: Path) -> None:
+    config = stopped / "bookie.toml"
+    config.write_text(
+        f'metadata_uri = "zk://127.0.0.1:1/l"\njournal_directories = ["{stopped}/journal0"]\n'
+        f'ledger_directories = ["{stopped}/ledgers0"]\n'
+    )
+    for what in WHAT:
+        by_settings = lines(what, config)
+        assert by_settings == lines(what, stopped / "journal0") == lines(what, stopped / "ledgers0")
+        assert by_settings[-1]["findings"] > 1
+    file = next((stopped / "ledgers0").glob("*.log"))
+    assert lines("entry-log", file) == lines("entry-log", config)
+    blocks = [line for line in lines("entry-log", file) if line["kind"] == "block"]
+    assert [
+        line for line in lines("entry-log", file, "--from", blocks[2]["offset"]) if line["kind"] == "block"
+    ] == blocks[2:]
+    frames = [line for line in lines("journal", config) if line["kind"] == "frame"]
+    journal = next((stopped / "journal0").glob("*.txn"))
+    later = lines("journal", journal, "--from", frames[1]["offset"])
+    assert [line for line in later if line["kind"] == "frame"] == frames[1:]
+    assert "--from goes with one file" in inspect("journal", config, "--from", 1, status=2).stderr.decode()
+    assert "no such file" in inspect("journal", stopped / "nowhere", status=1).stderr.decode()
+    (stopped / "journal0" / "cookie.json").unlink()
+    assert lines("journal", stopped / "journal0")[-1]["findings"] > 1
+
+
+def test_output_is_bounded_and_never_has_a_key(stopped: Path) -> None:
+    for what in (*(("inspect", what) for what in WHAT), ("inspect", "ledger")):
+        more = [STRIPED] if what[1] == "ledger" else []
+        out = (
+            bkpy(*what, stopped / "ledgers0", *more).stdout + bkpy(*what, stopped / "ledgers0", *more, "--json").stdout
+        )
+        assert KEY not in out
+        assert KEY.hex().encode() not in out
+    shown = lines("index", stopped / "ledgers0", "--limit", 3)
+    assert [line["kind"] for line in shown] == ["row"] * 3 + ["end", "summary"]
+    assert "not all were shown" in inspect("index", stopped / "ledgers0", "--limit", 3).stdout.decode()
+
+
+def test_damage_is_told_with_what_to_do_and_a_status(stopped: Path) -> None:
+    file = next((stopped / "ledgers0").glob("*.log"))
+    with file.open("r+b") as log:
+        log.seek(200)
+        log.write(b"?")
+    done = inspect("entry-log", stopped / "ledgers0", status=1)
+    text = done.stdout.decode()
+    assert "64  DAMAGE: no sound block from here to offset" in text
+    assert "-> the other bookies of the ledger's ensembles have copies" in text
+    assert "ledger 0: 0-2" in text
+    assert done.stderr == b"bkpy: damage was found in 1 places\n"
+    assert lines("entry-log", file, status=1)[-1]["damages"] == 1
+    assert lines("ledger", stopped / "ledgers0", 0, status=1)[-1]["damages"] == 1
+    assert lines("ledger", stopped / "ledgers0", 1)[-1]["damages"] == 0
+
+
+def test_an_index_that_its_library_dies_of_is_told(stopped: Path) -> None:
+    data = stopped / "ledgers0" / "index" / "data.mdb"
+    os.truncate(data, 8192 + 10)
+    for what in ("index", "entry-log", "marks"):
+        found = lines(what, stopped / "ledgers0", status=1 if what != "entry-log" else 0)
+        if what != "entry-log":
+            assert [line for line in found if "damage" in line]
+    data.unlink()
+    found = lines("index", stopped / "ledgers0", status=1)
+    assert "the index can't be opened" in found[0]["damage"]

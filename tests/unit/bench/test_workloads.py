@@ -1,0 +1,55 @@
+"""The bench measures what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.in_process import InProcess
+
+from bkpy.bench import memory, workloads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def options(ledgers: int, outstanding: int, api: str = "append") -> workloads.Options:
+    return workloads.Options("append", 10, outstanding, ledgers, (1, 1, 1), 0.3, api)
+
+
+@pytest.mark.parametrize(("ledgers", "outstanding"), [(7, 3), (3, 7), (1, 5), (5, 1)])
+@pytest.mark.parametrize("api", workloads.APPEND_APIS)
+async def test_every_ledger_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledgers: int, outstanding: int, api: str
+) -> None:
+    monkeypatch.setattr(workloads, "WARM_UP_MIN_S", 0.1)
+    cluster = InProcess(tmp_path)
+    await cluster.start("a")
+    client = await cluster.client()
+    after: list[list[int]] = []
+
+    async def look() -> None:
+        ledger_ids = [ledger_id async for ledger_id in client.list_ledgers()]
+        lasts = [await cluster.storage("a").last_entry(ledger_id) for ledger_id in ledger_ids]
+        after.append([ledger_id for ledger_id, last in zip(ledger_ids, lasts, strict=True) if last.entry])
+
+    shares: list[float] = []
+    result = await workloads.run(client, options(ledgers, outstanding, api), shares.append, after_load=look)
+    assert [len(used) for used in after] == [ledgers]
+    assert result["entries_per_s"] > 0
+    assert shares[-1] == 1.0
+    assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+    await cluster.stop()
+
+
+async def test_memory_is_noted_in_the_course_of_a_run_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "REST_S", 0.01)
+    course = memory.Course(lambda: [os.getpid(), None])
+    for share in (0.02, 0.11, 0.4, 0.7, 1.0):
+        course.at(share)
+        await asyncio.sleep(0)
+    await course.rest()
+    assert list(course.mb) == ["10 %", "50 %", "100 %", "after 0 s"]
+    assert all(mb is not None and mb > 1 for mb in course.mb.values())

@@ -1,0 +1,34 @@
+"""Memory that was freed goes back to the system."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from bkpy.runtime import process
+
+FREED = """
+import bkpy.bench.memory as memory, os
+from bkpy.runtime.process import give_back_memory
+kept = []
+parts = [bytes(100_000) if i % 2 else kept.append(bytes(50)) for i in range(2000)]
+before = memory.rss_anon_mb(os.getpid())
+del parts
+give_back_memory()
+print(before, memory.rss_anon_mb(os.getpid()))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries give it back by themselves, or not")
+def test_what_was_freed_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    before, after = map(float, done.stdout.split())
+    assert after < before - 50
+
+
+def test_another_library_has_no_such_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: object())
+    assert process.find_malloc_trim() is None
