@@ -46,6 +46,7 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
+TRAILER_BYTES: Final = _TRAILER.size + struct.calcsize("<I") + len(FOOTER_MAGIC)
 
 
 class Place(NamedTuple):
@@ -182,14 +183,6 @@ def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
     return ids
 
 
-def is_log_header(raw: Bytes, log_id: int) -> bool:
-    """Whether a log of that id begins with these bytes."""
-    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
-        return False
-    magic, version, its_id, _ = _LOG.unpack_from(raw)
-    return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
-
-
 def block_outline(raw: Bytes) -> tuple[int, int] | None:
     """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
 
@@ -263,25 +256,6 @@ def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int
     if footer:
         around += blocks * (_FOOTER_BLOCK.size + _FOOTER_LEDGER.size) + _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
     return row_bytes - around - living
-
-
-def footer_offset(trailer: Bytes) -> int | None:
-    """Where the footer begins, by the last `TRAILER_BYTES` of a log; None if the log has none."""
-    if len(trailer) < TRAILER_BYTES or trailer[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
-        return None
-    offset: int = _TRAILER.unpack_from(trailer)[0]
-    return offset
-
-
-def decode_footer(raw: Bytes) -> list[FooterBlock]:
-    """The blocks that a footer lists, `raw` being all from its offset on; `CorruptDataError` if it isn't sound."""
-    size = len(raw) - TRAILER_BYTES
-    if size < 0 or crc32c(raw[: size + _TRAILER.size]) != _CRC.unpack_from(raw, size + _TRAILER.size)[0]:
-        raise CorruptDataError("the footer of an entry log doesn't match its checksum")
-    _, blocks, ledgers = _TRAILER.unpack_from(raw, size)
-    if blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size != size:
-        raise CorruptDataError("the lengths in an entry log's footer don't add up")
-    return [FooterBlock(*fields) for fields in _FOOTER_BLOCK.iter_unpack(raw[: blocks * _FOOTER_BLOCK.size])]
 
 
 class LogHeader(NamedTuple):

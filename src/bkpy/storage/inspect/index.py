@@ -16,6 +16,7 @@ from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
+from bkpy.storage.index.tombstones import decode_tombstone
 from bkpy.storage.inspect.finding import COPIES, Finding, damage
 from bkpy.storage.ledgers.info import lac_of
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bkpy.runtime.interfaces import ReadTransaction
-    from bkpy.storage.index.index import BlockRow, LedgerRow, ShardRow
+    from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow
     from bkpy.storage.journal.format import Mark
 
 NOT_READABLE: Final = (CorruptDataError, ValueError, struct.error)  # what comes of a row that isn't as it should be
@@ -123,7 +124,7 @@ class IndexInspection:
             return
         yield from index.scan_blocks(self._txn, self._ledger, 0, (1 << 64) - 1)
         key = index.ledger_key(self._ledger)
-        for one in (b"d" + key[1:], key):
+        for one in (index.trash_key(self._ledger), key):
             if (value := self._txn.get(one)) is not None:
                 yield one, value
 
@@ -136,7 +137,7 @@ class IndexInspection:
         kind = key[:1]
         name = _NAMES.get(kind, f"kind {key[:1]!r}")
         about = _numbers(key)[0] if kind in (b"b", b"l", b"d") and len(key) >= 9 else None
-        if not is_sound(key, value) and not (kind == b"d" and not value):
+        if not is_sound(key, value):
             yield self._damage(key, f"a {name} row doesn't match its checksum", ledger=about)
             return
         try:
@@ -156,9 +157,11 @@ class IndexInspection:
         if kind == b"b" and len(key) == 17:
             return block_facts(numbers[0], index.decode_block_row(key, value))
         if kind == b"g" and len(key) == 9:
-            return _log_facts(numbers[0], value)
-        if kind == b"t" and len(key) == 9 and len(value) == 12:
-            return {"first": numbers[0], "last": int.from_bytes(value[:8], "little")}
+            return _log_facts(numbers[0], index.decode_log(key, value))
+        if kind == b"d" and len(key) == 9:
+            return {"ledger": numbers[0]}
+        if kind == b"t" and len(key) == 9:
+            return dict(zip(("first", "last"), decode_tombstone(key, value), strict=True))
         return {"key": key.hex(), "bytes": len(value)}
 
     def _blocks_there(self, key: bytes, value: bytes) -> Iterator[Finding]:
@@ -176,7 +179,7 @@ class IndexInspection:
         key = index.ledger_key(ledger_id)
         value = self._txn.get(key)
         if value is None:
-            if self._txn.get(b"d" + key[1:]) is None:
+            if self._txn.get(index.trash_key(ledger_id)) is None:
                 yield self._damage(key, f"there are {count} block rows, and no row of their ledger", ledger=ledger_id)
             return
         row = _ledger_row(key, value)  # what is wrong with it is told with the row itself
@@ -208,12 +211,9 @@ def _ledger_row(key: bytes, value: bytes) -> LedgerRow | None:
         return None
 
 
-def _log_facts(log_id: int, value: bytes) -> dict[str, object]:
-    size, blocks, flags = struct.unpack_from("<QII", value)
-    facts: dict[str, object] = {"log": log_name(log_id), "bytes": size, "blocks": blocks, "footer": bool(flags & 1)}
-    if len(value) == 28:
-        facts["living_bytes"] = int.from_bytes(value[16:24], "little")
-    return facts
+def _log_facts(log_id: int, row: LogRow) -> dict[str, object]:
+    facts: dict[str, object] = {"log": log_name(log_id), "bytes": row.bytes, "blocks": row.blocks}
+    return facts | {"footer": row.footer, "living_bytes": row.living}
 
 
 def _numbers(key: bytes) -> list[int]:

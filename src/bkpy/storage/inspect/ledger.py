@@ -14,6 +14,7 @@ from bkpy.storage.entry_log.entry_log import LogReader, log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
 from bkpy.storage.inspect.index import NOT_READABLE, IndexInspection, block_facts
 from bkpy.storage.inspect.journal import JournalInspection
@@ -146,9 +147,13 @@ class LedgerInspection:
             if finding.damage or finding.facts.get("row") in ("ledger", "deleted ledger"):
                 self._known = True
                 yield finding
-        for key, value in txn.scan(b"t", b"u"):
-            first, last = int.from_bytes(key[1:9], "big"), int.from_bytes(value[:8], "little")
-            if first <= self._ledger_id <= last:
+        try:
+            buried = is_buried(txn, self._ledger_id)
+        except CorruptDataError as e:
+            self._known = True
+            yield damage(f"{directory}/{INDEX_NAME}", None, e.message, COPIES, ledger=self._ledger_id)
+        else:
+            if buried:
                 self._known = True
                 facts: dict[str, object] = {"ledger": self._ledger_id, "deleted": True, "fenced": True}
                 yield Finding("tombstone", f"{directory}/{INDEX_NAME}", None, facts)
