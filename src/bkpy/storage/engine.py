@@ -73,7 +73,7 @@ class LedgerStorage:
 
     `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
-    for every ledger that `states` was asked about, until it is told to `on_forgotten`.
+    for every ledger that `states` was just asked about, and for those that `ledgers.writable` names.
     `failed`: gets the exception when a write or sync failed; the process must stop.
     `memory`: the budget, of which the storage's parts are some.
     `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds, or the budget is
@@ -100,7 +100,6 @@ class LedgerStorage:
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
-        self.on_forgotten = ledgers.on_forgotten
         self.generation_bytes_max = ledgers.generation_bytes_max
         self.journals = begin_journals(journals, settings, runtime, self.look_for_space, self.fail, observer)
         self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
