@@ -53,6 +53,7 @@ BOOKIE: Mapping[str, Bound] = {
     "block_run_bytes": Bound((1, 200)),
     "entry_log_write_bytes": Bound((1, 4 * KIB)),
     "flush_step_batches": Bound((1, 3)),
+    "rebuild_step_blocks": Bound((1, 3)),
     "flush_part_batches": Bound((1, 3)),
     "open_entry_logs_max": Bound((1, 2)),
     "block_cache_bytes_max": Bound((1, 64 * KIB)),

@@ -167,9 +167,6 @@ class BookieSettings(MetadataSettings):
     rebuild_step_blocks: Size = Field(
         default=20_000, description="blocks that go into a new index in one transaction, when it is made of entry logs"
     )
-    rebuild_step_ledgers: Size = Field(
-        default=200, description="ledgers whose metadata are read at the same time, when an index is made anew"
-    )
     open_entry_logs_max: Size = Field(
         default=128, description="entry logs of one ledger directory held open for reading, so that files are left"
     )

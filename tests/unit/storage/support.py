@@ -91,6 +91,7 @@ SMALLEST: dict[str, Any] = {
     "entry_log_blocks_max": 1,
     "entry_log_write_bytes": 1,
     "flush_step_batches": 1,
+    "rebuild_step_blocks": 1,
     "flush_part_batches": 1,
     "open_entry_logs_max": 1,
     "block_cache_bytes_max": 1,

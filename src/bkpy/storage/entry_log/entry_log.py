@@ -46,6 +46,7 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
+TRAILER_BYTES: Final = _TRAILER.size + struct.calcsize("<I") + len(FOOTER_MAGIC)
 
 
 class Place(NamedTuple):
@@ -180,14 +181,6 @@ def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
     if ids.count != head.entries:
         raise CorruptDataError("a block's ids don't fit its count", ledger_id=head.ledger_id)
     return ids
-
-
-def is_log_header(raw: Bytes, log_id: int) -> bool:
-    """Whether a log of that id begins with these bytes."""
-    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
-        return False
-    magic, version, its_id, _ = _LOG.unpack_from(raw)
-    return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
 
 
 def block_outline(raw: Bytes) -> tuple[int, int] | None:

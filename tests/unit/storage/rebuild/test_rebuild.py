@@ -341,6 +341,10 @@ async def test_every_flipped_byte_of_a_log_leads_to_unknown_entries(clean: bool)
 
 async def test_what_is_not_this_bookies_is_left_alone() -> None:
     host, told = new_host(), Told()
+    with pytest.raises(IdentityError, match="no such directory"):
+        await rebuild(host, Metadata())
+    for directory in (*host.settings.journal_directories, *host.settings.ledger_directories):
+        host.disk.make_dirs(directory)
     with pytest.raises(IdentityError, match="no bookie"):
         await rebuild(host, Metadata())
     storage = await whole_life(host, told)
