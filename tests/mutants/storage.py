@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _TESTS = "tests/unit/storage"
 _EVICTED = f"{_TESTS}/ledgers/test_evicted_states.py"
 _CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
+_KEPT = f"{_TESTS}/checkpoint/test_kept_batches.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
 _SPACE = f"{_TESTS}/space/test_no_space.py"
 _DELETION = f"{_TESTS}/space/test_deletion.py"
@@ -16,6 +17,34 @@ _MOVING = f"{_TESTS}/test_moving.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "kept journal file recycled",
+        "other bytes are where the index says that a batch is",
+        "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",
+        "own = old",
+        (f"{_KEPT}::test_a_kept_file_outlives_its_name_in_the_journal_and_is_never_overwritten",),
+    ),
+    Mutant(
+        "batch above the mark left in its journal file",
+        "the index names a frame that a crash can tear",
+        "if not at.file_id or (at.file_id, at.offset) >= (mark.file_id, mark.offset):",
+        "if not at.file_id:",
+        (f"{_KEPT}::test_what_is_above_the_mark_is_written",),
+    ),
+    Mutant(
+        "name of a kept file not synced",
+        "a power cut takes the file away that the index names",
+        "if self._linked:\n    self._files.sync()",
+        "pass",
+        (f"{_KEPT}::test_a_crash_at_every_operation_while_batches_stay",),
+    ),
+    Mutant(
+        "checksum of a kept batch not looked at",
+        "rot in a journal file is handed on",
+        "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
+        "if len(raw) != row.place.length:",
+        (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
+    ),
     Mutant(
         "memtable looked into after the index",
         "an acknowledged entry is denied when a checkpoint commits in the middle of a read",
@@ -118,8 +147,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "full queue of a journal not told",
         "a stalled disk uses up all memory",
-        "journal.add(head, body, on_durable)\nself.full = self.full or journal.full",
-        "journal.add(head, body, on_durable)",
+        "self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))\n"
+        "self.full = self.full or journal.full",
+        "self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))",
         (f"{_FULL}::test_a_stalled_journal_is_told_and_holds_up_no_flush",),
     ),
     Mutant(

@@ -316,6 +316,9 @@ CONSTANTS = {
         "BLOCK_HEADER_BYTES": ON_DISK,
         "_PARTS_MAX": OF_ANOTHER,
         "_PART_BYTES_MIN": OF_THE_CPU,
+        "KEPT": ON_DISK,
+        "_FILE_ID_BITS": ON_DISK,
+        "_JOURNALS_MAX": ON_DISK,
     },
     "storage/checkpoint/flush.py": {
         "BLOCK_EFFORT": "is what a block takes compared with a batch, of which flush_step_batches tells",
@@ -325,13 +328,15 @@ CONSTANTS = {
     "storage/index/ids.py": {"SPAN_MAX": ON_DISK},
     "storage/index/index.py": {
         "VERSION": ON_DISK,
+        "VERSION_WITH_KEPT": ON_DISK,
         "FENCED": ON_DISK,
         "LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
         "U64_END": ON_DISK,
     },
-    "storage/inspect/index.py": {"KEPT": ON_DISK},
+    "storage/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
+    "storage/inspect/finding.py": {"TOLD_MAX": OF_A_TEXT},
     "storage/inspect/ledger.py": {"_ID_END": ON_DISK},
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,

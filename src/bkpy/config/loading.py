@@ -79,11 +79,15 @@ def parse_text(model: type[Settings], name: str, given: str | Sequence[str], ori
         except ValueError:
             what = "a whole number" if kind is int else "a number"
             raise ConfigError(f"{origin}: {name} must be {what}, not {text!r}") from None
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{origin}: {name} must be true or false, not {text!r}")
+        return text.lower() == "true"
     return text
 
 
 def _kind(annotation: Any) -> type:
-    """The plain type behind an annotation: int, float, list or str."""
+    """The plain type behind an annotation: int, float, bool, list or str."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _kind(get_args(annotation)[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.storage.entry_log.entry_log import log_id_of
-from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME, OLD_INDEX_NAME
+from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import COOKIE_NAME
 from bkpy.storage.journal.format import file_id_of
 
@@ -50,12 +50,12 @@ def belongings(files: Files, directory: str) -> Belongings:
 def wipe(files: Files, directories: Sequence[str]) -> None:
     """Remove all of it from all these directories, whose locks are held. Blocks."""
     found = {directory: belongings(files, directory) for directory in directories}
-    for directory, here in found.items():
+    for here in found.values():
         if here.indexes:
             for path in here.indexes:
                 files.unlink(path)
-            for index in {path.split("/")[-2] for path in here.indexes}:
-                files.sync_dir(f"{directory}/{index}")
+            for index in dict.fromkeys(path.rpartition("/")[0] for path in here.indexes):
+                files.sync_dir(index)
     for directory, here in found.items():
         if here.journals or here.logs:
             for path in (*here.journals, *here.logs):
@@ -79,11 +79,10 @@ def _ours(files: Files, directory: str) -> Iterator[tuple[str, str]]:
             yield "logs", f"{directory}/{name}"
         elif name in (COOKIE_NAME, f"{COOKIE_NAME}.new"):
             yield "cookies", f"{directory}/{name}"
-    others = [name for name in files.listdir(directory) if name.startswith((NEW_INDEX_NAME, OLD_INDEX_NAME))]
-    for index in (INDEX_NAME, *others):
-        for name in _INDEX_FILES:
-            if files.exists(f"{directory}/{index}/{name}"):
-                yield "indexes", f"{directory}/{index}/{name}"
+        elif name == INDEX_NAME or name.startswith(f"{INDEX_NAME}."):  # or one that was being made anew, or was before
+            for file in _INDEX_FILES:
+                if files.exists(f"{directory}/{name}/{file}"):
+                    yield "indexes", f"{directory}/{name}/{file}"
 
 
 def _size(files: Files, path: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.entry_log.entry_log import Place
+from bkpy.storage.entry_log.entry_log import KEPT, Place
 from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
 from bkpy.storage.journal.format import START, Mark
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
 
 VERSION: Final = 1
+VERSION_WITH_KEPT: Final = 2  # of the shard's row, as soon as batches stay in journal files
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
@@ -34,6 +35,7 @@ _MARK = struct.Struct("<QQQ")
 _CRC = struct.Struct("<I")
 _LEDGER = struct.Struct("<BBHIqqIII")
 _BLOCK = struct.Struct("<QQII")
+_KEPT = struct.Struct("<QII")
 _LOG = struct.Struct("<QII")
 _LIVING = struct.Struct("<Q")  # behind the others, where it is known
 _LEDGER_KEY = struct.Struct(">cQ")
@@ -50,6 +52,7 @@ class ShardRow(NamedTuple):
     ledgers: int
     checksum: int
     marks: tuple[Mark, ...]
+    keeps: bool = False  # batches stayed in journal files; software that can't know of that must not start here
 
 
 class LedgerRow(NamedTuple):
@@ -66,11 +69,20 @@ class LedgerRow(NamedTuple):
     checksum: int = 0
 
 
+class KeptBatch(NamedTuple):
+    """What a batch that stayed in a journal file has no block header for: its ids, and the checksum of its bytes."""
+
+    first: int
+    entries: int
+    checksum: int
+
+
 class BlockRow(NamedTuple):
-    """The ids that live in a block."""
+    """The ids that live in a block, or in a batch that stayed in a journal file."""
 
     ids: Ids
     place: Place
+    kept: KeptBatch | None = None
 
 
 class LogRow(NamedTuple):
@@ -126,7 +138,7 @@ def checksum_of(value: bytes) -> int:
 def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
-            VERSION,
+            VERSION_WITH_KEPT if row.keeps else VERSION,
             UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0,
             len(row.marks),
             row.uuid,
@@ -143,12 +155,14 @@ def encode_shard(row: ShardRow) -> bytes:
 def decode_shard(value: bytes) -> ShardRow:
     content = unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
-    _check_version(version)
+    if version != VERSION_WITH_KEPT:
+        _check_version(version)
     end = _SHARD.size + n * _MARK.size
     places = _MARK.iter_unpack(content[_SHARD.size : end])
     chains = _CRC.iter_unpack(content[end:])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
-    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks)
+    in_limbo, keeps = bool(flags & UNKNOWN_IN_LIMBO), version == VERSION_WITH_KEPT
+    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps)
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
@@ -177,6 +191,9 @@ def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
     """(key, value) of a row."""
     key = block_key(ledger_id, row.ids.first)
     head = _BLOCK.pack(row.place.log_id, row.place.offset, row.place.length, row.ids.last - row.ids.first)
+    assert (row.kept is not None) == bool(row.place.log_id & KEPT)
+    if row.kept is not None:
+        head += _KEPT.pack(*row.kept)
     return key, seal(key, head + encode_bitmap(row.ids))
 
 
@@ -184,7 +201,10 @@ def decode_block_row(key: bytes, value: bytes) -> BlockRow:
     content = unseal(key, value)
     log_id, offset, length, span = _BLOCK.unpack_from(content)
     first = _BLOCK_KEY.unpack(key)[2]
-    return BlockRow(decode_bitmap(first, span + 1, content[_BLOCK.size :]), Place(log_id, offset, length))
+    kept, end = None, _BLOCK.size
+    if log_id & KEPT:
+        kept, end = KeptBatch(*_KEPT.unpack_from(content, end)), end + _KEPT.size
+    return BlockRow(decode_bitmap(first, span + 1, content[end:]), Place(log_id, offset, length), kept)
 
 
 def encode_log(log_id: int, row: LogRow) -> bytes:
