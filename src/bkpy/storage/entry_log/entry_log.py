@@ -46,6 +46,7 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
+TRAILER_BYTES: Final = _TRAILER.size + struct.calcsize("<I") + len(FOOTER_MAGIC)
 
 
 class Place(NamedTuple):
