@@ -148,7 +148,7 @@ class _Check:
         damages: dict[int, list[LogDamage]] = {}
         for log_id in sorted(i for i in map(log_id_of, self._files.listdir(directory)) if i is not None):
             if log_id & KEPT:
-                continue
+                continue  # of a journal file, only what rows name is looked at
             if not self._running or log_id in rows:
                 with contextlib.suppress(*((FileNotFoundError,) if self._running else ())):
                     damages[log_id] = self._log(directory, log_id, rows.get(log_id))
@@ -199,6 +199,7 @@ class _Check:
                 damages,
                 self._found,
                 open_max=self._settings.open_entry_logs_max,
+                run_bytes=self._settings.block_run_bytes,
                 running=self._running,
             )
             check.run()
