@@ -1,4 +1,4 @@
-"""Anonymous memory of bookies and client under the heaviest load, minute by minute: it should be flat.
+"""Anonymous memory of bookies and client under the heaviest load, minute by minute: it should be flat. And after it.
 
     python benchmarks/memory.py [--minutes M] [--size BYTES] [--outstanding N] [--ledgers L] [--json FILE]
 
@@ -27,7 +27,7 @@ from rich.table import Table
 import bkpy
 from bkpy.bench import workloads
 from bkpy.bench.machine import machine, versions
-from bkpy.bench.memory import rss_anon_mb
+from bkpy.bench.memory import REST_S, rss_anon_mb
 from bkpy.local import LocalCluster
 
 SAMPLE_INTERVAL_S = 0.5
@@ -36,19 +36,28 @@ LOG_MB = 256
 
 
 async def measure(minutes: float, size: int, outstanding: int, ledgers: int, directory: str) -> dict[str, Any]:
-    """The load's figures, and for each minute of it the least and most memory of each process, in MB."""
+    """The load's figures, for each minute of it the least and most MB of each process, and those `after` it."""
     samples: list[dict[str, float]] = []
+    after: dict[str, float] = {}
     options = workloads.Options("append", size, outstanding, ledgers, (3, 3, 2), minutes * 60, "append")
     async with (
         LocalCluster(directory, config={"entry_log_max_size_mb": LOG_MB}) as cluster,
         bkpy.connect(cluster.connect_string) as client,
     ):
 
+        def look() -> dict[str, float]:
+            pids = {"client": os.getpid(), **{b.id: b.pid for b in cluster.bookies if b.pid is not None}}
+            found = {name: rss_anon_mb(pid) for name, pid in pids.items()}
+            return {name: mb for name, mb in found.items() if mb is not None}
+
+        async def rest() -> None:
+            task.cancel()
+            await asyncio.sleep(REST_S)
+            after.update(look())
+
         async def watch() -> None:
             while True:
-                pids = {"client": os.getpid(), **{b.id: b.pid for b in cluster.bookies if b.pid is not None}}
-                found = {name: rss_anon_mb(pid) for name, pid in pids.items()}
-                samples.append({name: mb for name, mb in found.items() if mb is not None})
+                samples.append(look())
                 for bookie in cluster.bookies:
                     for path in sorted((bookie.directory / "ledgers").rglob("*.log"))[:-LOGS_KEPT]:
                         path.unlink()
@@ -60,12 +69,12 @@ async def measure(minutes: float, size: int, outstanding: int, ledgers: int, dir
 
         task = asyncio.create_task(watch())
         try:
-            result = await workloads.run(client, options, progress)
+            result = await workloads.run(client, options, progress, after_load=rest)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-    return {**result, "minutes": by_minute(samples)}
+    return {**result, "minutes": by_minute(samples), "after": after}
 
 
 def by_minute(samples: list[dict[str, float]]) -> list[dict[str, list[float]]]:
@@ -100,6 +109,7 @@ def main() -> None:
     table = Table("minute", *(f"{name}, MB" for name in result["minutes"][0]))
     for i, minute in enumerate(result["minutes"]):
         table.add_row(str(i + 1), *(f"{low:.0f} - {high:.0f}" for low, high in minute.values()))
+    table.add_row(f"{REST_S:.0f} s after", *(f"{mb:.0f}" for mb in result["after"].values()))
     Console(highlight=False).print(table)
     print(f"{result['entries_per_s']:,.0f} appends/s of {options.size} B, p99 {result['p99_ms']} ms")
     if options.json is not None:

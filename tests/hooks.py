@@ -525,9 +525,9 @@ def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
     server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
 
 
-def open_log_of(shard: Shard) -> set[int]:
-    """The id of the entry log that is being filled, if there is one."""
-    return set() if shard._log is None else {shard._log.log_id}
+def open_logs_of(shard: Shard) -> set[int]:
+    """The ids of logs without a row: the one that is being filled, and journal files in which more may come to stay."""
+    return shard._kept_files.open | (set() if shard._log is None else {shard._log.log_id})
 
 
 def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:

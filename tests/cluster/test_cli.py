@@ -29,7 +29,20 @@ def uri(cluster: LocalCluster) -> str:
 # --- without a cluster ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group", [[], ["ledger"], ["bookie"], ["bookies"], ["cluster"], ["local"], ["bookie", "run"]])
+@pytest.mark.parametrize(
+    "group",
+    [
+        [],
+        ["ledger"],
+        ["bookie"],
+        ["bookies"],
+        ["cluster"],
+        ["local"],
+        ["bookie", "run"],
+        ["bookie", "cookie"],
+        ["inspect"],
+    ],
+)
 def test_help(group: list[str]) -> None:
     shown = bkpy(*group, "--help")
     assert shown.stdout.startswith(b"Usage: bkpy")

@@ -12,11 +12,11 @@ from tests.sim.disk import SimDisk
 
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
-from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, log_name
+from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, kept_log_id, log_name
 from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
-from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow
+from bkpy.storage.index.index import BlockRow, KeptBatch, LedgerRow, LogRow, ShardRow
 from bkpy.storage.index.tombstones import encode_tombstone, tombstone_key
 from bkpy.storage.journal.format import (
     FileHeader,
@@ -93,6 +93,19 @@ def rows() -> bytes:
     return b"".join(b"%s %s\n" % (key.hex().encode(), value.hex().encode()) for key, value in items)
 
 
+def kept_rows() -> bytes:
+    """Rows of an index that names batches in journal files."""
+    log_id = kept_log_id(1, 0x18F00000000)
+    assert log_id is not None
+    batch = KeptBatch(3, 4, 0x2468ACE0)
+    items = (
+        (index.SHARD_KEY, index.encode_shard(ShardRow(UUID, False, 4, 1, 0x9ABCDEF0, (), True))),
+        index.encode_block_row(LEDGER, BlockRow(Ids(3, 4), Place(log_id, 8260, 400), batch)),
+        index.encode_block_row(LEDGER, BlockRow(Ids(4, 2), Place(log_id, 8260, 400), batch)),
+    )
+    return b"".join(b"%s %s\n" % (key.hex().encode(), value.hex().encode()) for key, value in items)
+
+
 def cookie() -> bytes:
     directories = (LedgerDirectory("/data/1", UUID.hex()), LedgerDirectory("/data/2", NONCE.hex()))
     return Cookie("bookie-1", "11111111-2222-3333-4444-555555555555", ("/journal",), directories).encode()
@@ -100,7 +113,13 @@ def cookie() -> bytes:
 
 def exact() -> dict[str, bytes]:
     """Files that are written to the last byte as they always were."""
-    return {"journal.txn": journal(), "entry-log.log": entry_log(), "index-rows.txt": rows(), "cookie.json": cookie()}
+    return {
+        "journal.txn": journal(),
+        "entry-log.log": entry_log(),
+        "index-rows.txt": rows(),
+        "kept-rows.txt": kept_rows(),
+        "cookie.json": cookie(),
+    }
 
 
 def readable() -> dict[str, bytes]:

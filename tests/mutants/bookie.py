@@ -196,10 +196,10 @@ MUTANTS: list[Mutant] = [
         (f"{_IDENTITY}::test_the_number_of_journals_stays_after_an_unclean_stop",),
     ),
     Mutant(
-        "indexes removed last",
-        "a start in the middle of a removal believes what is left",
-        "for directory, here in found.items():\n    if here.indexes:",
-        "for directory, here in []:\n    if here.indexes:",
+        "indexes stay when all else is removed",
+        "a bookie comes up on an index whose entries are gone",
+        "for here in found.values():\n    if here.indexes:",
+        "for here in []:\n    if here.indexes:",
         (f"{_IDENTITY}::test_formatting_counts_asks_and_deletes_what_is_the_bookies",),
     ),
 ]

@@ -8,6 +8,7 @@ _TESTS = "tests/unit/storage"
 _EVICTED = f"{_TESTS}/ledgers/test_evicted_states.py"
 _AT_RISK = f"{_TESTS}/test_at_risk.py"
 _CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
+_KEPT = f"{_TESTS}/checkpoint/test_kept_batches.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
 _SPACE = f"{_TESTS}/space/test_no_space.py"
 _DELETION = f"{_TESTS}/space/test_deletion.py"
@@ -37,6 +38,34 @@ MUTANTS: list[Mutant] = [
         "self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)",
         "self.ends[number] = journal.end",
         ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
+    ),
+    Mutant(
+        "kept journal file recycled",
+        "other bytes are where the index says that a batch is",
+        "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",
+        "own = old",
+        (f"{_KEPT}::test_a_kept_file_outlives_its_name_in_the_journal_and_is_never_overwritten",),
+    ),
+    Mutant(
+        "batch above the mark left in its journal file",
+        "the index names a frame that a crash can tear",
+        "if not at.file_id or (at.file_id, at.offset) >= (mark.file_id, mark.offset):",
+        "if not at.file_id:",
+        (f"{_KEPT}::test_what_is_above_the_mark_is_written",),
+    ),
+    Mutant(
+        "name of a kept file not synced",
+        "a power cut takes the file away that the index names",
+        "if self._linked:\n    self._files.sync()",
+        "pass",
+        (f"{_KEPT}::test_a_crash_at_every_operation_while_batches_stay",),
+    ),
+    Mutant(
+        "checksum of a kept batch not looked at",
+        "rot in a journal file is handed on",
+        "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
+        "if len(raw) != row.place.length:",
+        (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
     ),
     Mutant(
         "memtable looked into after the index",
@@ -140,8 +169,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "full queue of a journal not told",
         "a stalled disk uses up all memory",
-        "journal.add(head, body, on_durable)\nself.full = self.full or journal.full",
-        "journal.add(head, body, on_durable)",
+        "self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))\n"
+        "self.full = self.full or journal.full",
+        "self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))",
         (f"{_FULL}::test_a_stalled_journal_is_told_and_holds_up_no_flush",),
     ),
     Mutant(
@@ -255,6 +285,34 @@ MUTANTS: list[Mutant] = [
         "if row is not None and (row.blocks, row.checksum) != (count, checksum):",
         "if False:",
         (f"{_TESTS}/inspect/test_inspect.py::test_one_block_row_that_is_gone_is_told",),
+    ),
+    Mutant(
+        "keys of an index page that no search would find are let pass",
+        "a damaged index denies entries that are in it",
+        "if keys and (not keys[0] or (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)):",
+        "if keys and not keys[0]:",
+        ("tests/unit/runtime/test_lmdb_pages.py::test_a_key_behind_its_bounds_is_noticed",),
+    ),
+    Mutant(
+        "index not looked through at a start",
+        "a damaged index ends the process, or denies what it holds",
+        "await check_indexes(self._runtime, [directory.path for directory in identity.known])",
+        "pass",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_everything_is_found_again_and_fenced",),
+    ),
+    Mutant(
+        "damage in a log forgotten by a rebuild",
+        "entries that were in the damaged bytes are denied",
+        "self.lost = self.lost or scan.lost",
+        "self.lost = self.lost",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_damaged_logs_lead_to_unknown_entries",),
+    ),
+    Mutant(
+        "old fences forgotten by a rebuild",
+        "a writer that was fenced, or whose ledger was deleted, is let in again",
+        "bury_all(txn, self._catalog.newest_id)",
+        "pass",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_what_is_not_known_is_fenced_up_to_the_newest_id",),
     ),
     Mutant(
         "rows repointed that changed since they were copied",

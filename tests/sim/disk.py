@@ -85,6 +85,7 @@ class SimDisk:
         self.generation = 0  # of the process; handles of an earlier one are dead
         self.dead = False  # crashed and not yet started again
         self.never_syncs: str | None = None  # syncs of paths with this part do nothing: to see that a test notices
+        self.no_links: int | None = None  # the error of each attempt to give a file a further name
         self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
         self.on_crash: Callable[[], None] | None = None
         self._faults: list[_Fault] = []
@@ -98,8 +99,8 @@ class SimDisk:
     def crash_at(self, nth: int, *, operation: str | None = None, path: str = "") -> None:
         """Crash the process at the `nth` matching operation from now (1 is the next), before it takes full effect.
 
-        Operations: open, pwritev, fdatasync, allocate, truncate, rename, unlink, make_dirs, sync_dir, commit (of a
-        store), pread; None matches all but pread. `path` is a part of the path. A write may leave a prefix behind.
+        Operations: open, pwritev, fdatasync, allocate, truncate, rename, link, unlink, make_dirs, sync_dir, commit (of
+        a store), pread; None matches all but pread. `path` is a part of the path. A write may leave a prefix behind.
         """
         self._faults.append(_Fault(None, nth, operation, path, repeat=True))
 
@@ -174,10 +175,14 @@ class SimDisk:
     def _undecided(self) -> dict[Dirty, list[Inode]]:
         """What is dirty, and in which files: those that shared a name since the last sync_dir share the decision."""
         found: dict[Dirty, list[Inode]] = {}
+        seen: set[int] = set()  # a file with names in two directories is decided about once, in the first
         for at, directory in sorted(self.directories.items()):
             for i in range(len(directory.dirty)):
                 found[Dirty("entry", at, i)] = []
             for name, inode in sorted(all_entries(directory), key=lambda entry: entry[0]):
+                if id(inode) in seen:
+                    continue
+                seen.add(id(inode))
                 path = posixpath.join(at, name)
                 for sector in sorted(inode.dirty):
                     found.setdefault(Dirty("sector", path, sector), []).append(inode)
@@ -319,6 +324,20 @@ class SimDisk:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
         if new_name != name:
             directory.change([(name, None), (new_name, inode)])
+
+    def link(self, path: str, further: str) -> None:
+        self.operate("link", further)
+        inode = self.inode(path)
+        directory, name = self._parent(further)
+        if self.exists(further):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), further)
+        if self.no_links is not None:
+            raise OSError(self.no_links, os.strerror(self.no_links), further)
+        directory.change([(name, inode)])
+
+    def links(self, path: str) -> int:
+        inode = self.inode(path)
+        return sum(named is inode for d in self.directories.values() for named in d.view.values())
 
     def unlink(self, path: str) -> None:
         self.operate("unlink", path)

@@ -15,6 +15,7 @@ from bkpy.bookie.waiters import Waiters
 from bkpy.metadata import resolve
 from bkpy.metadata.outcome import Unknown
 from bkpy.storage import replay
+from bkpy.storage.checkpoint import flush
 from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import LedgerCache
 from bkpy.storage.ledgers.ledgers import Ledgers
@@ -37,6 +38,7 @@ TORN_TAIL = "a torn tail was cut"
 SHARDS_APART = "checkpoints of a bookie's directories were apart at its start"
 DIRECTORY_ADDED = "a ledger directory was added"
 FILE_RECYCLED = "a journal file was recycled"
+BATCH_KEPT = "a batch stayed in its journal file"
 COLLECTED = "a deleted ledger was collected"
 SPARE_COLLECTED = "a spare copy was collected"
 ZOMBIE_REFUSED = "a writer of a collected ledger was refused"
@@ -47,7 +49,16 @@ DOUBT_STAYED = "a change stayed in doubt"
 LIMBO = "a bookie put everything in limbo"
 CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
 
-_STORAGE = (MEMORY_FULL, QUEUE_FULL, EVICTED, KEYS_FORGOTTEN, SHARDS_APART, DIRECTORY_ADDED, FILE_RECYCLED)
+_STORAGE = (
+    MEMORY_FULL,
+    QUEUE_FULL,
+    EVICTED,
+    KEYS_FORGOTTEN,
+    SHARDS_APART,
+    DIRECTORY_ADDED,
+    FILE_RECYCLED,
+    BATCH_KEPT,
+)
 
 # What each block of seeds of the ordinary suite goes through.
 EXPECTED: Mapping[str, tuple[str, ...]] = {
@@ -104,6 +115,7 @@ def observed(world: World) -> Iterator[None]:
             before(Ledgers, "distrust_everything", lambda ledgers: LIMBO),
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
             before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
+            before(flush, "kept_row", lambda *args: BATCH_KEPT),
             before(Waiters, "add", lambda waiters, ledger_id: LONG_POLL),
             patch.object(resolve, "whose_value", in_doubt),
         ):

@@ -35,6 +35,8 @@ class BookieChunks:
         self._out: deque[bytearray] = deque()  # about in the order in which a memtable lets go of them
         self._spares: list[bytearray] = []
         self._spares_min = 0  # there were no fewer since the last rest
+        self._taken = False  # since then
+        self.idle = False  # whether nobody needed any between the last two rests
         memory.measures.append(self.collect)
 
     def take(self, size: int) -> bytearray:
@@ -49,6 +51,7 @@ class BookieChunks:
             chunk = bytearray(size)
         self._out.append(chunk)
         self._used.change(size)
+        self._taken = True
         return chunk
 
     def _look(self) -> None:
@@ -77,10 +80,11 @@ class BookieChunks:
     def rest(self) -> bool:
         """Give back the spares that nobody needed since the last time; whether there were any."""
         self.collect()
-        idle, self._spares_min = self._spares_min, len(self._spares)
-        self._give_way(idle * self.bytes_max)
+        self.idle, self._taken = not self._taken, False
+        unneeded, self._spares_min = self._spares_min, len(self._spares)
+        self._give_way(unneeded * self.bytes_max)
         self._spares_min = len(self._spares)
-        return idle > 0
+        return unneeded > 0
 
     def check_invariants(self) -> None:
         assert self._used.used == sum(map(len, self._out))

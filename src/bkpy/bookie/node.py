@@ -165,13 +165,13 @@ class BookieNode:
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
 
     async def _rest(self, service: BookieService) -> None:
-        """Shrink again after load. While there is any, memory is let go of again and again: given back in the end."""
+        """Shrink again after load. Memory is let go of at any time, but given back when that holds up nobody."""
         freed = False
         while True:
             await asyncio.sleep(self.settings.memory_rest_interval_s)
             if service.rest():
                 freed = True
-            elif freed:
+            elif freed and service.idle:
                 self._give_back_memory()
                 freed = False
 

@@ -74,6 +74,11 @@ class BookieService:
         spares = self.chunks.rest()
         return self.storage.rest() or spares
 
+    @property
+    def idle(self) -> bool:
+        """Whether there was no load between the last two rests, and little is left of it in memory."""
+        return self.chunks.idle and self.storage.memory_bytes < self.settings.memtable_rest_bytes_min
+
     def drain(self) -> None:
         """Start nothing new from this call on, and let every long poll be answered with what there is."""
         self.draining = True

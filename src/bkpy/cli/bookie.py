@@ -19,6 +19,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie_identity:init", "Make a new bookie's directories and register its id."),
     "format": ("bkpy.cli.bookie_identity:format_", "Delete a stopped bookie's files and free its id."),
+    "check": ("bkpy.cli.bookie_check:check", "Check every checksum and reference in a bookie's directories."),
+    "rebuild-index": ("bkpy.cli.bookie_rebuild:rebuild_index", "Make a stopped bookie's index anew."),
     "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
     "cookie": ("bkpy.cli.bookie_identity:cookie", "Show and update what says which directories are a bookie's."),
 }

@@ -215,6 +215,26 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
+def byte_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
+    """A display like `progress` of `size` bytes. It is told how many of them are done by now."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=size)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextlib.contextmanager
 def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
     """A display like `progress` of `size` bytes (None: unknown) with their rate.
 

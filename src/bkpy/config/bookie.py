@@ -101,6 +101,21 @@ class BookieSettings(MetadataSettings):
         default=MEMORY_PARTS["journal_queue_bytes_max"],
         description="bytes that may wait for the sync of one journal before no more is read from clients",
     )
+    journal_runs_in_place: bool = Field(
+        default=True,
+        description="leave large batches in the journal files that hold them already, instead of writing them to an "
+        "entry log as well, where there is one ledger directory and the journal is on the same file system",
+    )
+    journal_run_bytes_min: Size = Field(
+        default=64 * KIB, description="bytes of a batch that is large enough to be left in its journal file"
+    )
+    journal_run_share_min: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the bytes of a journal file that must be in such batches for it to be kept: the rest of "
+        "it is space that only compaction gives back",
+    )
     journal_damage: Literal["refuse", "limbo"] = Field(
         default="refuse",
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
@@ -161,9 +176,6 @@ class BookieSettings(MetadataSettings):
     )
     rebuild_step_blocks: Size = Field(
         default=20_000, description="blocks that go into a new index in one transaction, when it is made of entry logs"
-    )
-    rebuild_step_ledgers: Size = Field(
-        default=200, description="ledgers whose metadata are read at the same time, when an index is made anew"
     )
     open_entry_logs_max: Size = Field(
         default=128, description="entry logs of one ledger directory held open for reading, so that files are left"

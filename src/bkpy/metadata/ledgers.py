@@ -120,6 +120,20 @@ class LedgerCatalog:
         count = self._settings.ledger_id_attempts_max
         return NotDone(MetadataConflictError(f"{count} new ledger ids in a row were taken or lost"))
 
+    async def newest_id(self) -> int | NotDone:
+        """An id that no ledger has or ever had: those that are created from now on get higher ones.
+
+        Lists all ledgers, because some may have been made by hand, with ids of somebody's choice.
+        """
+        new = await self._new_ids.next()
+        if isinstance(new, NotDone):
+            return new
+        await self._discard(new.node)
+        newest = new.ledger_id
+        async for ledger_id in self.ids():
+            newest = max(newest, ledger_id)
+        return newest
+
     async def _create_at(self, ledger: Create, id_node: Delete) -> CreateOutcome:
         outcome = await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
         if not isinstance(outcome, Missing) or outcome.index != 0:

@@ -86,6 +86,15 @@ class Files(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Atomically give `source` the name `target`, replacing what is there; the caller syncs the directory."""
 
+    def link(self, path: str, further: str) -> None:
+        """Give the file a `further` name, which must not be taken; the caller syncs that name's directory.
+
+        `OSError` where the two can't be names of one file, as on different file systems.
+        """
+
+    def links(self, path: str) -> int:
+        """How many names the file has."""
+
     def unlink(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:

@@ -155,7 +155,7 @@ class LmdbStores:
         file = os.path.join(path, "data.mdb")
         if not os.path.exists(file):
             return  # there is nothing to harm, and opening it says so
-        done = subprocess.run([sys.executable, "-I", lmdb_pages.__file__, path], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-P", lmdb_pages.__file__, path], capture_output=True, text=True)
         if done.returncode == lmdb_pages.DAMAGED:
             raise CorruptDataError(done.stdout.strip(), path=file)
         if done.returncode < 0:

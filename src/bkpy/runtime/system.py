@@ -179,6 +179,12 @@ class RealFiles:
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
 
+    def link(self, path: str, further: str) -> None:
+        os.link(path, further)
+
+    def links(self, path: str) -> int:
+        return os.stat(path).st_nlink
+
     def unlink(self, path: str) -> None:
         os.unlink(path)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.messages import AddColumns
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.journal.format import Mark
-    from bkpy.storage.journal.journal import Journal, JournalWriter
+    from bkpy.storage.journal.journal import Journal, JournalWriter, Position
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
     from bkpy.storage.memory_budget import MemoryBudget
@@ -173,26 +173,29 @@ class LedgerStorage:
         buffers are kept, not copied, and must not change any more.
         """
         if len(self.shards) == 1 and len(self.journals) == 1 and self._unjournaled is None:
-            self._store(self.shards[0], columns, body)
             journal = self.journals[0]
-            journal.add(head, body, on_durable)
+            self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
             self.full = self.full or journal.full
             return
-        for number, part in split(columns, head, body, self.ledgers.shard_of).items():
-            self._store(self.shards[number], part.columns, part.body)
         if self._unjournaled is not None:
+            for number, part in split(columns, head, body, self.ledgers.shard_of).items():
+                self._store(self.shards[number], part.columns, part.body, None)
             self._unjournaled.add(on_durable)
             return
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)
         callback = on_durable if len(parts) == 1 else after(len(parts), on_durable)
+        positions = []
         for number, part in parts.items():
-            self.journals[number].add(part.head, part.body, callback)
+            positions.append(self.journals[number].add(part.head, part.body, callback))
             self.full = self.full or self.journals[number].full
+        whole = positions[0] if len(positions) == len(self.shards) == 1 else None  # parts are joined anew
+        for number, part in split(columns, head, body, self.ledgers.shard_of).items():
+            self._store(self.shards[number], part.columns, part.body, whole)
 
-    def _store(self, shard: Shard, columns: AddColumns, body: Bytes) -> None:
+    def _store(self, shard: Shard, columns: AddColumns, body: Bytes, position: Position | None) -> None:
         """Put batches into the shard's memtable, and flush it in the background when it is full."""
-        shard.active.add(columns, body)
+        shard.active.add(columns, body, position)
         self._grown(shard)
 
     def _grown(self, shard: Shard) -> None:
@@ -370,8 +373,8 @@ class LedgerStorage:
                 raise
             if not written:
                 return
-            if shard.cleared is not None:
-                await asyncio.wait((shard.cleared,))  # only then its memory can be used again
+            if self.memory.full and shard.cleared is not None:
+                await asyncio.wait((shard.cleared,))  # only then there may be room again
             self.look_for_space()
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))

@@ -6,6 +6,8 @@ from typing import Final
 
 LOCK_NAME: Final = "lock"  # of the file that the process which uses a directory has locked
 INDEX_NAME: Final = "index"  # of the directory of a ledger directory's LMDB environment
+NEW_INDEX_NAME: Final = "index.new"  # of one that is being made of the entry logs
+OLD_INDEX_NAME: Final = "index.old"  # of the one in whose place that came; further ones have a number behind it
 
 
 def numbered_name(number: int, suffix: str) -> str:

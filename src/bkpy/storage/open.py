@@ -6,6 +6,7 @@ anything new is journaled; there is no engine before all of that has succeeded.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -307,12 +308,12 @@ async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> Non
     """
     workers = [runtime.files.worker(f"check-{number}") for number in range(len(directories))]
     try:
-        checks = [
-            worker.run(runtime.store.check, f"{path}/{INDEX_NAME}")
-            for worker, path in zip(workers, directories, strict=True)
-        ]
-        for check in checks:
-            await check
+        await asyncio.gather(
+            *(
+                worker.run(runtime.store.check, f"{path}/{INDEX_NAME}")
+                for worker, path in zip(workers, directories, strict=True)
+            )
+        )
     except CorruptDataError as e:
         raise damaged_index(e) from e
     finally:

@@ -12,9 +12,9 @@ import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from bkpy.errors import CorruptDataError
 from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
-from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, Place, StoredBlock, decode_block, log_id_of, log_name
+from bkpy.storage.checkpoint.kept_runs import KeptFiles, KeptRuns
+from bkpy.storage.entry_log.entry_log import KEPT, LogReader, LogWriter, Place, StoredBlock, log_id_of, log_name
 from bkpy.storage.index.index import (
     BlockRow,
     LedgerRow,
@@ -31,6 +31,7 @@ from bkpy.storage.index.living import LivingBytes
 from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.reads.block_cache import BlockCache
+from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.reads.ranges import Assembled, StoredRange, assemble, of_batch, of_block
 from bkpy.storage.reads.read_ahead import ReadAhead
 from bkpy.storage.space.deletion import Deletions
@@ -102,6 +103,7 @@ class Shard:
         self._settings = settings
         self._observer = observer
         self._log: LogWriter | None = None
+        self._kept_files = KeptFiles(runtime.files, directory, settings)
         self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
         self.cache = BlockCache(settings.block_cache_bytes_max, memory)
         self.ahead = ReadAhead(
@@ -109,7 +111,7 @@ class Shard:
             runtime.spawn,
             bytes_max=settings.read_ahead_bytes_max,
             ledgers_max=settings.read_ahead_ledgers_max,
-            find=self._places,
+            find=self._rows_ahead,
             load=self._load_ahead,
         )
         self._unlisted_logs = self._list_logs()
@@ -131,7 +133,8 @@ class Shard:
                 log_id = log_id_of(name)
                 if log_id is None:
                     continue
-                self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
+                if not log_id & KEPT:
+                    self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
                 if txn.get(log_key(log_id)) is None:
                     file = self._runtime.files.open(f"{self.directory}/{log_name(log_id)}", read_only=True)
                     unlisted[log_id] = LogRow(file.size(), 0, False)
@@ -235,6 +238,7 @@ class Shard:
             log=self._log,
             settings=self._settings,
             unlisted_logs=self._unlisted_logs,
+            kept=KeptRuns(self._kept_files, marks),
         )
         try:
             while await self._flush_worker.run(flush.step):
@@ -431,12 +435,11 @@ class Shard:
             row = get_ledger(txn, ledger_id)
             return row is not None and blocks_fit(txn, ledger_id, row)
 
-    async def _places(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Place]:
-        found = await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)
-        return [row.place for row in found.blocks]
+    async def _rows_ahead(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[BlockRow]:
+        return (await self._read_worker.run(self._find, ledger_id, first, last, bytes_max)).blocks
 
-    async def _load_ahead(self, ledger_id: int, place: Place) -> None:
-        for block in (await self._read_worker.run(self._read_blocks, ledger_id, [place])).values():
+    async def _load_ahead(self, ledger_id: int, row: BlockRow) -> None:
+        for place, block in (await self.load_blocks(ledger_id, [row])).items():
             if not isinstance(block, Exception):
                 self.cache.put(place, block)
 
@@ -448,7 +451,7 @@ class Shard:
         for row in rows:
             if (cached := self.cache.get(row.place, going_on=going_on)) is not None:
                 loaded[row.place] = cached
-        missing = [row.place for row in rows if row.place not in loaded]
+        missing = [row for row in rows if row.place not in loaded]
         if missing:
             loaded |= await self.load_blocks(ledger_id, missing)
         blocks: list[StoredBlock | None] = []
@@ -467,18 +470,10 @@ class Shard:
                 blocks.append(block)
         return blocks
 
-    async def load_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
-        """The ledger's blocks at these places, verified, or why one can't be read."""
-        return await self._read_worker.run(self._read_blocks, ledger_id, places)
-
-    def _read_blocks(self, ledger_id: int, places: Sequence[Place]) -> dict[Place, StoredBlock | Exception]:
-        blocks: dict[Place, StoredBlock | Exception] = {}
-        for place in places:
-            try:
-                blocks[place] = decode_block(self._reader.read(place), ledger_id)
-            except (OSError, CorruptDataError) as e:  # that block is unknown; the others are still good
-                blocks[place] = e
-        return blocks
+    async def load_blocks(self, ledger_id: int, rows: Sequence[BlockRow]) -> dict[Place, StoredBlock | Exception]:
+        """What these rows of the ledger name, verified, by place, or why it can't be read."""
+        run_bytes = self._settings.block_run_bytes
+        return await self._read_worker.run(read_blocks, self._reader, ledger_id, rows, run_bytes)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -50,11 +50,12 @@ def belongings(files: Files, directory: str) -> Belongings:
 def wipe(files: Files, directories: Sequence[str]) -> None:
     """Remove all of it from all these directories, whose locks are held. Blocks."""
     found = {directory: belongings(files, directory) for directory in directories}
-    for directory, here in found.items():
+    for here in found.values():
         if here.indexes:
             for path in here.indexes:
                 files.unlink(path)
-            files.sync_dir(f"{directory}/{INDEX_NAME}")
+            for index in dict.fromkeys(path.rpartition("/")[0] for path in here.indexes):
+                files.sync_dir(index)
     for directory, here in found.items():
         if here.journals or here.logs:
             for path in (*here.journals, *here.logs):
@@ -78,9 +79,10 @@ def _ours(files: Files, directory: str) -> Iterator[tuple[str, str]]:
             yield "logs", f"{directory}/{name}"
         elif name in (COOKIE_NAME, f"{COOKIE_NAME}.new"):
             yield "cookies", f"{directory}/{name}"
-    for name in _INDEX_FILES:
-        if files.exists(f"{directory}/{INDEX_NAME}/{name}"):
-            yield "indexes", f"{directory}/{INDEX_NAME}/{name}"
+        elif name == INDEX_NAME or name.startswith(f"{INDEX_NAME}."):  # or one that was being made anew, or was before
+            for file in _INDEX_FILES:
+                if files.exists(f"{directory}/{name}/{file}"):
+                    yield "indexes", f"{directory}/{name}/{file}"
 
 
 def _size(files: Files, path: str) -> int:

@@ -80,12 +80,14 @@ def test_spares_that_nobody_needed_are_given_back_in_two_looks() -> None:
     chunks.collect()
     assert budget.by_name()["spare chunks"] == 4 * 16 * KIB
     assert not chunks.rest()  # they have only just come
+    assert not chunks.idle
     busy = memoryview(chunks.take(16 * KIB))
     assert chunks.rest()  # one was needed meanwhile, three were not
     busy.release()
     chunks.collect()
     assert budget.by_name()["spare chunks"] == 16 * KIB
     assert not chunks.rest()
+    assert chunks.idle
     assert chunks.rest()
     assert budget.used == 0
     assert not chunks.rest()

@@ -219,6 +219,7 @@ async def test_formatting_counts_asks_and_deletes_what_is_the_bookies() -> None:
     site = await Site.used(clean=False, journals=2, ledgers=2)
     file = site.disk.open("/b/journal0/notes.txt", create=True)
     file.close()
+    copy(site.disk, "/b/ledgers0/index", "/b/ledgers0/index.old")  # as `rebuild-index` leaves it
     told: list[FormatPlan] = []
     plan = await site.identity().format(force=False, agree=told.append)
     assert told == [plan]

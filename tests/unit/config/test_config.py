@@ -83,6 +83,12 @@ def test_every_setting_has_a_reason_and_survives_as_text() -> None:
         ("block_bytes = true", {}, {}, ["bookie.toml", "block_bytes", "True"]),
         ("block_bytes = 0", {}, {}, ["bookie.toml", "block_bytes", "greater than 0"]),
         ("", {"BKPY_BLOCK_BYTES": "many"}, {}, ["environment", "block_bytes", "whole number", "'many'"]),
+        (
+            "",
+            {"BKPY_JOURNAL_RUNS_IN_PLACE": "no"},
+            {},
+            ["environment", "journal_runs_in_place", "true or false", "'no'"],
+        ),
         ("", {}, {"session_timeout_s": "soon"}, ["flag", "session_timeout_s", "number", "'soon'"]),
         ("", {}, {"session_timeout_s": "inf"}, ["flag", "session_timeout_s", "finite"]),
         ("", {}, {"log_level": "loud"}, ["flag", "log_level", "'debug'"]),

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.hooks import open_log_of
+from tests.hooks import open_logs_of
 from tests.sim.disk import SimDisk
 from tests.sim.store import SimStores
 
@@ -80,6 +80,8 @@ SMALLEST: dict[str, Any] = {
     "journal_max_backups": 0,
     "journal_recycled_files_max": 0,
     "journal_read_bytes": 4096,
+    "journal_run_bytes_min": 1,
+    "journal_run_share_min": 0.0,
     "memtable_bytes_max": 1,
     "memtable_fill_min": 0.001,
     "memtable_step_batches": 1,
@@ -89,6 +91,7 @@ SMALLEST: dict[str, Any] = {
     "entry_log_blocks_max": 1,
     "entry_log_write_bytes": 1,
     "flush_step_batches": 1,
+    "rebuild_step_blocks": 1,
     "flush_part_batches": 1,
     "open_entry_logs_max": 1,
     "block_cache_bytes_max": 1,
@@ -206,8 +209,8 @@ def check_living_bytes(storage: LedgerStorage) -> None:
         for log_id, row in rows.items():
             assert row is not None
             assert row.living in (None, named[log_id]), f"{row.living} instead of {named[log_id]} bytes live"
-        open_log = open_log_of(shard)
-        assert named.keys() <= rows.keys() | open_log
+        open_logs = open_logs_of(shard)
+        assert named.keys() <= rows.keys() | open_logs
 
 
 class Reports:

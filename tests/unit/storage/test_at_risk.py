@@ -357,11 +357,10 @@ def test_the_settings_may_change_between_any_two_runs(end: str) -> None:
 
 def test_the_mark_is_in_the_row_and_makes_it_another_version() -> None:
     row = ShardRow(b"u" * 16, False, 7, 3, 99, (Mark(1, 4096, 5, 6), Mark(2, 8192, 7, 8)))
-    assert encode_shard(row)[0] == 1
-    for mark in (b"", at_risk.IN_MEMORY, BOOT):
-        marked = row._replace(at_risk=mark)
+    for mark, keeps in itertools.product((b"", at_risk.IN_MEMORY, BOOT), (False, True)):
+        marked = row._replace(at_risk=mark, keeps=keeps)
         assert decode_shard(encode_shard(marked)) == marked
-        assert encode_shard(marked)[0] == (2 if mark else 1)
+        assert encode_shard(marked)[0] == (3 if mark else 2 if keeps else 1)
 
 
 def test_the_machine_says_which_boot_this_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

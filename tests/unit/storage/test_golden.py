@@ -7,7 +7,7 @@ from tests.golden.regenerate import HERE, KEY, LEDGER, STRIPED, UUID, exact
 from tests.sim.disk import SimDisk
 from tests.unit.storage.support import found_ids
 
-from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, log_name
+from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, kept_in, log_name
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import decode_tombstone, tombstone_key
@@ -53,6 +53,19 @@ def test_golden_bitmaps_are_read() -> None:
     assert found_ids([block.data]) == list(block.ids.from_rank(0)) == list(STRIPED.from_rank(0))
     key, value = (bytes.fromhex(part) for part in (HERE / "striped-row.txt").read_text().split())
     assert list(index.decode_block_row(key, value).ids.from_rank(0)) == list(STRIPED.from_rank(0))
+
+
+def test_golden_rows_of_kept_batches_are_read() -> None:
+    lines = (HERE / "kept-rows.txt").read_text().splitlines()
+    (key, shard), *rows = (tuple(bytes.fromhex(part) for part in line.split()) for line in lines)
+    assert key == index.SHARD_KEY
+    assert shard[0] == 2, "software that knows no such rows must not start"
+    assert index.decode_shard(shard).keeps
+    found = [index.decode_block_row(*row) for row in rows]
+    assert [list(row.ids.from_rank(0)) for row in found] == [[3, 4, 5, 6], [4, 5]]
+    assert {row.kept for row in found} == {(3, 4, 0x2468ACE0)}
+    assert {kept_in(row.place.log_id) for row in found} == {(1, 0x18F00000000)}
+    assert {row.place[1:] for row in found} == {(8260, 400)}
 
 
 def test_golden_rows_and_cookie_are_read() -> None:

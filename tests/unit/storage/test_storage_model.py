@@ -92,6 +92,12 @@ def test_two_journals_and_three_ledger_directories(script: list[tuple[str, objec
     asyncio.run(run(script, 2, 3))
 
 
+@given(actions, st.integers(1, 2), st.sampled_from((0.0, 0.7)))
+@settings(max_examples=60, deadline=None)
+def test_batches_of_any_size_stay_in_the_journal(script: list[tuple[str, object]], journals: int, share: float) -> None:
+    asyncio.run(run(script, journals, 1, journal_run_bytes_min=1, journal_run_share_min=share, journal_max_backups=0))
+
+
 @given(actions)
 @settings(max_examples=30, deadline=None)
 def test_every_bound_at_its_smallest(script: list[tuple[str, object]]) -> None:
@@ -125,4 +131,4 @@ def test_long_runs(seed: int) -> None:
             script.append((kind, rng.choice((0.0, 0.5, 0.99))))
         else:
             script.append((kind, rng.random() < 0.5))
-    asyncio.run(run(script, 1 + seed % 2, 1 + seed % 3))
+    asyncio.run(run(script, 1 + seed % 2, 1 + seed % 3, journal_run_bytes_min=(1, 1 << 16)[seed % 5 > 1]))

@@ -13,12 +13,15 @@ from itertools import accumulate, chain
 from operator import add, itemgetter, le
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from crc32c import crc32c
+
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
+from bkpy.protocol.frame import KEEP_INTERPRETER
 from bkpy.protocol.records import HEADER_BYTES, RecordCodec, last_add_confirmed_at, walk
 from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
-from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow, get_ledger
+from bkpy.storage.index.index import BlockRow, KeptBatch, LedgerRow, LogRow, ShardRow, get_ledger
 from bkpy.storage.memtable.generation import Generation, index_frames
 from bkpy.storage.reads.ranges import verifies
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
+    from bkpy.storage.checkpoint.kept_runs import KeptRuns
     from bkpy.storage.entry_log.entry_log import LogWriter, Place
     from bkpy.storage.index.living import LivingBytes
     from bkpy.storage.journal.format import Mark
@@ -50,12 +54,16 @@ class Sizes(NamedTuple):
 
 
 class BlockDraft(NamedTuple):
-    """What will be a block. A weak one has no data: ids whose records can't be identified."""
+    """What will be a block. A weak one has no data: ids whose records can't be identified.
+
+    `kept`: where its data lies already, so that only the index has to learn of it.
+    """
 
     ids: Ids
     runs: list[tuple[int, int]]
     data: list[Bytes]
     weak: bool
+    kept: Place | None = None
 
 
 def _ids(spans: Sequence[tuple[int, int]]) -> Ids:
@@ -69,13 +77,22 @@ def _ids(spans: Sequence[tuple[int, int]]) -> Ids:
     return Ids.from_bits(base, bits)
 
 
-def drafts(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Sizes) -> Iterator[BlockDraft]:
-    """The blocks of one ledger's batches, disjoint. `last_entry`: no id above it is stored already."""
+def drafts(
+    ledger_id: int,
+    batches: Sequence[Batch],
+    last_entry: int,
+    sizes: Sizes,
+    place_of: Callable[[Batch], Place | None] | None = None,
+) -> Iterator[BlockDraft]:
+    """The blocks of one ledger's batches, disjoint. `last_entry`: no id above it is stored already.
+
+    `place_of`: where a batch that overlaps nothing is to stay, if it is.
+    """
     ordered = sorted(batches, key=_first)
     plain: list[Iterator[BlockDraft]] = []
     last = last_entry
     for start in range(0, len(ordered), sizes.part_batches):
-        found = _plain(ordered[start : start + sizes.part_batches], last, sizes)
+        found = _plain(ordered[start : start + sizes.part_batches], last, sizes, place_of)
         if found is None:
             return _merged(ledger_id, batches, last_entry, sizes)
         last, made = found
@@ -83,7 +100,9 @@ def drafts(ledger_id: int, batches: Sequence[Batch], last_entry: int, sizes: Siz
     return chain.from_iterable(plain)
 
 
-def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iterator[BlockDraft]] | None:
+def _plain(
+    batches: Sequence[Batch], last: int, sizes: Sizes, place_of: Callable[[Batch], Place | None] | None
+) -> tuple[int, Iterator[BlockDraft]] | None:
     """(highest id, blocks) of batches that follow `last` and one another: joined without looking into them.
 
     None if any doesn't.
@@ -94,7 +113,33 @@ def _plain(batches: Sequence[Batch], last: int, sizes: Sizes) -> tuple[int, Iter
         return None
     if not all(map(le, followers, firsts[1:])):
         return None
+    if place_of is not None:
+        return followers[-1] - 1, _around_kept(batches, sizes, place_of)
     return followers[-1] - 1, _sliced(firsts, counts, bodies, starts, ends, sizes)
+
+
+def _around_kept(
+    batches: Sequence[Batch], sizes: Sizes, place_of: Callable[[Batch], Place | None]
+) -> Iterator[BlockDraft]:
+    """The blocks of plain batches of which some stay where they are; no block reaches across one of those."""
+    between: list[Batch] = []
+    for batch in batches:
+        place = place_of(batch)
+        if place is None:
+            between.append(batch)
+            continue
+        if between:
+            yield from _blocks_of(between, sizes)
+            between = []
+        first, count, _, body, start, end = batch
+        yield BlockDraft(Ids(first, count), [], [body[start:end]], False, place)
+    if between:
+        yield from _blocks_of(between, sizes)
+
+
+def _blocks_of(batches: Sequence[Batch], sizes: Sizes) -> Iterator[BlockDraft]:
+    firsts, counts, _, bodies, starts, ends = zip(*batches, strict=True)
+    return _sliced(firsts, counts, bodies, starts, ends, sizes)
 
 
 def _sliced(
@@ -215,6 +260,14 @@ def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
     assert known, f"ledger {ledger_id} would be less than its row says"
 
 
+def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
+    """The row of a batch that stays where it is."""
+    checksum = 0
+    for part in draft.data:
+        checksum = crc32c(part, checksum, KEEP_INTERPRETER)
+    return BlockRow(draft.ids, place, KeptBatch(draft.ids.first, draft.ids.count, checksum))
+
+
 class Flushed(NamedTuple):
     """What a checkpoint changed: the new rows of its ledgers, and the shard's."""
 
@@ -237,6 +290,7 @@ class Flush:
         log: LogWriter | None,
         settings: BookieSettings,
         unlisted_logs: Mapping[int, LogRow],
+        kept: KeptRuns,
     ) -> None:
         self._store = store
         self._generation = generation
@@ -250,6 +304,7 @@ class Flush:
         self._changes = Changes(shard, living)
         self._rows: dict[int, LedgerRow] = {}
         self._wrote = False
+        self._kept = kept
         self._new_logs: list[LogWriter] = []
         self._committing = False
         self._steps = self._run()
@@ -265,10 +320,14 @@ class Flush:
         frames = self._generation.frames
         work = 0
         for frame in frames:
+            self._kept.take(frame)
             work += 10 + index_frames((frame,), by_ledger) // INDEXED_PER_EFFORT
             if work >= self._step_batches:
                 work = 0
                 yield True
+        self._kept.choose()
+        if self._kept.any:
+            self._changes.shard = self._changes.shard._replace(keeps=True)
         for ledger_id in sorted(by_ledger.keys() | self._infos.keys()):
             for effort in self._ledger(ledger_id, by_ledger.pop(ledger_id, [])):
                 work += effort
@@ -292,9 +351,12 @@ class Flush:
         assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
         strong: list[BlockRow] = []
         weak: list[BlockRow] = []
-        for draft in drafts(ledger_id, batches, row.last_entry, self._sizes):
-            place = self._append(ledger_id, draft)
-            (weak if draft.weak else strong).append(BlockRow(draft.ids, place))
+        place_of = self._kept.place_of if self._kept.any else None
+        for draft in drafts(ledger_id, batches, row.last_entry, self._sizes, place_of):
+            if draft.kept is not None:
+                strong.append(kept_row(draft, draft.kept))
+            else:
+                (weak if draft.weak else strong).append(BlockRow(draft.ids, self._append(ledger_id, draft)))
             yield BLOCK_EFFORT + len(draft.data)
         if batches:
             row = row._replace(lac=max(row.lac, last_add_confirmed(batches[-1])))
@@ -322,6 +384,7 @@ class Flush:
     def abandon(self) -> None:
         """After an error: remove the logs that nothing refers to, so that trying again doesn't fill the disk."""
         if not self._committing:  # else it may have happened
+            self._kept.abandon()
             for log in self._new_logs:
                 log.remove()
             self.log = None if self.log in self._new_logs else self.log
@@ -332,7 +395,10 @@ class Flush:
             self.finish_log()
         elif self.log is not None and self._wrote:
             self.log.sync()
+        for log_id, size in self._kept.finish(all_of_them=close_log).items():
+            self._changes.finished_log(log_id, LogRow(size, 0, False))
         self._changes.shard = self._changes.shard._replace(marks=marks)
         self._committing = True
         self._changes.commit(self._store)
+        self._kept.committed()
         return Flushed(self._changes.shard, self._rows)

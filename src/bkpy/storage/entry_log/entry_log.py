@@ -33,6 +33,10 @@ CODEC_STORED: Final = 0
 LOG_HEADER_BYTES: Final = 64
 BLOCK_HEADER_BYTES: Final = 52
 SUFFIX: Final = ".log"
+KEPT: Final = 1 << 63  # in the id of a journal file that is kept as a log
+KEPT_SUFFIX: Final = ".txn"
+_FILE_ID_BITS: Final = 48
+_JOURNALS_MAX: Final = 1 << 15
 _PARTS_MAX: Final = 1024  # what one system call takes
 _PART_BYTES_MIN: Final = 8 << 10  # what is smaller, on average, is joined before it is written
 
@@ -42,7 +46,7 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
-TRAILER_BYTES: Final = _TRAILER.size + 8  # with its checksum and the magic
+TRAILER_BYTES: Final = _TRAILER.size + struct.calcsize("<I") + len(FOOTER_MAGIC)
 
 
 class Place(NamedTuple):
@@ -62,12 +66,27 @@ class StoredBlock(NamedTuple):
 
 
 def log_name(log_id: int) -> str:
-    return numbered_name(log_id, SUFFIX)
+    return numbered_name(log_id, KEPT_SUFFIX if log_id & KEPT else SUFFIX)
 
 
 def log_id_of(name: str) -> int | None:
     """The id of a log's file name, None if it isn't one."""
+    kept = number_of(name, KEPT_SUFFIX)
+    if kept is not None:
+        return kept if kept & KEPT else None
     return number_of(name, SUFFIX)
+
+
+def kept_log_id(journal: int, file_id: int) -> int | None:
+    """The id that a journal's file has as a log, None for one that is too large for that."""
+    if journal >= _JOURNALS_MAX or file_id >> _FILE_ID_BITS:
+        return None
+    return KEPT | journal << _FILE_ID_BITS | file_id
+
+
+def kept_in(log_id: int) -> tuple[int, int]:
+    """(number of the journal, file id) of a journal file that is kept as a log."""
+    return (log_id ^ KEPT) >> _FILE_ID_BITS, log_id & ((1 << _FILE_ID_BITS) - 1)
 
 
 def encode_log_header(log_id: int, uuid: bytes) -> bytes:
@@ -164,14 +183,6 @@ def decode_block_ids(raw: Bytes, head: BlockHead) -> Ids:
     return ids
 
 
-def is_log_header(raw: Bytes, log_id: int) -> bool:
-    """Whether a log of that id begins with these bytes."""
-    if len(raw) < LOG_HEADER_BYTES or crc32c(raw[: _LOG.size]) != _CRC.unpack_from(raw, _LOG.size)[0]:
-        return False
-    magic, version, its_id, _ = _LOG.unpack_from(raw)
-    return (magic, version, its_id) == (LOG_MAGIC, VERSION, log_id)
-
-
 def block_outline(raw: Bytes) -> tuple[int, int] | None:
     """(ledger id, bytes of the block) by the header that `raw` begins with, None if it begins with none.
 
@@ -245,25 +256,6 @@ def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int
     if footer:
         around += blocks * (_FOOTER_BLOCK.size + _FOOTER_LEDGER.size) + _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
     return row_bytes - around - living
-
-
-def footer_offset(trailer: Bytes) -> int | None:
-    """Where the footer begins, by the last `TRAILER_BYTES` of a log; None if the log has none."""
-    if len(trailer) < TRAILER_BYTES or trailer[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
-        return None
-    offset: int = _TRAILER.unpack_from(trailer)[0]
-    return offset
-
-
-def decode_footer(raw: Bytes) -> list[FooterBlock]:
-    """The blocks that a footer lists, `raw` being all from its offset on; `CorruptDataError` if it isn't sound."""
-    size = len(raw) - TRAILER_BYTES
-    if size < 0 or crc32c(raw[: size + _TRAILER.size]) != _CRC.unpack_from(raw, size + _TRAILER.size)[0]:
-        raise CorruptDataError("the footer of an entry log doesn't match its checksum")
-    _, blocks, ledgers = _TRAILER.unpack_from(raw, size)
-    if blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size != size:
-        raise CorruptDataError("the lengths in an entry log's footer don't add up")
-    return [FooterBlock(*fields) for fields in _FOOTER_BLOCK.iter_unpack(raw[: blocks * _FOOTER_BLOCK.size])]
 
 
 class LogHeader(NamedTuple):

@@ -104,7 +104,7 @@ class Changes:
                 count -= 1
                 self._moved[old.place.log_id] -= old.place.length
             else:
-                new_key, new_value = encode_block_row(ledger_id, BlockRow(rest, old.place))
+                new_key, new_value = encode_block_row(ledger_id, old._replace(ids=rest))
                 self._puts[new_key] = new_value
                 checksum ^= checksum_of(new_value)
         return row._replace(checksum=checksum, blocks=count)
@@ -118,7 +118,7 @@ class Changes:
                 bits &= ~decode_block_row(key, value).ids.bits(base, end)
             except CorruptDataError:
                 return None
-        return BlockRow(Ids.from_bits(base, bits), block.place) if bits else None
+        return block._replace(ids=Ids.from_bits(base, bits)) if bits else None
 
     def _put_ledger(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> None:
         key = ledger_key(ledger_id)

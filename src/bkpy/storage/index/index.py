@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.entry_log.entry_log import Place
+from bkpy.storage.entry_log.entry_log import KEPT, Place
 from bkpy.storage.index.ids import SPAN_MAX, Ids, decode_bitmap, encode_bitmap
 from bkpy.storage.journal.format import START, Mark
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
 
 VERSION: Final = 1
-VERSION_AT_RISK: Final = 2  # of the shard's row: what it says more must not be overlooked
+VERSION_WITH_KEPT: Final = 2  # of the shard's row, as soon as batches stay in journal files
+VERSION_AT_RISK: Final = 3  # of the shard's row: what it says more must not be overlooked
 BOOT_ID_BYTES: Final = 16
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
 UNKNOWN_IN_LIMBO: Final = 1
+KEEPS: Final = 2  # of a row of version 3: what version 2 alone says of others
 HAS_FOOTER: Final = 1
 
 _SHARD = struct.Struct("<BBH16sQQI")
@@ -36,6 +38,7 @@ _MARK = struct.Struct("<QQQ")
 _CRC = struct.Struct("<I")
 _LEDGER = struct.Struct("<BBHIqqIII")
 _BLOCK = struct.Struct("<QQII")
+_KEPT = struct.Struct("<QII")
 _LOG = struct.Struct("<QII")
 _LIVING = struct.Struct("<Q")  # behind the others, where it is known
 _LEDGER_KEY = struct.Struct(">cQ")
@@ -52,6 +55,7 @@ class ShardRow(NamedTuple):
     ledgers: int
     checksum: int
     marks: tuple[Mark, ...]
+    keeps: bool = False  # batches stayed in journal files; software that can't know of that must not start here
     at_risk: bytes = b""
 
 
@@ -69,11 +73,20 @@ class LedgerRow(NamedTuple):
     checksum: int = 0
 
 
+class KeptBatch(NamedTuple):
+    """What a batch that stayed in a journal file has no block header for: its ids, and the checksum of its bytes."""
+
+    first: int
+    entries: int
+    checksum: int
+
+
 class BlockRow(NamedTuple):
-    """The ids that live in a block."""
+    """The ids that live in a block, or in a batch that stayed in a journal file."""
 
     ids: Ids
     place: Place
+    kept: KeptBatch | None = None
 
 
 class LogRow(NamedTuple):
@@ -129,8 +142,8 @@ def checksum_of(value: bytes) -> int:
 def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
-            VERSION_AT_RISK if row.at_risk else VERSION,
-            UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0,
+            VERSION_AT_RISK if row.at_risk else VERSION_WITH_KEPT if row.keeps else VERSION,
+            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0) | (KEEPS if row.keeps and row.at_risk else 0),
             len(row.marks),
             row.uuid,
             row.next_log_id,
@@ -147,7 +160,7 @@ def encode_shard(row: ShardRow) -> bytes:
 def decode_shard(value: bytes) -> ShardRow:
     content = unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
-    if version != VERSION_AT_RISK:
+    if version not in (VERSION_WITH_KEPT, VERSION_AT_RISK):
         _check_version(version)
     chains_at = _SHARD.size + n * _MARK.size
     end = chains_at + n * _CRC.size
@@ -157,7 +170,9 @@ def decode_shard(value: bytes) -> ShardRow:
     places = _MARK.iter_unpack(content[_SHARD.size : chains_at])
     chains = _CRC.iter_unpack(content[chains_at:end])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
-    return ShardRow(uuid, bool(flags & UNKNOWN_IN_LIMBO), next_log_id, ledgers, checksum, marks, at_risk)
+    in_limbo = bool(flags & UNKNOWN_IN_LIMBO)
+    keeps = version == VERSION_WITH_KEPT or (version == VERSION_AT_RISK and bool(flags & KEEPS))
+    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk)
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
@@ -186,6 +201,9 @@ def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
     """(key, value) of a row."""
     key = block_key(ledger_id, row.ids.first)
     head = _BLOCK.pack(row.place.log_id, row.place.offset, row.place.length, row.ids.last - row.ids.first)
+    assert (row.kept is not None) == bool(row.place.log_id & KEPT)
+    if row.kept is not None:
+        head += _KEPT.pack(*row.kept)
     return key, seal(key, head + encode_bitmap(row.ids))
 
 
@@ -193,7 +211,10 @@ def decode_block_row(key: bytes, value: bytes) -> BlockRow:
     content = unseal(key, value)
     log_id, offset, length, span = _BLOCK.unpack_from(content)
     first = _BLOCK_KEY.unpack(key)[2]
-    return BlockRow(decode_bitmap(first, span + 1, content[_BLOCK.size :]), Place(log_id, offset, length))
+    kept, end = None, _BLOCK.size
+    if log_id & KEPT:
+        kept, end = KeptBatch(*_KEPT.unpack_from(content, end)), end + _KEPT.size
+    return BlockRow(decode_bitmap(first, span + 1, content[end:]), Place(log_id, offset, length), kept)
 
 
 def encode_log(log_id: int, row: LogRow) -> bytes:

@@ -6,23 +6,22 @@ the index; if there is no index, a sound block behind it. What a crash left at t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
+    FOOTER_MAGIC,
     LOG_HEADER_BYTES,
-    TRAILER_BYTES,
     StoredBlock,
     block_outline,
     decode_block,
-    decode_footer,
     decode_log_header,
-    footer_offset,
     log_id_of,
+    read_footer,
 )
-from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
+from bkpy.storage.inspect.finding import COPIES, Finding, damage, note, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 
     # (log id, from, to) -> what rows of the index say to live there: (ledger, first id, last id)
     Living = Callable[[int, int, int], list[tuple[int, int, int]]]
+
+
+_EVERYWHERE: Final = 1 << 63  # behind the end of any file
 
 
 class LogInspection:
@@ -90,19 +92,17 @@ class LogInspection:
         except CorruptDataError as e:
             yield Finding("file", self._path, 0, facts)
             yield damage(self._path, 0, e.message, "a start doesn't need it; the blocks have checksums of their own")
-        at = footer_offset(file.pread(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
-        if at is None:
+        footer = read_footer(file)
+        if footer is not None:
+            self._footer = {block.offset: block for block in footer.blocks()}
+            ledgers = {block.ledger_id for block in self._footer.values()}
+            counts: dict[str, object] = {"blocks": len(self._footer), "ledgers": len(ledgers)}
+            yield Finding("footer", self._path, footer.offset, counts)
+        elif file.pread(len(FOOTER_MAGIC), max(0, size - len(FOOTER_MAGIC))) == FOOTER_MAGIC:
+            what = "the footer of an entry log doesn't match its checksum"
+            yield damage(self._path, size - len(FOOTER_MAGIC), what, "nothing is lost: only tools read the footer")
+        else:
             yield note(self._path, size, "no footer: the log is being filled, or was when the bookie stopped")
-            return
-        try:
-            if not LOG_HEADER_BYTES <= at < size:
-                raise CorruptDataError("the footer of an entry log points out of its file")
-            blocks = decode_footer(file.pread(size - at, at))
-        except CorruptDataError as e:
-            yield damage(self._path, size - TRAILER_BYTES, e.message, "nothing is lost: only tools read the footer")
-            return
-        self._footer = {block.offset: block for block in blocks}
-        yield Finding("footer", self._path, at, {"blocks": len(blocks), "ledgers": len({b.ledger_id for b in blocks})})
 
     def _blocks(self, file: File, end: int) -> Iterator[Finding]:
         at, bad_since = self._offset, -1
@@ -122,8 +122,22 @@ class LogInspection:
                 bad_since = -1
             yield from self._told(at, *found)
             at += length
-        if bad_since >= 0:
-            yield self._gap(bad_since, end, followed=False)
+        if self._footer is not None:
+            if bad_since >= 0:
+                yield self._gap(bad_since, end, followed=False)
+        else:
+            yield from self._tail(file, end if bad_since < 0 else bad_since, end)
+
+    def _tail(self, file: File, start: int, end: int) -> Iterator[Finding]:
+        """What lies behind the last sound block of a log without a footer, or was there before the file was cut off."""
+        log_id = log_id_of(self._path.rpartition("/")[2])
+        if self._living is not None and log_id is not None and self._living(log_id, end, _EVERYWHERE):
+            if file.size() > end or self._length(file, start, file.size()):
+                yield note(self._path, start, "the log is being filled: what follows came while it was looked at")
+            else:
+                yield self._gap(start, _EVERYWHERE, followed=False)
+        elif start < end:
+            yield self._gap(start, end, followed=False)
 
     def _length(self, file: File, at: int, end: int) -> int:
         """The bytes of the block that seems to begin here, 0 if none does."""
@@ -172,10 +186,11 @@ class LogInspection:
         listed = [] if self._footer is None else [b for o, b in self._footer.items() if start <= o < end]
         lost = living or sorted({(b.ledger_id, b.first, b.first + b.span) for b in listed} if living is None else ())
         entries = [f"ledger {ledger_id}: {first}-{last}" for ledger_id, first, last in lost]
-        what = f"no sound block from here to offset {end}"
+        there = "the end, and the file is cut off" if end == _EVERYWHERE else f"offset {end}"
+        what = f"no sound block from here to {there}"
         if living or listed or (followed and living is None):
             advice = f"{COPIES}; reads of these entries are answered *unknown* here"
             if living == []:
                 advice = "no row of the index names this place, so nothing is lost"
-            return damage(self._path, start, what, advice, to=end, entries=entries)
+            return damage(self._path, start, what, advice, **some("entries", entries))
         return note(self._path, start, f"{what}, and nothing says that there was one: a crash or a write under way")

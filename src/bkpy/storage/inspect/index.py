@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from bkpy.errors import CorruptDataError
+from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
+from bkpy.storage.index.tombstones import decode_tombstone
 from bkpy.storage.inspect.finding import COPIES, Finding, damage
 from bkpy.storage.ledgers.info import lac_of
 
@@ -22,10 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bkpy.runtime.interfaces import ReadTransaction
-    from bkpy.storage.index.index import BlockRow, LedgerRow, ShardRow
+    from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, ShardRow
     from bkpy.storage.journal.format import Mark
 
-KEPT: Final = 1 << 63  # of a log id: a run that stays in a journal file
 NOT_READABLE: Final = (CorruptDataError, ValueError, struct.error)  # what comes of a row that isn't as it should be
 _ALL: Final = (b"\0", b"\xff" * 32)
 _LIMBO = "the next start puts what it can't trust into limbo: it is answered *unknown*, never denied"
@@ -44,13 +45,6 @@ def mark_facts(mark: Mark) -> dict[str, object]:
 def is_sound(key: bytes, value: bytes) -> bool:
     """Whether the checksum that a stored row ends with is right."""
     return len(value) >= 4 and index.checksum_of(value) == crc32c(value[:-4], crc32c(key))
-
-
-def place_name(log_id: int) -> str:
-    """The file that a log id in a block's row is about."""
-    if log_id & KEPT:
-        return f"journal file {log_id & ~KEPT:016x}"
-    return f"{log_id:016x}.log"
 
 
 def shard_facts(row: ShardRow) -> dict[str, object]:
@@ -82,7 +76,7 @@ def block_facts(ledger_id: int, row: BlockRow) -> dict[str, object]:
         "first": row.ids.first,
         "last": row.ids.last,
         "entries": row.ids.count,
-        "log": place_name(row.place.log_id),
+        "log": log_name(row.place.log_id),
         "log_offset": row.place.offset,
         "bytes": row.place.length,
     }
@@ -130,7 +124,7 @@ class IndexInspection:
             return
         yield from index.scan_blocks(self._txn, self._ledger, 0, (1 << 64) - 1)
         key = index.ledger_key(self._ledger)
-        for one in (b"d" + key[1:], key):
+        for one in (index.trash_key(self._ledger), key):
             if (value := self._txn.get(one)) is not None:
                 yield one, value
 
@@ -143,7 +137,7 @@ class IndexInspection:
         kind = key[:1]
         name = _NAMES.get(kind, f"kind {key[:1]!r}")
         about = _numbers(key)[0] if kind in (b"b", b"l", b"d") and len(key) >= 9 else None
-        if not is_sound(key, value) and not (kind == b"d" and not value):
+        if not is_sound(key, value):
             yield self._damage(key, f"a {name} row doesn't match its checksum", ledger=about)
             return
         try:
@@ -163,9 +157,11 @@ class IndexInspection:
         if kind == b"b" and len(key) == 17:
             return block_facts(numbers[0], index.decode_block_row(key, value))
         if kind == b"g" and len(key) == 9:
-            return _log_facts(numbers[0], value)
-        if kind == b"t" and len(key) == 9 and len(value) == 12:
-            return {"first": numbers[0], "last": int.from_bytes(value[:8], "little")}
+            return _log_facts(numbers[0], index.decode_log(key, value))
+        if kind == b"d" and len(key) == 9:
+            return {"ledger": numbers[0]}
+        if kind == b"t" and len(key) == 9:
+            return dict(zip(("first", "last"), decode_tombstone(key, value), strict=True))
         return {"key": key.hex(), "bytes": len(value)}
 
     def _blocks_there(self, key: bytes, value: bytes) -> Iterator[Finding]:
@@ -183,7 +179,7 @@ class IndexInspection:
         key = index.ledger_key(ledger_id)
         value = self._txn.get(key)
         if value is None:
-            if self._txn.get(b"d" + key[1:]) is None:
+            if self._txn.get(index.trash_key(ledger_id)) is None:
                 yield self._damage(key, f"there are {count} block rows, and no row of their ledger", ledger=ledger_id)
             return
         row = _ledger_row(key, value)  # what is wrong with it is told with the row itself
@@ -215,12 +211,9 @@ def _ledger_row(key: bytes, value: bytes) -> LedgerRow | None:
         return None
 
 
-def _log_facts(log_id: int, value: bytes) -> dict[str, object]:
-    size, blocks, flags = struct.unpack_from("<QII", value)
-    facts: dict[str, object] = {"log": place_name(log_id), "bytes": size, "blocks": blocks, "footer": bool(flags & 1)}
-    if len(value) == 28:
-        facts["living_bytes"] = int.from_bytes(value[16:24], "little")
-    return facts
+def _log_facts(log_id: int, row: LogRow) -> dict[str, object]:
+    facts: dict[str, object] = {"log": log_name(log_id), "bytes": row.bytes, "blocks": row.blocks}
+    return facts | {"footer": row.footer, "living_bytes": row.living}
 
 
 def _numbers(key: bytes) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
-from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
+from bkpy.storage.inspect.finding import COPIES, Finding, damage, note, some
 from bkpy.storage.journal.format import (
     FRAME_HEADER_BYTES,
     PAGE_BYTES,
@@ -220,7 +220,7 @@ class JournalInspection:
             if len(ledgers) == 1:
                 lowest, highest = min(b.first for b in batches), max(b.last for b in batches)
                 return facts | {"ledger": ledgers[0], "first": lowest, "last": highest}
-            return facts | {"ledgers": ledgers}
+            return facts | some("ledgers", ledgers)
         ledger_id = decode_ledger(record.head) if len(record.head) == 8 else None
         if self._ledger not in (None, ledger_id):
             return None
@@ -247,7 +247,7 @@ class JournalInspection:
         if there and not self._files.exists(found.path):
             return note(found.path, found.offset, "this file was let go meanwhile")
         file_id = file_id_of(found.path.rpartition("/")[2])
-        ledgers = {"ledgers": sorted(found.ledgers)} if found.ledgers else {}
+        ledgers = some("ledgers", sorted(found.ledgers)) if found.ledgers else {}
         return damage(found.path, found.offset, found.what, self._advice(file_id or 0, found.offset), **ledgers)
 
     def _advice(self, file_id: int, offset: int) -> str:

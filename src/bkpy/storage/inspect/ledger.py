@@ -10,15 +10,17 @@ import heapq
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, CorruptDataError
-from bkpy.storage.entry_log.entry_log import LogReader, decode_block
+from bkpy.storage.entry_log.entry_log import LogReader, log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
-from bkpy.storage.inspect.index import KEPT, NOT_READABLE, IndexInspection, block_facts, place_name
+from bkpy.storage.inspect.index import NOT_READABLE, IndexInspection, block_facts
 from bkpy.storage.inspect.journal import JournalInspection
 from bkpy.storage.inspect.marks import lowest_mark, read_marks
 from bkpy.storage.journal.format import RecordKind, split_records
+from bkpy.storage.reads.blocks import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -145,9 +147,13 @@ class LedgerInspection:
             if finding.damage or finding.facts.get("row") in ("ledger", "deleted ledger"):
                 self._known = True
                 yield finding
-        for key, value in txn.scan(b"t", b"u"):
-            first, last = int.from_bytes(key[1:9], "big"), int.from_bytes(value[:8], "little")
-            if first <= self._ledger_id <= last:
+        try:
+            buried = is_buried(txn, self._ledger_id)
+        except CorruptDataError as e:
+            self._known = True
+            yield damage(f"{directory}/{INDEX_NAME}", None, e.message, COPIES, ledger=self._ledger_id)
+        else:
+            if buried:
                 self._known = True
                 facts: dict[str, object] = {"ledger": self._ledger_id, "deleted": True, "fenced": True}
                 yield Finding("tombstone", f"{directory}/{INDEX_NAME}", None, facts)
@@ -177,13 +183,10 @@ class LedgerInspection:
 
     def _block(self, directory: str, reader: LogReader, row: BlockRow) -> Finding:
         facts = block_facts(self._ledger_id, row)
-        path = f"{directory}/{place_name(row.place.log_id)}"
-        if row.place.log_id & KEPT:
-            return Finding("block", directory, None, {**facts, "checked": False})
+        path = f"{directory}/{log_name(row.place.log_id)}"
         advice = f"{COPIES}; reads of these entries are answered *unknown* here"
         try:
-            raw = reader.read(row.place)
-            block = decode_block(raw, self._ledger_id)
+            block = read_block(reader, self._ledger_id, row, row.place.length)
         except FileNotFoundError:
             return damage(
                 path, None, "the entry log is gone, unless the bookie runs and has just moved it", advice, **facts

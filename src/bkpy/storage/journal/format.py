@@ -35,6 +35,7 @@ _FILE = struct.Struct("<8sHHIQ16sQI")
 _FRAME = struct.Struct("<4sBBH16sQIIII")
 _CRC = struct.Struct("<I")
 _RECORD = struct.Struct("<B3xII")
+RECORD_HEADER_BYTES: Final = _RECORD.size
 _LEDGER = struct.Struct("<q")
 _ZEROS = memoryview(bytes(PAGE_BYTES))
 

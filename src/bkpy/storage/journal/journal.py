@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.storage.journal.format import (
+    FRAME_HEADER_BYTES,
     NONCE_BYTES,
     PAGE_BYTES,
     FileHeader,
@@ -38,6 +39,24 @@ if TYPE_CHECKING:
     from bkpy.storage.observer import StorageObserver
 
 
+class FramePlace:
+    """Where a commit frame of a journal lies: nowhere, file 0, until it is synced."""
+
+    __slots__ = ("file_id", "journal", "offset")
+
+    def __init__(self, journal: int) -> None:
+        self.journal = journal
+        self.file_id = 0
+        self.offset = 0
+
+
+class Position(NamedTuple):
+    """Where an add's body lies: `offset` bytes behind the beginning of a commit frame."""
+
+    frame: FramePlace
+    offset: int
+
+
 class JournalWriter:
     """Writes frames and begins files. Everything here blocks and runs on the journal's worker."""
 
@@ -55,7 +74,7 @@ class JournalWriter:
         self._runtime = runtime
         self._files: Files = runtime.files
         self._directory = directory
-        self._number = number
+        self.number = number
         self._file_bytes_max = file_bytes_max
         self._backups = backups
         self._recycled_max = recycled_max
@@ -78,7 +97,7 @@ class JournalWriter:
         path = f"{self._directory}/{file_name(file_id)}"
         file = self._take_file(path)
         self._nonce = self._runtime.rng.randbytes(NONCE_BYTES)
-        header = FileHeader(self._number, file_id, self._nonce, self.position.sequence, self.position.chain)
+        header = FileHeader(self.number, file_id, self._nonce, self.position.sequence, self.position.chain)
         try:
             file.allocate(self._file_bytes_max)
             file.pwritev([encode_file_header(header)], 0)
@@ -120,10 +139,16 @@ class JournalWriter:
         """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
         below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
         old = below[: max(0, len(below) - self._backups)]
-        spare = max(0, len(old) - self._recycled_max)
-        for file_id in old[:spare]:
-            self._files.unlink(f"{self._directory}/{file_name(file_id)}")
-        self._recyclable = deque(old[spare:])
+        # A file with another name holds runs that an index refers to: only its name here goes, never its bytes.
+        own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]
+        recycled = set(own[max(0, len(own) - self._recycled_max) :])
+        for file_id in old:
+            if file_id not in recycled:
+                self._files.unlink(self._path(file_id))
+        self._recyclable = deque(sorted(recycled))
+
+    def _path(self, file_id: int) -> str:
+        return f"{self._directory}/{file_name(file_id)}"
 
     def close(self) -> None:
         if self._file is not None:
@@ -134,9 +159,10 @@ class JournalWriter:
 class _Group:
     """What one frame will hold."""
 
-    __slots__ = ("body", "bytes", "callbacks", "records", "sync")
+    __slots__ = ("body", "bytes", "callbacks", "place", "records", "sync")
 
-    def __init__(self, sync: bool) -> None:
+    def __init__(self, journal: int, sync: bool) -> None:
+        self.place = FramePlace(journal)
         self.sync = sync
         self.body: list[Bytes] = []
         self.bytes = 0
@@ -174,7 +200,7 @@ class Journal:
         self._on_failure = on_failure
         self._observer = observer
         self._pending: deque[_Group] = deque()
-        self._gathering = _Group(self._sync_adds)
+        self._gathering = _Group(writer.number, sync_adds)
         self._writing: _Group | None = None
         self._running = False
         self._failed = False
@@ -189,12 +215,13 @@ class Journal:
     def full(self) -> bool:
         return self.queued_bytes >= self._queue_bytes_max
 
-    def add(self, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
-        """Journal an add record. The buffers are kept until they are on disk, and not copied."""
+    def add(self, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> Position:
+        """Journal an add record; where its body will be. The buffers are kept until they are on disk, not copied."""
         header = encode_record(RecordKind.ADD, head, body)
         group = self._gathering
         group.body += (header, head, body)
         size = len(header) + len(head) + len(body)
+        position = Position(group.place, FRAME_HEADER_BYTES + group.bytes + size - len(body))
         group.bytes += size
         self.queued_bytes += size
         group.records += 1
@@ -203,6 +230,7 @@ class Journal:
             self._start_soon()
         elif group.bytes >= self._group_bytes_max:
             self._seal_group()
+        return position
 
     def record(
         self, kind: RecordKind, ledger_id: int, body: bytes, on_durable: Callable[[], None] | None = None
@@ -232,7 +260,7 @@ class Journal:
 
     def _seal_group(self) -> None:
         self._pending.append(self._gathering)
-        self._gathering = _Group(self._sync_adds)
+        self._gathering = _Group(self._writer.number, self._sync_adds)
 
     def _start_soon(self) -> None:
         # On the event loop's next tick: what other connections send in this one goes into the same frame.
@@ -264,6 +292,8 @@ class Journal:
         if self._failed:
             return
         self.position, size, seconds = done.result()
+        group.place.offset = self.position.offset - size
+        group.place.file_id = self.position.file_id  # last: who flushes, on another thread, looks at it first
         self.queued_bytes -= group.bytes
         self._start()  # the disk goes on while the callbacks run
         try:
@@ -280,7 +310,7 @@ class Journal:
         if not self._failed:
             self._failed = True
             self._pending.clear()
-            self._gathering = _Group(self._sync_adds)
+            self._gathering = _Group(self._writer.number, self._sync_adds)
             self.queued_bytes = 0
             self._idle.set()
             self._on_failure(error)

@@ -292,6 +292,21 @@ class JournalReader:
         return frozenset(ledgers)
 
 
+def oldest_mark(files: Files, directory: str) -> Mark | None:
+    """The place of the oldest frame that a journal still has, None if it has no file. Blocks."""
+    file_id = min((i for i in map(file_id_of, files.listdir(directory)) if i is not None), default=None)
+    if file_id is None:
+        return None
+    file = files.open(f"{directory}/{file_name(file_id)}", read_only=True)
+    try:
+        header = decode_file_header(file.pread(PAGE_BYTES, 0))
+    finally:
+        file.close()
+    if header is None:  # damaged, and whoever reads on from here is told so
+        return START._replace(file_id=file_id, offset=PAGE_BYTES)
+    return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)
+
+
 def cut_torn_frame(files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20) -> None:
     """Cut a torn frame off, after copying it to `<path>.broken`. Both are synced, in this order."""
     directory = path.rpartition("/")[0]

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from bkpy.buffers import Bytes
     from bkpy.protocol.messages import AddColumns
+    from bkpy.storage.journal.journal import Position
+
+    # An add, and where the journal has its body if that is known: all of it in one record.
+    Frame = tuple[AddColumns, Bytes, Position | None]
 
 BATCH_OVERHEAD_BYTES: Final = 200  # what a batch's column values cost in memory, besides its bytes
 STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in memory until it is written
@@ -26,10 +30,10 @@ STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in mem
 _first = itemgetter(0)
 
 
-def index_frames(frames: Sequence[tuple[AddColumns, Bytes]], by_ledger: defaultdict[int, list[Batch]]) -> int:
+def index_frames(frames: Sequence[Frame], by_ledger: defaultdict[int, list[Batch]]) -> int:
     """Append the batches of `frames` to their ledgers' lists; returns how many there were."""
     total = 0
-    for columns, body in frames:
+    for columns, body, _ in frames:
         _, ledger_ids, first_ids, counts, strides, sizes = columns
         ends = list(accumulate(sizes))
         each = strides if isinstance(strides, list) else repeat(strides)
@@ -124,7 +128,7 @@ class Generation:
     def __init__(self, fill_target: float = 1.0, step_batches: int = 4000) -> None:
         self.fill_target = fill_target
         self._step_batches = step_batches
-        self.frames: list[tuple[AddColumns, Bytes]] = []
+        self.frames: list[Frame] = []
         self.bytes = 0
         self.received_bytes = 0  # of these, what are slices of the memory that they were received into
         self.dirty: set[int] = set()  # ledgers whose state must be written with this generation
@@ -133,8 +137,8 @@ class Generation:
         self._indexed = 0
         self._bytes_seen = 0  # at the last rest
 
-    def add(self, columns: AddColumns, body: Bytes) -> None:
-        self.frames.append((columns, body))
+    def add(self, columns: AddColumns, body: Bytes, position: Position | None = None) -> None:
+        self.frames.append((columns, body, position))
         size = len(body)
         self.bytes += size + BATCH_OVERHEAD_BYTES * len(columns[1])
         if type(body) is memoryview:
@@ -189,5 +193,5 @@ class Generation:
     def check_invariants(self) -> None:
         assert self._indexed <= len(self.frames)
         expected = STATE_BYTES * len(self.dirty)
-        expected += sum(len(body) + BATCH_OVERHEAD_BYTES * len(columns[1]) for columns, body in self.frames)
+        expected += sum(len(body) + BATCH_OVERHEAD_BYTES * len(columns[1]) for columns, body, _ in self.frames)
         assert self.bytes == expected, f"{self.bytes} bytes are accounted for, {expected} are there"

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from bkpy.runtime.interfaces import Spawn
-    from bkpy.storage.entry_log.entry_log import Place
+    from bkpy.storage.index.index import BlockRow
     from bkpy.storage.reads.block_cache import BlockCache
 
 
 class ReadAhead:
-    """`find(ledger_id, first, last, bytes_max)`: the places of blocks in that range. `load`: one of them, to the cache.
+    """`find(ledger_id, first, last, bytes_max)`: the rows of blocks in that range. `load`: one of them, to the cache.
 
     `reading`: how many reads use the worker or wait for it; kept by whoever reads.
     """
@@ -35,8 +35,8 @@ class ReadAhead:
         *,
         bytes_max: int,
         ledgers_max: int,
-        find: Callable[[int, int, int, int], Awaitable[Sequence[Place]]],
-        load: Callable[[int, Place], Awaitable[None]],
+        find: Callable[[int, int, int, int], Awaitable[Sequence[BlockRow]]],
+        load: Callable[[int, BlockRow], Awaitable[None]],
     ) -> None:
         self.reading = 0
         self.blocks = 0  # loaded so far
@@ -78,10 +78,10 @@ class ReadAhead:
     async def _ahead(self, ledger_id: int, first: int, last: int) -> None:
         used = 0
         with contextlib.suppress(OSError, CorruptDataError):
-            for place in await self._find(ledger_id, first, last, self._bytes_max):
-                used += place.length
+            for row in await self._find(ledger_id, first, last, self._bytes_max):
+                used += row.place.length
                 if self.reading or used > self._bytes_max:
                     return
-                if place not in self._cache:
-                    await self._load(ledger_id, place)
+                if row.place not in self._cache:
+                    await self._load(ledger_id, row)
                     self.blocks += 1

@@ -1,8 +1,10 @@
 """Makes the rows of a new index from the entry logs of one ledger directory.
 
 Invariants: logs are gone through in the order in which they were written, so that of two copies of an entry the later
-one counts (S7); every ledger that is found is fenced and in limbo; blocks that a sound footer names get rows though
-they can't be read, so that their entries are unknown and not missing. Everything here blocks.
+one counts (S7), and journal files that are kept before all others: a batch stays there only if nothing of it is stored
+yet, so that any other copy is a later one; every ledger that is found is fenced and in limbo; blocks that a sound
+footer names get rows though they can't be read, so that their entries are unknown and not missing. Everything here
+blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from bkpy.errors import CorruptDataError
 from bkpy.protocol.records import HEADER_BYTES
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
+    KEPT,
     Place,
     decode_block_head,
     decode_block_ids,
@@ -22,9 +25,10 @@ from bkpy.storage.entry_log.entry_log import (
 )
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.index.changes import Changes
-from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, get_ledger
 from bkpy.storage.index.living import LivingBytes
+from bkpy.storage.rebuild.kept_file import KeptFileScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +79,8 @@ class IndexBuilder:
         return next(self._steps, False)
 
     def _run(self) -> Iterator[bool]:
-        for log_id in sorted(i for i in map(log_id_of, self._files.listdir(self._directory)) if i is not None):
+        found = [i for i in map(log_id_of, self._files.listdir(self._directory)) if i is not None]
+        for log_id in sorted(found, key=lambda i: (not i & KEPT, i)):
             path = f"{self._directory}/{log_name(log_id)}"
             file = self._files.open(path, read_only=True)
             try:
@@ -85,8 +90,11 @@ class IndexBuilder:
 
     def _log(self, log_id: int, path: str, file: File) -> Iterator[bool]:
         began, size, before = self.done_bytes, file.size(), self.blocks
-        footer = read_footer(file)
-        found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
+        footer = None if log_id & KEPT else read_footer(file)
+        if log_id & KEPT:
+            found = self._kept(log_id, path, file)
+        else:
+            found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
         for ledger_id, row, has_data in found:
             self.blocks += 1
             self._take(ledger_id, row, has_data)
@@ -95,7 +103,10 @@ class IndexBuilder:
                 self.done_bytes = began + row.place.offset
                 yield True
         self.logs += 1
-        self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
+        if log_id & KEPT:
+            self.row = self.row._replace(keeps=True)
+        else:
+            self.row = self.row._replace(next_log_id=max(self.row.next_log_id, log_id + 1))
         self._commit(log_id, LogRow(size, self.blocks - before, footer is not None))
         self.done_bytes = began + size
         yield True
@@ -110,6 +121,28 @@ class IndexBuilder:
         self.damages += [
             (path, f"{damage.length} bytes at offset {damage.offset}: {damage.what}") for damage in scan.damages
         ]
+
+    def _kept(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
+        """The same of a journal file, for the batches in it behind which nothing of their ledger was found so far.
+
+        The others were written to a log as well, as were some of these; it comes later, and takes them over.
+        """
+        scan = KeptFileScan(file, read_bytes=self._settings.journal_read_bytes)
+        for ledger_id, batch, offset, length in scan:
+            if batch.entries <= SPAN_MAX and batch.first > self._last_of(ledger_id):
+                place = Place(log_id, offset, length)
+                yield ledger_id, BlockRow(Ids(batch.first, batch.entries), place, batch), True
+        self.lost = self.lost or bool(scan.damages)
+        self.damages += [(path, f"at offset {offset}: {what}") for offset, what in scan.damages]
+
+    def _last_of(self, ledger_id: int) -> int:
+        """The highest id of the ledger that was found so far."""
+        pending = self._pending.get(ledger_id)
+        if pending is not None:
+            return pending.last
+        with self._store.read() as txn:
+            row = get_ledger(txn, ledger_id)
+        return -1 if row is None else row.last_entry
 
     def _listed(self, log_id: int, path: str, file: File, footer: Footer) -> Iterator[tuple[int, BlockRow, bool]]:
         """The same of a log with a footer."""

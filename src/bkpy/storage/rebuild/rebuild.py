@@ -12,15 +12,17 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError, IdentityError
 from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME, OLD_INDEX_NAME
 from bkpy.storage.identity import Directories, locked, read_cookie
 from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import bury_all
-from bkpy.storage.journal.format import PAGE_BYTES, START, Mark, decode_file_header, file_id_of, file_name
+from bkpy.storage.journal.format import START
+from bkpy.storage.journal.reader import oldest_mark
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.open import check_indexes
@@ -33,12 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import DiskRuntime, Files, OrderedStore
+    from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
+    from bkpy.storage.identity import LedgerDirectory
     from bkpy.storage.index.index import ShardRow
+    from bkpy.storage.journal.format import Mark
     from bkpy.storage.observer import StorageObserver
-
-NEW_NAME: Final = f"{INDEX_NAME}.new"
-OLD_NAME: Final = f"{INDEX_NAME}.old"
 
 Lookup = Callable[[int], Awaitable[LedgerMetadata | None]]
 
@@ -80,15 +81,18 @@ async def rebuild_index(
 ) -> Rebuilt:
     """Make new indexes of these ledger directories, by default of all.
 
-    `catalog` None: without metadata, so that everything is in limbo, and keys are known only where a journal still has
-    them. `register` stores the storage's part of the cookie in the metadata store. `progress` is told how many bytes of
-    entry logs have been gone through. Raises `IdentityError` and `CorruptDataError`, which say what to do.
+    `catalog` None: without metadata, so that everything is in limbo, keys are known only where a journal still has
+    them, and the indexes keep their uuids. `register` stores the storage's part of the cookie in the metadata store.
+    `progress` is told how many bytes of entry logs have been gone through. Raises `IdentityError` and
+    `CorruptDataError`, which say what to do.
     """
     paths = Directories(settings, runtime.files, instance_id)
     if unknown := [path for path in directories if path not in paths.ledgers]:
         raise ConfigError(f"{unknown[0]} is not one of ledger_directories")
     with contextlib.ExitStack() as held:
         for path in paths.all:
+            if not runtime.files.exists(path):
+                raise IdentityError("there is no such directory: mount its disk, or correct the settings", path=path)
             held.enter_context(locked(runtime.files, path))
         rebuild = _Rebuild(settings, runtime, paths, observer, catalog, held)
         rebuild.identify(expected_cookie)
@@ -116,6 +120,7 @@ class _Rebuild:
         self._held = held
         self._worker = runtime.files.worker("rebuild")
         held.callback(self._worker.close)
+        self._known: Sequence[LedgerDirectory] = ()
         self._uuids: dict[str, set[str]] = {path: set() for path in paths.ledgers}
 
     def identify(self, expected_cookie: bytes | None) -> None:
@@ -124,6 +129,7 @@ class _Rebuild:
         identity = self._paths.identify(expected_cookie, any_index=True)
         if not identity.known:
             raise IdentityError("there is no bookie in this directory: nothing to rebuild", path=self._paths.all[0])
+        self._known = identity.known
         if identity.must_be_empty:
             raise IdentityError(
                 "the cluster doesn't know this bookie id: correct bookie_id or metadata_uri", path=self._paths.all[0]
@@ -201,9 +207,9 @@ class _Rebuild:
     def _first_marks(self, intact: Sequence[ShardRow]) -> list[Mark]:
         """Where the replay is to begin: at the oldest frame that each journal still has."""
         return [
-            _first_mark(
-                self._files, directory, max((row.marks[number] for row in intact), key=_sequence, default=START)
-            )
+            # Where there is no file at all, the other indexes' marks tell whether there should be some.
+            oldest_mark(self._files, directory)
+            or max((row.marks[number] for row in intact), key=attrgetter("sequence"), default=START)
             for number, directory in enumerate(self._paths.journals)
         ]
 
@@ -211,11 +217,11 @@ class _Rebuild:
 
     async def _build(self, path: str, marks: Sequence[Mark], progress: Callable[[int], None]) -> IndexBuilder:
         """A new index beside the old one, with everything that is in the logs. Closed on return."""
-        new = f"{path}/{NEW_NAME}"
+        new = f"{path}/{NEW_INDEX_NAME}"
         if self._files.exists(new):
             self._runtime.store.remove(new)
         with contextlib.closing(self._open(new, create=True)) as store:
-            row = index.initialise(store, self._runtime.rng.randbytes(16), len(self._paths.journals))
+            row = index.initialise(store, self._new_uuid(path), len(self._paths.journals))
             # What the replay finds besides is in limbo, too.
             row = row._replace(marks=tuple(marks), unknown_in_limbo=True)
             index.put_shard(store, row)
@@ -225,6 +231,12 @@ class _Rebuild:
         for file, what in builder.damages:
             self._observer.damage(what, file)
         return builder
+
+    def _new_uuid(self, path: str) -> bytes:
+        """Not the old index's, whose return would be a denial; but without metadata nobody could learn of another."""
+        if self._catalog is None:
+            return bytes.fromhex(next(known.uuid for known in self._known if known.path == path))
+        return self._runtime.rng.randbytes(16)
 
     async def _replay(
         self, intact: dict[str, tuple[OrderedStore, ShardRow]], builders: dict[str, IndexBuilder]
@@ -237,7 +249,7 @@ class _Rebuild:
                 if path in intact:
                     store, row = intact[path]
                 else:
-                    store, row = self._open(f"{path}/{NEW_NAME}"), builders[path].row
+                    store, row = self._open(f"{path}/{NEW_INDEX_NAME}"), builders[path].row
                     opened.callback(store.close)
                 shards.append(Shard(number, path, store, row, self._runtime, self._settings, self._observer, memory))
                 opened.callback(shards[-1].close)
@@ -248,12 +260,14 @@ class _Rebuild:
 
     async def _settle(self, path: str, trusted: bool) -> Settled:
         """Give the ledgers what the metadata say of them, and the shard what is true of those that weren't found."""
-        with contextlib.closing(self._open(f"{path}/{NEW_NAME}")) as store:
+        with contextlib.closing(self._open(f"{path}/{NEW_INDEX_NAME}")) as store:
             row = index.load_shard(store)
             assert row is not None
             done = Settled(row, 0, 0, 0)
             after = -1
-            while ids := await self._worker.run(ledger_ids_after, store, after, self._settings.rebuild_step_ledgers):
+            while ids := await self._worker.run(
+                ledger_ids_after, store, after, self._settings.metadata_requests_in_flight_max
+            ):
                 found = await asyncio.gather(*map(self._look_up, ids))
                 metadata = dict(zip(ids, found, strict=True))
                 part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, trusted)
@@ -277,33 +291,14 @@ class _Rebuild:
         """Put the new index in the place of the old one; where that is from now on, None if there was none."""
         stores, old = self._runtime.store, None
         if self._files.exists(f"{path}/{INDEX_NAME}"):
-            old, number = f"{path}/{OLD_NAME}", 0
+            old, number = f"{path}/{OLD_INDEX_NAME}", 0
             while self._files.exists(old):
                 number += 1
-                old = f"{path}/{OLD_NAME}-{number}"
+                old = f"{path}/{OLD_INDEX_NAME}-{number}"
             stores.move(f"{path}/{INDEX_NAME}", old)
-        stores.move(f"{path}/{NEW_NAME}", f"{path}/{INDEX_NAME}")
+        stores.move(f"{path}/{NEW_INDEX_NAME}", f"{path}/{INDEX_NAME}")
         return old
 
 
 def _add(progress: Callable[[int], None], before: int, done: int) -> None:
     progress(before + done)
-
-
-def _sequence(mark: Mark) -> int:
-    return mark.sequence
-
-
-def _first_mark(files: Files, directory: str, newest: Mark) -> Mark:
-    """The place of the oldest frame in a journal; `newest`, which other indexes rely on, if it has no file at all."""
-    file_id = min((i for i in map(file_id_of, files.listdir(directory)) if i is not None), default=None)
-    if file_id is None:
-        return newest
-    file = files.open(f"{directory}/{file_name(file_id)}", read_only=True)
-    try:
-        header = decode_file_header(file.pread(PAGE_BYTES, 0))
-    finally:
-        file.close()
-    if header is None:  # damaged, and then the replay says so
-        return START._replace(file_id=file_id, offset=PAGE_BYTES)
-    return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)

@@ -183,7 +183,7 @@ class Compactor:
     async def _copy_blocks(self, ledger_id: int, sources: Sequence[_Source]) -> int:
         """Append the blocks of one ledger's rows to the new log; how many bytes they are."""
         copied = 0
-        blocks = await self._shard.load_blocks(ledger_id, [source.row.place for source in sources])
+        blocks = await self._shard.load_blocks(ledger_id, [source.row for source in sources])
         for source in sources:
             block = blocks[source.row.place]
             if isinstance(block, FileNotFoundError):

@@ -80,9 +80,10 @@ def test_a_crash_at_every_operation_and_many_power_cuts(part: int) -> None:
         asyncio.run(crash_and_check(nth, 40))
 
 
-def rolling_host() -> Host:
-    """Large entries roll the journal and the entry log; no backups, so that files are recycled at once."""
-    return Host(settings=bookie_settings(journal_max_backups=0, entry_log_max_size_mb=1, block_bytes=300_000))
+def rolling_host(in_place: bool) -> Host:
+    """Large entries roll the journal and the entry log; no backups, so that files are recycled or kept at once."""
+    bounds = {"journal_max_backups": 0, "entry_log_max_size_mb": 1, "block_bytes": 300_000}
+    return Host(settings=bookie_settings(journal_runs_in_place=in_place, **bounds))
 
 
 async def rolling_life(host: Host, told: Told) -> None:
@@ -95,9 +96,9 @@ async def rolling_life(host: Host, told: Told) -> None:
     await storage.close()
 
 
-async def crash_rolling(nth: int) -> bool:
+async def crash_rolling(nth: int, in_place: bool) -> bool:
     """Crash at that operation; returns whether there was one."""
-    host, told = rolling_host(), Told()
+    host, told = rolling_host(in_place), Told()
     host.disk.crash_at(nth)
     try:
         await rolling_life(host, told)
@@ -112,16 +113,17 @@ async def crash_rolling(nth: int) -> bool:
 
 
 @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_a_crash_while_files_roll_and_are_recycled(step: int) -> None:
+@pytest.mark.parametrize(("in_place", "expected"), [(False, "rename"), (True, "link")])
+def test_a_crash_while_files_roll_and_are_recycled(step: int, in_place: bool, expected: str) -> None:
     operations: list[str] = []
-    host = rolling_host()
+    host = rolling_host(in_place)
     host.disk.observer = lambda operation, path: operations.append(operation)
     asyncio.run(rolling_life(host, Told()))
     # In the default run where a file is taken or goes, and some of the many other places.
     for nth, operation in enumerate(operations, 1):
-        if nth % step == 0 or operation in ("rename", "unlink", "allocate"):
-            assert asyncio.run(crash_rolling(nth)), f"there was no operation {nth}"
-    assert "rename" in operations, "nothing was recycled"
+        if nth % step == 0 or operation in ("rename", "link", "unlink", "allocate"):
+            assert asyncio.run(crash_rolling(nth, in_place)), f"there was no operation {nth}"
+    assert expected in operations, "nothing was recycled, or kept"
 
 
 def unclean() -> tuple[Host, Told]:

@@ -110,13 +110,14 @@ def spoil(kind: str, batch: Batch) -> bytes:
     ),
     st.sets(st.integers(0, 7)),
     st.integers(1, 3000),
+    st.sampled_from((1, 1 << 16)),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_garbage_is_never_a_negative_and_leaves_what_is_before_it_alone(
-    script: list[tuple[int, int, int, str | None]], checkpoints: set[int], bytes_max: int
+    script: list[tuple[int, int, int, str | None]], checkpoints: set[int], bytes_max: int, in_place_from: int
 ) -> None:
     async def run() -> None:
-        host = Host(settings=bookie_settings(block_bytes=2000))
+        host = Host(settings=bookie_settings(block_bytes=2000, journal_run_bytes_min=in_place_from))
         storage = await host.boot()
         sound: dict[int, set[bytes]] = {}
         sent: set[int] = set()

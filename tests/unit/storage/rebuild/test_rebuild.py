@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.sim.disk import SimulatedCrash
-from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, read_all, sim_runtime
+from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, read_all, settings, sim_runtime
 from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_life
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
@@ -83,6 +83,37 @@ async def check(host: Host, told: Told, *, whole: bool = True) -> None:
         assert not acknowledged or storage.untrusted or ledger_id in storage.fenced
     storage.check_invariants()
     storage.release()
+
+
+@pytest.mark.parametrize("retained", [True, False])
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, damaged: bool) -> None:
+    values = {"journal_run_bytes_min": 1, "journal_run_share_min": 0.0, "journal_max_backups": 0}
+    host, told = Host(settings=settings(**values)), Told()
+    storage = await host.boot()
+    for i in range(9):
+        await told.add(storage, Batch(1, 2 * i, 2, payload=b"%d" % i * 100_000))
+        await told.add(storage, Batch(2, 3 * i, 2, 2, payload=b"two"), Batch(3, i, payload=b"three"))
+        if i % 4 == 1:
+            await storage.checkpoint()
+    await told.add(storage, Batch(1, 5, 4, payload=b"recovered"))  # in part what is there
+    await storage.close()
+    directory = host.settings.ledger_directories[0]
+    kept = [f"{directory}/{name}" for name in host.disk.listdir(directory) if name.endswith(".txn")]
+    assert len(kept) >= 2
+    if not retained:
+        for path in host.journal_files():
+            host.disk.unlink(path)
+    if damaged:
+        host.disk.flip(kept[0], 300_000)
+    damage_indexes(host)
+    done = await rebuild(host, Metadata(dict(ALL_OPEN)))
+    assert bool(done.damages) == damaged
+    await check(host, told, whole=not damaged)
+    storage = await host.boot()
+    await told.add(storage, Batch(4, 0, payload=b"new"))
+    await storage.close()
+    await check(host, told, whole=not damaged)
 
 
 def damage_indexes(host: Host) -> None:
@@ -310,6 +341,10 @@ async def test_every_flipped_byte_of_a_log_leads_to_unknown_entries(clean: bool)
 
 async def test_what_is_not_this_bookies_is_left_alone() -> None:
     host, told = new_host(), Told()
+    with pytest.raises(IdentityError, match="no such directory"):
+        await rebuild(host, Metadata())
+    for directory in (*host.settings.journal_directories, *host.settings.ledger_directories):
+        host.disk.make_dirs(directory)
     with pytest.raises(IdentityError, match="no bookie"):
         await rebuild(host, Metadata())
     storage = await whole_life(host, told)

@@ -1,0 +1,21 @@
+"""What a check finds wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+RESTORE: Final = "restore the file, or let `bkpy bookie rebuild-index` make the index anew"
+OTHER_COPIES: Final = "other bookies of the ledger have these entries; here they are answered as unknown"
+JOURNAL: Final = "restore the file, or start with journal_damage = limbo"
+COOKIE: Final = "see `bkpy bookie cookie show`, and restore the right directory or use `bkpy bookie cookie update`"
+REBUILD: Final = "`bkpy bookie rebuild-index`"
+
+
+class Defect(NamedTuple):
+    """Something that is not as it should be. `offset` is in bytes, None for the whole file."""
+
+    path: str
+    offset: int | None
+    ledger_id: int | None
+    what: str
+    remedy: str

@@ -1,0 +1,81 @@
+"""Reads what a row of the index names: a block of an entry log, or a batch that stayed in a journal file.
+
+Invariant: what is handed out was found to be what the row says: ledger, ids and checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.records import HEADER_BYTES
+from bkpy.storage.entry_log.entry_log import StoredBlock, decode_block
+from bkpy.storage.index.ids import Ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.storage.entry_log.entry_log import LogReader, Place
+    from bkpy.storage.index.index import BlockRow
+
+_SIZE: Final = struct.Struct("<I")  # a record begins with it: the bytes behind its header
+
+
+def read_block(reader: LogReader, ledger_id: int, row: BlockRow, run_bytes: int) -> StoredBlock:
+    """What the row names, all of it, verified; `CorruptDataError` if it isn't there, `OSError` if it can't be read.
+
+    `run_bytes`: between two places where a walk through a batch may begin (a block brings its own). Blocks.
+    """
+    raw = reader.read(row.place)
+    if row.kept is None:
+        return decode_block(raw, ledger_id)
+    if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:
+        raise CorruptDataError("the journal file doesn't hold the batch that the index names", ledger_id=ledger_id)
+    return StoredBlock(Ids(row.kept.first, row.kept.entries), _table(raw, row.kept.entries, run_bytes), memoryview(raw))
+
+
+def read_blocks(
+    reader: LogReader, ledger_id: int, rows: Iterable[BlockRow], run_bytes: int
+) -> dict[Place, StoredBlock | Exception]:
+    """What the rows name, by place; the error for one that can't be had: the others are still good. Blocks."""
+    blocks: dict[Place, StoredBlock | Exception] = {}
+    for row in rows:
+        try:
+            blocks[row.place] = read_block(reader, ledger_id, row, run_bytes)
+        except (OSError, CorruptDataError) as e:
+            blocks[row.place] = e
+    return blocks
+
+
+def _table(raw: bytes, count: int, run_bytes: int) -> list[tuple[int, int]]:
+    """(rank, offset) of records about `run_bytes` apart, as far as the batch is made of whole records.
+
+    What it claims was never looked into, so whoever walks on from there checks what is found.
+    """
+    size, rest = divmod(len(raw), count)
+    if not rest and size >= HEADER_BYTES and _alike(raw, count, size):
+        step = -(-run_bytes // size)
+        return [(rank, rank * size) for rank in range(0, count, step)]
+    return _walked(raw, count, run_bytes)
+
+
+def _alike(raw: bytes, count: int, size: int) -> bool:
+    """Whether all records have that size, without a step of Python for each."""
+    return all(raw[i::size] == bytes((byte,)) * count for i, byte in enumerate(_SIZE.pack(size - HEADER_BYTES)))
+
+
+def _walked(raw: bytes, count: int, run_bytes: int) -> list[tuple[int, int]]:
+    table = [(0, 0)]
+    offset, following, last = 0, run_bytes, len(raw) - HEADER_BYTES
+    unpack = _SIZE.unpack_from
+    for rank in range(count):
+        if offset > last:
+            break
+        if offset >= following:
+            table.append((rank, offset))
+            following = offset + run_bytes
+        offset += HEADER_BYTES + unpack(raw, offset)[0]
+    return table
