@@ -334,6 +334,7 @@ CONSTANTS = {
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
         "VERSION_AT_RISK": ON_DISK,
+        "KEEPS": ON_DISK,
         "BOOT_ID_BYTES": ON_DISK,
         "U64_END": ON_DISK,
     },

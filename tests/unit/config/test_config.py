@@ -222,3 +222,12 @@ def test_what_is_set_stays_and_the_memory_grows_with_it() -> None:
 def test_memory_that_makes_no_sense_is_refused(flags: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(flags)
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False)])
+def test_a_switch_is_true_or_false(text: str, value: bool) -> None:
+    given = {"metadata_uri": "zk://h:1/r", "journal_directories": "/j", "ledger_directories": "/l"}
+    settings = load_bookie_settings(None, {}, {**given, "journal_sync_data": text})
+    assert settings.journal_sync_data is value
+    with pytest.raises(ConfigError, match="journal_write_data must be true or false, not 'no'"):
+        load_bookie_settings(None, {"BKPY_JOURNAL_WRITE_DATA": "no"}, given)

@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all, turns
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import IDS, Told, copy_of, dropped, kept, new_host, restart, script, whole_life
 
 from bkpy.errors import StorageFailedError
+from bkpy.runtime import system
+from bkpy.runtime.system import real_runtime
 from bkpy.storage import at_risk
-from bkpy.storage.index.index import load_shard
+from bkpy.storage.index.index import ShardRow, decode_shard, encode_shard, load_shard
+from bkpy.storage.journal.format import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from bkpy.storage.engine import LedgerStorage
-    from bkpy.storage.index.index import ShardRow
 
 UNWRITTEN = {"journal_write_data": False}
 UNSYNCED = {"journal_sync_data": False}
@@ -69,8 +73,6 @@ def with_mode(host: Host, mode: dict[str, Any]) -> None:
 
 def rows(host: Host) -> list[ShardRow]:
     """The shards' rows, of a bookie that doesn't run."""
-    from tests.sim.store import SimStores
-
     found = []
     for directory in host.settings.ledger_directories:
         store = SimStores(host.disk).open(f"{directory}/index")
@@ -351,3 +353,23 @@ def test_the_settings_may_change_between_any_two_runs(end: str) -> None:
 
     for modes in itertools.product(MODES, repeat=3):
         asyncio.run(lives(modes))
+
+
+def test_the_mark_is_in_the_row_and_makes_it_another_version() -> None:
+    row = ShardRow(b"u" * 16, False, 7, 3, 99, (Mark(1, 4096, 5, 6), Mark(2, 8192, 7, 8)))
+    for mark, keeps in itertools.product((b"", at_risk.IN_MEMORY, BOOT), (False, True)):
+        marked = row._replace(at_risk=mark, keeps=keeps)
+        assert decode_shard(encode_shard(marked)) == marked
+        assert encode_shard(marked)[0] == (3 if mark else 2 if keeps else 1)
+
+
+def test_the_machine_says_which_boot_this_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = real_runtime().files
+    assert files.boot_id() == files.boot_id() != at_risk.IN_MEMORY
+    assert len(files.boot_id()) == 16
+    for text in (None, "", "no boot id"):
+        path = tmp_path / "boot_id"
+        if text is not None:
+            path.write_text(text)
+        monkeypatch.setattr(system, "BOOT_ID_PATH", str(path))
+        assert files.boot_id() != files.boot_id(), "what can't be told is another boot"
