@@ -32,7 +32,7 @@ from workloads import STANDARD, Failure, Workload, load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ROUNDS = {"longest_gap": "longest_gaps_ms", "recovery": "recoveries_ms"}
+_ROUNDS = {"longest_gap": "longest_gaps_ms", "recovery": "recoveries_ms", "restart": "restarts_ms"}
 
 
 def measure(arguments: list[str]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def failures(rows: Sequence[Failure], rounds: int) -> tuple[Table, list[dict[str
         results.append({"name": row.title, **result})
         times = result[_ROUNDS[row.figure]]
         shown = (result[f"{row.figure}_ms"], min(times), max(times))
-        table.add_row(row.title, *(f"{value:,.1f}" for value in shown), str(rounds))
+        table.add_row(row.title, *(f"{value:,.1f}" for value in shown), str(len(times)))
     return table, results
 
 

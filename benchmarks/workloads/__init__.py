@@ -43,6 +43,7 @@ STANDARD: Final = (
     "bookie_killed",
     "bookie_killed_all_must_answer",
     "recovery",
+    "restarts",
 )
 
 

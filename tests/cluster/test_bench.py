@@ -460,3 +460,10 @@ def test_picture_from_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wit
     assert ("100 B, 1000 outstanding (append)" in texts) is with_peers
     assert ("5.0" in texts) is with_peers
     assert any("2026-01-02" in text for text in texts)
+
+
+def test_bookies_that_were_killed_start_again_on_what_was_stored() -> None:
+    result = json.loads(bench("--workload", "restart", "--entries", "2000", "--ledgers", "20").stdout)
+    assert (result["entries"], result["ledgers"], result["ensemble"]) == (2000, 20, [3, 3, 2])
+    assert len(result["restarts_ms"]) == 3
+    assert 0 < result["restart_ms"] <= result["slowest_restart_ms"]

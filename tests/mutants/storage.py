@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 _TESTS = "tests/unit/storage"
 _EVICTED = f"{_TESTS}/ledgers/test_evicted_states.py"
+_AT_RISK = f"{_TESTS}/test_at_risk.py"
 _CHECKPOINTS = f"{_TESTS}/checkpoint/test_checkpoints.py"
 _KEPT = f"{_TESTS}/checkpoint/test_kept_batches.py"
 _FULL = f"{_TESTS}/test_full_memory.py"
@@ -44,6 +45,27 @@ MUTANTS: list[Mutant] = [
         "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
         "if len(raw) != row.place.length:",
         (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
+    ),
+    Mutant(
+        "an unclean stop without a journal taken for a clean one",
+        "what was acknowledged and lost is denied",
+        "return mark not in (NOTHING, boot_id)",
+        "return mark not in (NOTHING, IN_MEMORY, boot_id)",
+        (f"{_AT_RISK}::test_an_unclean_stop",),
+    ),
+    Mutant(
+        "a fence without a sync where adds have none",
+        "a power cut takes back a fence that was told",
+        "            group.sync = True\n",
+        "",
+        (f"{_AT_RISK}::test_a_fence_survives_what_adds_before_it_do_not",),
+    ),
+    Mutant(
+        "frames numbered below a mark",
+        "what was acknowledged after a start on a journal that lost its end is skipped by the next replay",
+        "self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)",
+        "self.ends[number] = journal.end",
+        ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
     ),
     Mutant(
         "memtable looked into after the index",

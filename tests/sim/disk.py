@@ -81,6 +81,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.latency_s = latency_s
         self.operations = 0
+        self.power_cuts = 1
         self.generation = 0  # of the process; handles of an earlier one are dead
         self.dead = False  # crashed and not yet started again
         self.never_syncs: str | None = None  # syncs of paths with this part do nothing: to see that a test notices
@@ -151,6 +152,7 @@ class SimDisk:
 
     def power_cut(self, fate: Callable[[Dirty], Fate] | None = None) -> None:
         """The process and the page cache are gone; `fate` decides about each dirty thing, by default at random."""
+        self.power_cuts += 1
         choose = fate or self._random_fate
         for item, inodes in self._undecided().items():
             self._settle(item, inodes, choose(item))
@@ -352,6 +354,9 @@ class SimDisk:
 
     def space(self, path: str) -> tuple[int, int]:
         return max(0, self.capacity_bytes - self.used_bytes()), self.capacity_bytes
+
+    def boot_id(self) -> bytes:
+        return self.power_cuts.to_bytes(16, "big")
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:

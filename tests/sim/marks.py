@@ -18,6 +18,7 @@ from bkpy.storage import replay
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import LedgerCache
+from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.replay import Replay
 from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
 
@@ -45,6 +46,8 @@ MOVED_COPY = "a copy was moved to another bookie"
 LONG_POLL = "a bookie was polled for news"
 DOUBT_RESOLVED = "a change in doubt was read back"
 DOUBT_STAYED = "a change stayed in doubt"
+LIMBO = "a bookie put everything in limbo"
+CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
 
 _STORAGE = (
     MEMORY_FULL,
@@ -61,6 +64,7 @@ _STORAGE = (
 EXPECTED: Mapping[str, tuple[str, ...]] = {
     "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
+    "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 
@@ -108,6 +112,7 @@ def observed(world: World) -> Iterator[None]:
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),
             before(Keys, "take", _forgets),
             before(Replay, "run", _finds_shards_apart),
+            before(Ledgers, "distrust_everything", lambda ledgers: LIMBO),
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
             before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
             before(flush, "kept_row", lambda *args: BATCH_KEPT),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .crowd import crowd_run
+from .exposed import exposed_run
 from .failover import failover_run
 from .marks import EXPECTED
 from .scenario import standard_run
@@ -24,6 +25,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] =
     "standard": standard_run,
     "failover": failover_run,
     "crowd": crowd_run,
+    "exposed": exposed_run,
 }
 
 

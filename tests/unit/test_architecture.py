@@ -333,11 +333,12 @@ CONSTANTS = {
         "LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
+        "VERSION_AT_RISK": ON_DISK,
+        "BOOT_ID_BYTES": ON_DISK,
         "U64_END": ON_DISK,
     },
     "storage/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
     "storage/inspect/finding.py": {"TOLD_MAX": OF_A_TEXT},
-    "storage/inspect/index.py": {"KEPT": ON_DISK},
     "storage/inspect/ledger.py": {"_ID_END": ON_DISK},
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,

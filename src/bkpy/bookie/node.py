@@ -27,6 +27,7 @@ from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
+from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.open import open_storage
 from bkpy.storage.space.disk_monitor import DiskMonitor
@@ -115,6 +116,8 @@ class BookieNode:
         await self._disk.look()
         if self._disk.low:
             self._refuse(_DISK_LOW)
+        for warning in at_risk.warnings(settings):
+            self._log.warning("%s", warning)
         if storage.untrusted:  # new ledgers would be in limbo from the start: they belong elsewhere
             self._refuse(_UNTRUSTED)
         port = await self._server.start()
@@ -141,6 +144,7 @@ class BookieNode:
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
             read_only=service.read_only,
+            read_only_reason=self._why_read_only,
         )
         self._registration = Registration(
             self._store,
@@ -244,10 +248,14 @@ class BookieNode:
             self._refusals.discard(reason)
         async with self._moving:
             wanted = bool(self._refusals)
-            await self._registration.set_read_only(wanted)
+            await self._registration.set_read_only(wanted, self._why_read_only)
             if not wanted and not self._refusals and self._service.read_only:
                 self._service.take_entries()
                 self._log.info("taking entries again")
+
+    @property
+    def _why_read_only(self) -> str:
+        return ", ".join(sorted(self._refusals))
 
     def _refuse(self, reason: str) -> None:
         assert self._service is not None

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from bkpy.local import LocalCluster
 
 
-_WORKLOADS = "failover: a bookie is killed under load; recovery: of a ledger whose writer is gone."
+_WORKLOADS = (
+    "failover: a bookie is killed under load; recovery: of a ledger whose writer is gone; restart: all bookies are "
+    "killed, and started again on what --ledgers with --entries in all have left."
+)
 # As docs/performance.md advises services with thousands of calls in flight: these are no garbage.
 _GC_THRESHOLDS = (100_000, 20, 100)
-FAILURES = ("failover", "recovery")
+FAILURES = ("failover", "recovery", "restart")
 _OWN_CLUSTER = "with a cluster started for the run: without --connect, and without BKPY_CONNECT in the environment"
 
 
@@ -40,7 +43,13 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of failover and recovery.")
-@click.option("--entries", type=click.IntRange(1), default=10_000, show_default=True, help="To recover.")
+@click.option(
+    "--entries",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="To recover, or stored before a restart.",
+)
 @click.option("--api", default=None, help="append, append_batch (of 1000), read or read_blocks.")
 @click.option("--restart", is_flag=True, help="Restart the bookies before the reads, so that these come from disk.")
 @click.option(
@@ -91,21 +100,21 @@ def bench(
 
     outstanding = outstanding or (1 if workload == "read" else 1000)
     if workload in FAILURES:
-        if (
-            api is not None
-            or restart
-            or ceiling
-            or course
-            or ledgers != 1
-            or (uri is not None and workload == "failover")
-        ):
+        owns_cluster, owns_ledgers = workload != "recovery", workload != "restart"
+        useless = api is not None or restart or ceiling or course or (owns_ledgers and ledgers != 1)
+        if useless or (owns_cluster and uri is not None):
             raise click.UsageError(
-                f"--workload {workload} goes without --api, --restart, --ceiling, --memory and --ledgers"
-                + (f", and {_OWN_CLUSTER}" if workload == "failover" else "")
+                f"--workload {workload} goes without --api, --restart, --ceiling, --memory"
+                + (" and --ledgers" if owns_ledgers else "")
+                + (f", and {_OWN_CLUSTER}" if owns_cluster else "")
             )
         with _scratch(directory) as scratch:
             gc.set_threshold(*_GC_THRESHOLDS)
-            failure = run(_fail(workload, _sizes(ensemble), size, outstanding, seconds, rounds, entries, uri, scratch))
+            sizes = _sizes(ensemble)
+            if workload == "restart":
+                failure = run(_restart(sizes, size, entries, ledgers, scratch))
+            else:
+                failure = run(_fail(workload, sizes, size, outstanding, seconds, rounds, entries, uri, scratch))
         if as_json:
             click.echo(json.dumps(failure))
         else:
@@ -226,6 +235,18 @@ async def _fail(
             return await failures.recovery(address, ensemble, size, entries, rounds, show)
 
 
+async def _restart(ensemble: tuple[int, int, int], size: int, entries: int, ledgers: int, scratch: str) -> Any:
+    from bkpy.bench import restarts
+
+    async with _cluster(None, scratch, max(3, ensemble[0])) as (_, cluster):
+        assert cluster is not None
+        with progress(unit="%") as bar:
+            task = bar.add_task(f"restart after {entries} x {size} B", total=100)
+            return await restarts.restart(
+                cluster, ensemble, size, entries, ledgers, lambda share: bar.update(task, completed=round(share * 100))
+            )
+
+
 def _ceilings(options: Options, scratch: str) -> tuple[float, float | None]:
     """MB/s of bare sockets and syncs; and, for appends, with all that storing takes."""
     from bkpy.bench import ceiling
@@ -267,6 +288,15 @@ def _show_failure(result: dict[str, Any]) -> None:
             "longest_gap_ms": "longest without an answer, ms (median of the rounds)",
             "undisturbed_gap_ms": "the same before the kill",
             "entries": "entries acknowledged, none lost",
+        }
+    elif result["workload"] == "restart":
+        title = (
+            f"restart after kill -9: {result['entries']} x {result['size']} B, {result['ledgers']} ledgers ({quorums})"
+        )
+        names = {
+            "restart_ms": "until a bookie serves, ms (median of the bookies)",
+            "slowest_restart_ms": "the same, the slowest of them",
+            "written_s": "writing before that, s",
         }
     else:
         title = f"recovery of {result['entries']} x {result['size']} B ({quorums})"

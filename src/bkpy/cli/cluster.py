@@ -62,7 +62,7 @@ def list_(uri: str, as_json: bool) -> None:
         (
             b["bookie_id"],
             b["address"],
-            "read-only" if b["read_only"] else "writable",
+            _mode(b),
             b["rack"],
             b["region"],
             human_bytes(b["free_bytes"]),
@@ -71,6 +71,12 @@ def list_(uri: str, as_json: bool) -> None:
         for b in found
     ]
     print_table(("bookie", "address", "mode", "rack", "region", "free", "version"), rows)
+
+
+def _mode(bookie: dict[str, Any]) -> str:
+    if not bookie["read_only"]:
+        return "writable"
+    return f"read-only: {bookie['read_only_reason']}" if bookie["read_only_reason"] else "read-only"
 
 
 async def _init(uri: str, layout: str) -> None:

@@ -120,6 +120,16 @@ class BookieSettings(MetadataSettings):
         default="refuse",
         description="at damage inside the journal: do not start, or start and answer 'unknown' for what it held",
     )
+    journal_write_data: bool = Field(
+        default=True,
+        description="write entries to the journal before they are acknowledged. Without that, an unclean stop loses "
+        "those that no checkpoint has stored: see docs/operations.md",
+    )
+    journal_sync_data: bool = Field(
+        default=True,
+        description="wait until the disk has what the journal holds of entries before they are acknowledged. Without "
+        "that, a power cut loses some of them: see docs/operations.md",
+    )
     memtable_bytes_max: Size = Field(
         default=MEMORY_PARTS["memtable_bytes_max"],
         description="bytes of entries held in memory before they are flushed to the entry log; twice that may be held "

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.config.loading import ENVIRONMENT_PREFIX, check_bookie_names
 from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
-from bkpy.local.process import ManagedProcess, accepts_connections, free_port, how_it_ended, poll, port_is_free
+from bkpy.local.process import (
+    ManagedProcess,
+    accepts_connections,
+    free_port,
+    how_it_ended,
+    lack_of_space,
+    poll,
+    port_is_free,
+)
 from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster, open_cluster
@@ -108,7 +116,10 @@ class LocalBookie:
         what = how_it_ended(self.exit_status) if in_time else f"was not ready in {_START_TIMEOUT_S:g} s"
         tail = self._process.log_tail()
         await self.kill()
-        raise BookieUnavailableError(f"bookie {self.id} at {self.address} {what}; last lines of its log:\n{tail}")
+        raise BookieUnavailableError(
+            f"bookie {self.id} at {self.address} {what}{lack_of_space(self.log_path.parent)}; "
+            f"last lines of its log:\n{tail}"
+        )
 
     def _spawn(self) -> None:
         config = self._cluster.write_config(self)

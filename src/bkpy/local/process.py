@@ -10,6 +10,7 @@ import asyncio
 import os
 import queue
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _POLL_INTERVAL_S = 0.01
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES_MAX = 64 * 1024
+_FREE_BYTES_MIN = 8 << 20  # ZooKeeper reserves half of it for its log
 _PORT_BLOCK = 200
 _PORT_BLOCKS = range(11_000, 32_000, _PORT_BLOCK)
 
@@ -181,6 +183,14 @@ def how_it_ended(exit_status: int | None) -> str:
         return f"was ended by {signal.Signals(-exit_status).name}"
     except ValueError:  # a real-time signal has no name
         return f"was ended by signal {-exit_status}"
+
+
+def lack_of_space(directory: Path) -> str:
+    """What to say of a disk that is full: a process that can't write its log can't say it. Empty if there is space."""
+    free = shutil.disk_usage(directory).free
+    if free >= _FREE_BYTES_MIN:
+        return ""
+    return f"; the disk of {directory} is full ({free} bytes are free): give it space, or use another directory"
 
 
 async def poll(condition: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:

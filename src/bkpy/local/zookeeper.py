@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError, MetadataUnavailableError
 from bkpy.local.java import find_java
-from bkpy.local.process import ManagedProcess, free_port, how_it_ended, poll
+from bkpy.local.process import ManagedProcess, free_port, how_it_ended, lack_of_space, poll
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +156,9 @@ class ZooKeeperServer:
         what = how_it_ended(self._process.exit_status) if in_time else f"was not ready in {_START_TIMEOUT_S:g} s"
         tail = self._process.log_tail()
         await self.kill()
-        raise MetadataUnavailableError(f"ZooKeeper at {self.connect_string} {what}; last lines of its log:\n{tail}")
+        raise MetadataUnavailableError(
+            f"ZooKeeper at {self.connect_string} {what}{lack_of_space(self.directory)}; last lines of its log:\n{tail}"
+        )
 
     async def stop(self) -> None:
         """SIGTERM, and wait for the end; SIGKILL if that takes longer than 15 s."""

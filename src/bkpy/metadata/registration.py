@@ -65,6 +65,7 @@ class BookieInfo:
     free_bytes: int = 0
     read_only: bool = False
     metrics_port: int = 0
+    read_only_reason: str = ""
 
 
 class Registration:
@@ -122,12 +123,15 @@ class Registration:
             for read_only in (False, True):
                 await self._withdraw(self._path(read_only))
 
-    async def set_read_only(self, read_only: bool) -> None:
-        """Move the node between the writable and the read-only bookies. While the store is away, waits for it."""
+    async def set_read_only(self, read_only: bool, reason: str = "") -> None:
+        """Move the node between the writable and the read-only bookies. While the store is away, waits for it.
+
+        `reason` is told to those who find too few bookies that take writes.
+        """
         async with self._lock:
-            if self.info.read_only == read_only:
+            if (self.info.read_only, self.info.read_only_reason) == (read_only, reason):
                 return
-            self.info = dataclasses.replace(self.info, read_only=read_only)
+            self.info = dataclasses.replace(self.info, read_only=read_only, read_only_reason=reason)
         if self._watch is not None:
             self._watch.close()  # it is on the old path
         await self._publish_until_done()
@@ -271,6 +275,7 @@ class Registration:
             "software": info.version,
             "free_bytes": info.free_bytes,
             "read_only": info.read_only,
+            "read_only_reason": info.read_only_reason,
             "metrics_port": info.metrics_port,
             "token": self._token,
             "session": _session(self._store),
@@ -304,6 +309,7 @@ def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> Book
             free_bytes=int(fields.get("free_bytes", 0)),
             read_only=read_only,
             metrics_port=int(fields.get("metrics_port", 0)),
+            read_only_reason=str(fields.get("read_only_reason", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(f"the bookie's registration is unreadable: {error!r}", bookie=bookie_id) from error

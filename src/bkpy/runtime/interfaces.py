@@ -103,6 +103,12 @@ class Files(Protocol):
     def space(self, path: str) -> tuple[int, int]:
         """(free, total) bytes of the file system that holds `path`."""
 
+    def boot_id(self) -> bytes:
+        """16 bytes that stay the same as long as what was written and never synced is still to be read.
+
+        Others after a power cut or a restart of the machine; others each time where that can't be told.
+        """
+
     def lock(self, path: str) -> contextlib.AbstractContextManager[None]:
         """Hold the exclusive lock file `path` until exit; `BlockingIOError` if another process holds it."""
 

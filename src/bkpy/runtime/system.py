@@ -10,6 +10,7 @@ import os
 import queue
 import random
 import threading
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"  # Linux only
 _IOV_MAX = 1024  # the kernel's limit on the buffers of one writev
 
 
@@ -192,6 +194,13 @@ class RealFiles:
     def space(self, path: str) -> tuple[int, int]:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    def boot_id(self) -> bytes:
+        try:
+            with open(BOOT_ID_PATH, encoding="ascii") as file:
+                return uuid.UUID(file.read().strip()).bytes
+        except (OSError, ValueError):
+            return os.urandom(16)
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:

@@ -1,20 +1,22 @@
 """The storage engine as the bookie's server sees it: ledgers' states, adds, fences, reads and checkpoints.
 
-Invariants: nothing is acknowledged before its journal's sync (S1), nor anything at all after a write or sync failed
-(S2); a fence is effective before anybody waits for it, and durable before anybody is answered (S16); a negative is
-given only for what this bookie can't have acknowledged. All methods run on the event loop.
+Invariants: nothing is acknowledged before its journal's sync (S1), but for adds where the settings give that up, nor
+anything at all after a write or sync failed (S2); a fence is effective before anybody waits for it, and durable before
+anybody is answered (S16); a negative is given only for what this bookie can't have acknowledged. All methods run on the
+event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.storage.at_risk import NOTHING, put_mark
 from bkpy.storage.held_entries import HeldEntries
+from bkpy.storage.journal.acknowledgements import Acknowledgements
 from bkpy.storage.journal.format import RecordKind
-from bkpy.storage.journal.journal import Journal
+from bkpy.storage.journal.journal import begin_journals
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.messages import AddColumns
     from bkpy.runtime.interfaces import DiskRuntime
     from bkpy.storage.journal.format import Mark
-    from bkpy.storage.journal.journal import JournalWriter, Position
+    from bkpy.storage.journal.journal import Journal, JournalWriter, Position
     from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.ledgers.ledgers import Ledgers
     from bkpy.storage.memory_budget import MemoryBudget
@@ -99,7 +101,8 @@ class LedgerStorage:
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
         self.generation_bytes_max = ledgers.generation_bytes_max
-        self.journals = self._begin_journals(journals, settings, runtime, observer)
+        self.journals = begin_journals(journals, settings, runtime, self.look_for_space, self.fail, observer)
+        self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
         self._held = HeldEntries(memory, self.shards, self.journals)
         self._settings = settings
         self._runtime = runtime
@@ -114,31 +117,6 @@ class LedgerStorage:
             for number, reclaimer in enumerate(self.reclaimers)
         ]
         self._periodic: asyncio.Task[None] | None = None
-
-    def _begin_journals(
-        self,
-        writers: Sequence[JournalWriter],
-        settings: BookieSettings,
-        runtime: DiskRuntime,
-        observer: StorageObserver,
-    ) -> list[Journal]:
-        journals: list[Journal] = []
-        with contextlib.ExitStack() as begun:  # each has a thread
-            for number, writer in enumerate(writers):
-                journal = Journal(
-                    writer,
-                    runtime,
-                    name=f"journal-{number}",
-                    group_bytes_max=settings.journal_group_bytes_max,
-                    queue_bytes_max=settings.journal_queue_bytes_max,
-                    on_written=self.look_for_space,
-                    on_failure=self.fail,
-                    observer=observer,
-                )
-                begun.callback(journal.release)
-                journals.append(journal)
-            begun.pop_all()
-        return journals
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -190,8 +168,14 @@ class LedgerStorage:
     def add(self, columns: AddColumns, head: Bytes, body: Bytes, on_durable: Callable[[], None]) -> None:
         """Store accepted batches of known ledgers; `on_durable` is called once they are synced, or never.
 
-        `head` is `columns` as a msgpack value. The buffers are kept, not copied, and must not change any more.
+        Without `journal_write_data` it is called once they are in memory. `head` is `columns` as a msgpack value. The
+        buffers are kept, not copied, and must not change any more.
         """
+        if self._unjournaled is not None:
+            for number, part in split(columns, head, body, self.ledgers.shard_of).items():
+                self._store(self.shards[number], part.columns, part.body, None)
+            self._unjournaled.add(on_durable)
+            return
         if len(self.shards) == 1 and len(self.journals) == 1:
             journal = self.journals[0]
             self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
@@ -268,9 +252,10 @@ class LedgerStorage:
             await self._durable(pending)
 
     async def force(self, ledger_id: int) -> None:
-        """Return once everything of the ledger that was given to `add` before is durable."""
+        """Return once everything of the ledger that was given to `add` before is as durable as it gets."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._journal(ledger_id).barrier(lambda: done.set_result(None))
+        tell = self._journal(ledger_id).barrier if self._unjournaled is None else self._unjournaled.add
+        tell(lambda: done.set_result(None))
         await self._durable(done)
 
     @property
@@ -393,6 +378,13 @@ class LedgerStorage:
         for number, journal in enumerate(self.journals):
             journal.retain(min(s.row.marks[number].file_id for s in self.shards))
 
+    async def put_at_risk(self, mark: bytes) -> None:
+        """Store in every shard what an unclean stop would take from now on, see `bkpy.storage.at_risk`."""
+        for shard in self.shards:
+            async with shard.checkpointing:
+                with checkpoint_errors(shard):
+                    await shard.change_row(put_mark, shard.store, mark)
+
     def _ends(self) -> list[Mark]:
         return [journal.position for journal in self.journals]
 
@@ -450,6 +442,8 @@ class LedgerStorage:
         self.failed.set_exception(error)
         for journal in self.journals:
             journal.fail(error)
+        if self._unjournaled is not None:
+            self._unjournaled.fail()
 
     def _check(self) -> None:
         if self.failed.done():
@@ -475,6 +469,7 @@ class LedgerStorage:
                 for journal in self.journals:
                     await journal.stop()
                 self._check()
+                await self.put_at_risk(NOTHING)  # last: from here on there is nothing that a power cut could take
         finally:
             self.release()
 

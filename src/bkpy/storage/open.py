@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
+from bkpy.storage import at_risk
 from bkpy.storage.engine import LedgerStorage
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
@@ -68,6 +69,8 @@ async def open_storage(
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
+            # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk.
+            await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
         except OSError as e:
             raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
         held.pop_all()
@@ -115,6 +118,7 @@ class _Opening:
         self._observer = observer
         self._directories = directories
         self._held = held
+        self.boot_id = runtime.files.boot_id()
         self.memory = MemoryBudget(settings.memory_bytes_max)
 
     async def recover(
@@ -128,7 +132,10 @@ class _Opening:
         await check_indexes(self._runtime, [directory.path for directory in identity.known])
         ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer, self.memory)
         self._held.callback(ledgers.close)
-        replay = Replay(ledgers, self._directories.journals, self._settings, self._files, self._observer)
+        # Who was never known to the cluster was never asked to store anything.
+        lost = not identity.must_be_empty and self._look_for_loss(ledgers)
+        journals = self._directories.journals
+        replay = Replay(ledgers, journals, self._settings, self._files, self._observer, lost=lost)
         await replay.run()
         if identity.must_be_empty and any(shard.row.ledgers for shard in ledgers.shards):
             raise _unknown_to_the_cluster(ledgers.shards[0].directory)
@@ -139,6 +146,15 @@ class _Opening:
             await on_moved(cookie.encode())
         self._directories.write(cookie)
         return _Recovered(ledgers, replay.ends, cookie.encode())
+
+    def _look_for_loss(self, ledgers: Ledgers) -> bool:
+        """Whether the last run lost what it had acknowledged: then everything is in limbo on return, durably."""
+        lost = [shard for shard in ledgers.shards if at_risk.is_lost(shard.row.at_risk, self.boot_id)]
+        if lost:
+            ledgers.distrust_everything()
+        for shard in lost:
+            self._observer.damage(at_risk.loss(shard.row.at_risk), shard.directory)
+        return bool(lost)
 
     def initialise(self, expected_cookie: bytes | None) -> tuple[bytes, bool]:
         """See `initialise_storage`."""

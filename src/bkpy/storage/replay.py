@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
-from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records
-from bkpy.storage.journal.reader import JournalFrame, JournalReader, cut_torn_frame, refuse
+from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records, file_name
+from bkpy.storage.journal.reader import Damage, JournalFrame, JournalReader, cut_torn_frame, refuse
 from bkpy.storage.ledgers.info import take_explicit_lac
 from bkpy.storage.ledgers.ledgers import Ledgers, checkpoint_errors
 from bkpy.storage.memtable.split import split
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 class Replay:
-    """The replay of all journals of a bookie, at its start. `ends`: how far each journal was read.
+    """The replay of all journals of a bookie, at its start. `ends`: where each journal goes on.
 
-    `damaged`: acknowledged data may be lost, and everything is in limbo for it.
+    `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage refuses nothing. `damaged`:
+    acknowledged data may be lost, and everything is in limbo for it.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class Replay:
         settings: BookieSettings,
         files: Files,
         observer: StorageObserver,
+        *,
+        lost: bool = False,
     ) -> None:
         self.ends: list[Mark] = [
             min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
@@ -50,6 +53,7 @@ class Replay:
         self._settings = settings
         self._files = files
         self._observer = observer
+        self._lost = lost
 
     async def run(self) -> None:
         """Replay all journals; return when everything that was read is in the indexes."""
@@ -76,12 +80,17 @@ class Replay:
             for shard in self._ledgers.shards:
                 if shard.memory_bytes >= self._ledgers.generation_bytes_max:
                     await self._checkpoint(shard)
+        furthest = max((shard.row.marks[number] for shard in self._ledgers.shards), key=lambda mark: mark.sequence)
+        if journal.end.sequence < furthest.sequence:
+            journal.damages.append(_cut_short(directory, journal.end, furthest))
         self._judge(journal, damages)
-        self.ends[number] = journal.end
+        # A frame with a number before some mark would be skipped by the next replay: go on behind all of them.
+        self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)
         if journal.torn is not None:
             path, offset = journal.torn
+            standing = "perhaps acknowledged" if self._lost else "never acknowledged"
             self._observer.damage(
-                f"a torn frame at offset {offset}, never acknowledged, was cut; a copy is in {path}.broken", path
+                f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path
             )
             cut_torn_frame(self._files, path, offset, read_bytes=read_bytes)
         for path in journal.unfinished:  # a start that found no space left them behind, and this one needs it
@@ -91,7 +100,7 @@ class Replay:
     def _judge(self, journal: JournalReader, seen: int) -> int:
         """Act on damage that was found since the last frame; returns how many places there are."""
         if len(journal.damages) > seen:
-            if self._settings.journal_damage == "refuse":
+            if self._settings.journal_damage == "refuse" and not self._lost:
                 raise refuse(journal.damages)
             for damage in journal.damages[seen:]:
                 self._observer.damage(f"at offset {damage.offset}: {damage.what}", damage.path)
@@ -163,3 +172,11 @@ class Replay:
         if record.kind != RecordKind.EXPLICIT_LAC and not info.key:
             info.key = body
         self._ledgers.touch(info)
+
+
+def _cut_short(directory: str, end: Mark, furthest: Mark) -> Damage:
+    """What a checkpoint of one ledger directory has seen of the journal, and another needs, is not there."""
+    lost = (
+        f"commit frames {end.sequence} to {furthest.sequence - 1} of the journal are gone: a checkpoint had seen them"
+    )
+    return Damage(f"{directory}/{file_name(end.file_id)}", end.offset, lost, frozenset())

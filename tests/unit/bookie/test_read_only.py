@@ -216,7 +216,7 @@ async def test_no_new_ledger_is_placed_on_it(one: One) -> None:
     client = await one.client()
     await one.node.set_read_only(True, "a test")
     await eventually(lambda: list(client.read_only_bookies) == ["one"], "the client has seen it")
-    with pytest.raises(NotEnoughBookiesError, match="0 are available"):
+    with pytest.raises(NotEnoughBookiesError, match=r"0 are available: none; 1 are read-only: one \(a test\)"):
         await small_ledger(client)
     await one.node.set_read_only(False, "a test")
     await eventually(lambda: list(client.bookies) == ["one"], "the client has seen it")

@@ -59,7 +59,7 @@ class Ensembles:
             try:
                 chosen = self._placement.choose(self._without(unreachable), size, self.quarantined)
             except NotEnoughBookiesError as e:
-                raise self._with_unreachable(e, unreachable) from None
+                raise self._explained(e, unreachable) from None
             failed = await self._unreachable(chosen)
             if not failed:
                 return chosen
@@ -97,9 +97,13 @@ class Ensembles:
                 raise result
         return failed
 
-    def _with_unreachable(self, error: NotEnoughBookiesError, unreachable: set[str]) -> NotEnoughBookiesError:
-        if not unreachable:
-            return error
-        return NotEnoughBookiesError(
-            f"{error.message}; registered, but not to be reached: {', '.join(sorted(unreachable))}"
-        )
+    def _explained(self, error: NotEnoughBookiesError, unreachable: set[str]) -> NotEnoughBookiesError:
+        """The error with those bookies that are registered and can't be taken."""
+        message = error.message
+        if unreachable:
+            message += f"; registered, but not to be reached: {', '.join(sorted(unreachable))}"
+        read_only = sorted(self._directory.read_only.values(), key=lambda info: info.bookie_id)
+        if read_only:
+            told = (f"{b.bookie_id} ({b.read_only_reason})" if b.read_only_reason else b.bookie_id for b in read_only)
+            message += f"; {len(read_only)} are read-only: {', '.join(told)}"
+        return NotEnoughBookiesError(message)

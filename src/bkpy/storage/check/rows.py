@@ -31,6 +31,7 @@ from bkpy.storage.index.index import (
     scan_blocks,
     trash_rows,
 )
+from bkpy.storage.reads.blocks import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,6 +159,9 @@ class RowCheck:
                 return
         wrong = ""
         try:
+            if row.kept is not None:
+                read_block(self._reader, ledger_id, row, row.place.length)
+                return
             head = decode_block_head(self._reader.read(row.place._replace(length=BLOCK_HEADER_BYTES)))
             if head is None or (head.ledger_id, head.length) != (ledger_id, row.place.length):
                 wrong = "the index points at something that is no block of this ledger"

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
 
 VERSION: Final = 1
-VERSION_WITH_KEPT: Final = 2  # of the shard's row, as soon as batches stay in journal files
+VERSION_AT_RISK: Final = 2  # of the shard's row: it says what earlier software must not overlook
+BOOT_ID_BYTES: Final = 16
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
 UNKNOWN_IN_LIMBO: Final = 1
+KEEPS: Final = 2
 HAS_FOOTER: Final = 1
 
 _SHARD = struct.Struct("<BBH16sQQI")
@@ -44,7 +46,7 @@ U64_END: Final = 1 << 64
 
 
 class ShardRow(NamedTuple):
-    """The shard's own row. `checksum` is the XOR over all ledger rows."""
+    """The shard's own row. `checksum` is the XOR over all ledger rows. `at_risk`: see `bkpy.storage.at_risk`."""
 
     uuid: bytes
     unknown_in_limbo: bool  # ledgers without a row may have been lost: never deny them
@@ -52,7 +54,8 @@ class ShardRow(NamedTuple):
     ledgers: int
     checksum: int
     marks: tuple[Mark, ...]
-    keeps: bool = False  # batches stayed in journal files; software that can't know of that must not start here
+    keeps: bool = False  # batches stayed in journal files
+    at_risk: bytes = b""
 
 
 class LedgerRow(NamedTuple):
@@ -138,8 +141,8 @@ def checksum_of(value: bytes) -> int:
 def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
-            VERSION_WITH_KEPT if row.keeps else VERSION,
-            UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0,
+            VERSION_AT_RISK if row.keeps or row.at_risk else VERSION,
+            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0) | (KEEPS if row.keeps else 0),
             len(row.marks),
             row.uuid,
             row.next_log_id,
@@ -148,6 +151,7 @@ def encode_shard(row: ShardRow) -> bytes:
         ),
         *(_MARK.pack(mark.file_id, mark.offset, mark.sequence) for mark in row.marks),
         *(_CRC.pack(mark.chain) for mark in row.marks),
+        row.at_risk,
     ]
     return seal(SHARD_KEY, b"".join(parts))
 
@@ -155,14 +159,18 @@ def encode_shard(row: ShardRow) -> bytes:
 def decode_shard(value: bytes) -> ShardRow:
     content = unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
-    if version != VERSION_WITH_KEPT:
+    if version != VERSION_AT_RISK:
         _check_version(version)
-    end = _SHARD.size + n * _MARK.size
-    places = _MARK.iter_unpack(content[_SHARD.size : end])
-    chains = _CRC.iter_unpack(content[end:])
+    chains_at = _SHARD.size + n * _MARK.size
+    end = chains_at + n * _CRC.size
+    at_risk = content[end:]
+    if len(at_risk) not in ((0, BOOT_ID_BYTES) if version == VERSION_AT_RISK else (0,)):
+        raise CorruptDataError("the index's own row has a wrong length")
+    places = _MARK.iter_unpack(content[_SHARD.size : chains_at])
+    chains = _CRC.iter_unpack(content[chains_at:end])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
-    in_limbo, keeps = bool(flags & UNKNOWN_IN_LIMBO), version == VERSION_WITH_KEPT
-    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps)
+    in_limbo, keeps = bool(flags & UNKNOWN_IN_LIMBO), bool(flags & KEEPS)
+    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk)
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:

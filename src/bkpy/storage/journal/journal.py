@@ -1,8 +1,10 @@
 """One journal directory: group commit, rolling, recycling.
 
 Invariants: a callback runs only after the sync of the frame that holds its record (S1), in the order of the
-appends; at most one frame that is not synced is in flight; after a write or sync failed nothing is written and nothing
-is acknowledged any more, and no sync is tried again (S2); a file's directory is synced before its first frame (S4).
+appends; where adds go without syncs, a frame of theirs is only written, but whoever waits for another record waits for
+a sync (S16); at most one frame that is not acknowledged is in flight; after a write or sync failed nothing is written
+and nothing is acknowledged any more, and no sync is tried again (S2); a file's directory is synced before its first
+frame (S4).
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from bkpy.storage.journal.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bkpy.buffers import Bytes
+    from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, File, Files
     from bkpy.storage.observer import StorageObserver
 
@@ -116,7 +119,7 @@ class JournalWriter:
         self._files.rename(f"{self._directory}/{file_name(self._recyclable.popleft())}", path)
         return self._files.open(path)
 
-    def write(self, kind: FrameKind, records: int, body: list[Bytes]) -> tuple[Mark, int, float]:
+    def write(self, kind: FrameKind, records: int, body: list[Bytes], sync: bool = True) -> tuple[Mark, int, float]:
         """Write and sync one frame: (where the next begins, bytes, seconds)."""
         began = self._runtime.clock.monotonic()
         at = self.position
@@ -125,7 +128,10 @@ class JournalWriter:
             at = self.begin_file()
             buffers, size, checksum = encode_frame(kind, self._nonce, at.sequence, at.chain, records, body)
         assert self._file is not None
-        self._file.write_durably(buffers, at.offset)
+        if sync:
+            self._file.write_durably(buffers, at.offset)
+        else:
+            self._file.pwritev(buffers, at.offset)
         self.position = Mark(at.file_id, at.offset + size, at.sequence + 1, checksum)
         return self.position, size, self._runtime.clock.monotonic() - began
 
@@ -153,10 +159,11 @@ class JournalWriter:
 class _Group:
     """What one frame will hold."""
 
-    __slots__ = ("body", "bytes", "callbacks", "place", "records")
+    __slots__ = ("body", "bytes", "callbacks", "place", "records", "sync")
 
-    def __init__(self, journal: int) -> None:
+    def __init__(self, journal: int, sync: bool) -> None:
         self.place = FramePlace(journal)
+        self.sync = sync
         self.body: list[Bytes] = []
         self.bytes = 0
         self.records = 0
@@ -167,8 +174,8 @@ class Journal:
     """Gathers records while a sync runs, and commits them together. All methods are called on the event loop.
 
     `queued_bytes`: in memory until they are synced. `full`: they have reached their bound; `on_written` is called
-    after each sync. `on_failure` is called once with the error of a failed write or sync; nothing is acknowledged after
-    that.
+    after each sync. `sync_adds`: whether adds wait for a sync, too, or only for the write. `on_failure` is called once
+    with the error of a failed write or sync; nothing is acknowledged after that.
     """
 
     def __init__(
@@ -177,6 +184,7 @@ class Journal:
         runtime: DiskRuntime,
         *,
         name: str,
+        sync_adds: bool,
         group_bytes_max: int,
         queue_bytes_max: int,
         on_written: Callable[[], None],
@@ -185,13 +193,14 @@ class Journal:
     ) -> None:
         self._writer = writer
         self._worker = runtime.files.worker(name)
+        self._sync_adds = sync_adds
         self._group_bytes_max = group_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._on_written = on_written
         self._on_failure = on_failure
         self._observer = observer
         self._pending: deque[_Group] = deque()
-        self._gathering = _Group(writer.number)
+        self._gathering = _Group(writer.number, self._sync_adds)
         self._writing: _Group | None = None
         self._running = False
         self._failed = False
@@ -199,7 +208,7 @@ class Journal:
         self._letting_go = False
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
-        self.position = writer.position  # the end of what is synced
+        self.position = writer.position  # the end of what is acknowledged: synced, or written as adds may be
         self.queued_bytes = 0
 
     @property
@@ -235,6 +244,7 @@ class Journal:
         group.records += 1
         if on_durable is not None:
             group.callbacks.append(on_durable)
+            group.sync = True
         if not self._running:
             self._start_soon()
 
@@ -250,7 +260,7 @@ class Journal:
 
     def _seal_group(self) -> None:
         self._pending.append(self._gathering)
-        self._gathering = _Group(self._writer.number)
+        self._gathering = _Group(self._writer.number, self._sync_adds)
 
     def _start_soon(self) -> None:
         # On the event loop's next tick: what other connections send in this one goes into the same frame.
@@ -270,7 +280,7 @@ class Journal:
                 return
             self._seal_group()
         group = self._writing = self._pending.popleft()
-        future = self._worker.run(self._writer.write, FrameKind.RECORDS, group.records, group.body)
+        future = self._worker.run(self._writer.write, FrameKind.RECORDS, group.records, group.body, group.sync)
         group.body = []  # the worker has it; what is in the memtable alone decides how long buffers live
         future.add_done_callback(lambda done: self._written(done, group))
 
@@ -300,7 +310,7 @@ class Journal:
         if not self._failed:
             self._failed = True
             self._pending.clear()
-            self._gathering = _Group(self._writer.number)
+            self._gathering = _Group(self._writer.number, self._sync_adds)
             self.queued_bytes = 0
             self._idle.set()
             self._on_failure(error)
@@ -343,3 +353,32 @@ class Journal:
     async def drain(self) -> None:
         """Wait until everything appended so far is synced, or the journal failed."""
         await self._idle.wait()
+
+
+def begin_journals(
+    writers: Sequence[JournalWriter],
+    settings: BookieSettings,
+    runtime: DiskRuntime,
+    on_written: Callable[[], None],
+    on_failure: Callable[[BaseException], None],
+    observer: StorageObserver,
+) -> list[Journal]:
+    """The journals of a bookie, all or none."""
+    journals: list[Journal] = []
+    with contextlib.ExitStack() as begun:  # each has a thread
+        for number, writer in enumerate(writers):
+            journal = Journal(
+                writer,
+                runtime,
+                name=f"journal-{number}",
+                sync_adds=settings.journal_sync_data,
+                group_bytes_max=settings.journal_group_bytes_max,
+                queue_bytes_max=settings.journal_queue_bytes_max,
+                on_written=on_written,
+                on_failure=on_failure,
+                observer=observer,
+            )
+            begun.callback(journal.release)
+            journals.append(journal)
+        begun.pop_all()
+    return journals

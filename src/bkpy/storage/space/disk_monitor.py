@@ -23,6 +23,7 @@ class DiskMonitor:
     def __init__(self, settings: BookieSettings, runtime: DiskRuntime) -> None:
         self.low = False
         self.free_bytes = 0
+        self._enough = False  # while `low`: whether there is as much again as would have sufficed before
         self._settings = settings
         self._files = runtime.files
         self._worker = runtime.files.worker("disk-monitor")  # a file system that hangs must not stop the loop
@@ -39,14 +40,28 @@ class DiskMonitor:
         if not self.low and least < settings.disk_free_bytes_min:
             self.low = True
             self._log.warning(
-                "%d bytes are free in %s, less than disk_free_bytes_min = %d",
+                "%d bytes are free in %s, less than disk_free_bytes_min = %d; new entries are taken again when every "
+                "directory has disk_free_bytes_resume = %d",
                 least,
                 directory,
                 settings.disk_free_bytes_min,
+                settings.disk_free_bytes_resume,
             )
         elif self.low and least >= settings.disk_free_bytes_resume:
             self.low = False
+            self._enough = False
             self._log.info("%d bytes or more are free in every directory", least)
+        elif self.low and self._enough != (least >= settings.disk_free_bytes_min):
+            self._enough = not self._enough
+            if self._enough:
+                self._log.info(
+                    "%d bytes are free in %s: more than disk_free_bytes_min = %d, but new entries are taken again only "
+                    "at disk_free_bytes_resume = %d",
+                    least,
+                    directory,
+                    settings.disk_free_bytes_min,
+                    settings.disk_free_bytes_resume,
+                )
 
     def _measure(self, directories: list[str]) -> list[int]:
         return [self._free(directory) for directory in directories]

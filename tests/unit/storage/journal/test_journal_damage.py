@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.hooks import journal_worker
 from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all, turns
+from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import IDS, Told, copy_of, durable, new_host, script
 
 from bkpy.errors import CorruptDataError
@@ -134,3 +135,33 @@ async def test_a_fence_of_a_new_ledger_is_durable_before_the_answer_where_data_w
     stall.end()
     await fence
     await storage.close()
+
+
+@pytest.mark.scenario(47)
+@pytest.mark.parametrize("torn", [False, True])
+async def test_a_journal_that_ends_before_a_mark_is_damaged(torn: bool) -> None:
+    """One ledger directory has checkpointed what is gone; the other hasn't, and must not deny it, then or later."""
+    host, told = Host(settings=bookie_settings(ledgers=2)), Told()
+    storage = await host.boot()
+    path = host.journal_files()[-1]
+    for i in range(4):
+        await told.add(storage, Batch(2, i), Batch(3, i))
+    await storage.checkpoint_shard(storage.shards[0])
+    host.disk.crash()
+    frames = host.disk.contents(path)
+    at = 4096 * 3 + (60 if torn else 0)
+    host.disk.replace(path, frames[:at] + bytes(len(frames) - at))
+    with pytest.raises(CorruptDataError, match=f"damaged at offset {4096 * 3}: .* are gone: a checkpoint had seen"):
+        await host.boot()
+    host.disk.crash()
+    host.settings = bookie_settings(ledgers=2, journal_damage="limbo")
+    storage = await host.boot()
+    assert storage.untrusted
+    assert set((await read_all(storage, 2, 0, 9))[0]) == {0, 1, 2, 3}
+    _, unknown = await read_all(storage, 3, 0, 9)
+    assert {2, 3} <= unknown
+    await told.add(storage, Batch(2, 10), Batch(3, 10))
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert 10 in (await read_all(storage, 2, 0, 10))[0]
+    assert 10 in (await read_all(storage, 3, 0, 10))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.storage.journal.test_journal import Journal
 from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import Told
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime.system import real_runtime
@@ -144,6 +146,85 @@ def test_a_full_disk_in_the_middle_of_a_life_is_told_and_nothing_is_left() -> No
         journal.writer.write(FrameKind.RECORDS, 1, [b"x" * 900_000])
     assert journal.files == before
     assert len(journal.replay().bodies) == 1
+
+
+def rolling_host() -> Host:
+    """Large entries roll the journal and the entry log; no backups, so that files are recycled at once."""
+    values = {"journal_max_backups": 0, "entry_log_max_size_mb": 1, "block_bytes": 300_000}
+    return Host(settings=bookie_settings(**values))
+
+
+async def rolling_life(host: Host, told: Told) -> None:
+    """A start, appends, fences, checkpoints, files that are rolled, and an end in order."""
+    storage = await host.boot()
+    try:
+        for i in range(8):
+            await told.add(storage, Batch(1, i, payload=bytes([i]) * 400_000))
+            if i % 4 == 3:
+                await told.fence(storage, 10 + i)
+                await storage.checkpoint()
+    finally:
+        await storage.close()
+
+
+async def without_space_from(nth: int) -> bool:
+    """The disk is full from that operation on; whether the bookie's life had got that far."""
+    host, told = rolling_host(), Told()
+    host.disk.fail_at(nth, errno.ENOSPC, repeat=True)
+    try:
+        await rolling_life(host, told)
+    except StorageFailedError:
+        pass
+    else:
+        return False
+    used_bytes = host.disk.used_bytes()
+    for _ in range(3):  # whoever starts it again and again makes nothing worse
+        with pytest.raises(StorageFailedError, match="No space left"):
+            await host.boot()
+        host.disk.crash()
+        assert host.disk.used_bytes() <= used_bytes
+    host.disk.heal()
+    storage = await host.boot()
+    await told.check(storage)
+    await told.add(storage, Batch(1, 20))
+    await storage.close()
+    return True
+
+
+@pytest.mark.scenario(49)
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_disk_that_is_full_from_any_operation_on(step: int) -> None:
+    nth = 1
+    while asyncio.run(without_space_from(nth)):
+        nth += step
+    assert nth > 40
+
+
+@pytest.mark.scenario(49)
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_disk_without_space_at_any_operation_of_a_start(step: int) -> None:
+    """Once, or from then on: the next start, with space, has everything."""
+
+    async def start(nth: int, repeat: bool) -> bool:
+        host = Host()
+        await used(host)
+        host.disk.fail_at(nth, errno.ENOSPC, repeat=repeat)
+        try:
+            (await host.boot()).release()
+        except StorageFailedError:
+            failed = True
+        else:
+            failed = False
+        host.disk.crash()
+        host.disk.heal()
+        await check_life(host)
+        return failed
+
+    for repeat in (False, True):
+        nth = 1
+        while asyncio.run(start(nth, repeat)):
+            nth += step
+        assert nth > 10
 
 
 @pytest.fixture

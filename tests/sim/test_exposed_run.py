@@ -1,0 +1,28 @@
+"""Bookies that acknowledge what no disk has yet, and lose power: nothing is denied, and no ledger is cut short."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from bkpy.storage import at_risk
+
+from .runs import Range, play, play_all
+
+BLOCK = 10  # seeds
+
+
+@pytest.mark.scenario(55)
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 20))])
+def test_what_was_acknowledged_is_never_denied(block: int) -> None:
+    for cluster in play_all("exposed", range(block * BLOCK, (block + 1) * BLOCK), everything=not block):
+        assert sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) > 20
+
+
+def test_the_run_notices_a_bookie_that_takes_itself_for_whole() -> None:
+    found = Range()
+    with patch.object(at_risk, "is_lost", lambda mark, boot_id: False):
+        for seed in range(5):
+            play("exposed", seed, found)
+    assert found.failed
