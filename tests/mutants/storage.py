@@ -340,7 +340,7 @@ MUTANTS: list[Mutant] = [
         "a crash after a checkpoint brings a deleted ledger back",
         "await self.bury()\nwhile revived",
         "while revived",
-        (f"{_DELETION}::test_a_deleted_ledger_is_gone_and_fenced_for_good",),
+        (f"{_DELETION}::test_no_mark_passes_a_deletion_that_is_not_in_the_index",),
     ),
     Mutant(
         "deleted ledger made known again without its fence",
@@ -354,6 +354,6 @@ MUTANTS: list[Mutant] = [
         "a power cut brings back the index as it was before the start",
         'files.rename(copy, f"{path}/{DATA_NAME}")\nfiles.sync_dir(path)',
         'files.rename(copy, f"{path}/{DATA_NAME}")',
-        (f"{_TESTS}/index/test_shrink.py::test_a_start_shrinks_what_is_mostly_free",),
+        (f"{_TESTS}/index/test_shrink.py::test_the_smaller_file_has_its_name_for_good",),
     ),
 ]

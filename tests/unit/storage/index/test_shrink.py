@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.space.test_deletion import delete, put
 from tests.unit.storage.support import Batch, Host, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import copy_of
+from tests.unit.storage.told import copy_of, dropped
 
 from bkpy.errors import StorageFailedError
 
 
-async def mostly_free() -> Host:
+async def mostly_free(**values: Any) -> Host:
     """A bookie that was stopped, with an index of which most is free."""
-    host = Host(settings=bookie_settings(block_bytes=1, index_shrink_bytes_min=1000))
+    host = Host(settings=bookie_settings(block_bytes=1, index_shrink_bytes_min=1000, **values))
     storage = await host.boot()
     await put(storage, *(Batch(i, 2 * k) for i in range(5) for k in range(20)))
     await storage.checkpoint()
@@ -58,6 +59,18 @@ async def test_a_start_shrinks_what_is_mostly_free() -> None:
     host = copy_of(before)
     host.settings = host.settings.model_copy(update={"index_shrink_bytes_min": 1 << 20})
     assert await boot_and_check(host) == sizes[0], "too little to be worth it"
+
+
+async def test_the_smaller_file_has_its_name_for_good() -> None:
+    host = await mostly_free(journal_max_backups=0, journal_recycled_files_max=0)
+    for entry_id in range(4):  # until no journal file is left from before the first of these starts
+        storage = await host.boot()
+        await put(storage, Batch(7, entry_id))
+        await storage.close()
+    host.disk.power_cut(dropped)
+    storage = await host.boot()
+    assert (await read_all(storage, 7, 0, 9))[0].keys() == set(range(4))
+    assert not host.reports.damages
 
 
 @pytest.mark.parametrize("operation", ["open", "fdatasync"])

@@ -165,6 +165,21 @@ async def test_a_deleted_ledger_is_gone_and_fenced_for_good(end: str) -> None:
     assert not host.reports.damages
 
 
+async def test_no_mark_passes_a_deletion_that_is_not_in_the_index() -> None:
+    host = Host()
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5), Batch(2, 0))
+    await storage.checkpoint()
+    storage.reclaimers[0].wake = lambda: None  # type: ignore[method-assign]
+    await delete(storage, 1)
+    await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert not await known(storage, 1)
+    assert storage.was_deleted(1)
+    assert await storage.held_ledgers(-1, 10) == [2]
+
+
 @pytest.mark.scenario(21)
 @pytest.mark.parametrize("buried", [False, True])
 async def test_what_recovery_stores_again_is_of_a_second_life_and_fenced(buried: bool) -> None:
