@@ -114,7 +114,7 @@ class Shard:
             find=self._rows_ahead,
             load=self._load_ahead,
         )
-        self._unlisted_logs = self._list_logs()
+        self.unlisted_logs = self._list_logs()
         self.living = LivingBytes()
         self.deletions = Deletions(store, self.living)
         self.active = self._generation()
@@ -237,7 +237,7 @@ class Shard:
             open_log=self.open_log,
             log=self._log,
             settings=self._settings,
-            unlisted_logs=self._unlisted_logs,
+            unlisted_logs=self.unlisted_logs,
             kept=KeptRuns(self._kept_files, marks),
         )
         try:
@@ -252,7 +252,7 @@ class Shard:
             self._log = flush.log
         self.row = flushed.shard
         self.commits += 1
-        self._unlisted_logs = {}
+        self.unlisted_logs = {}
         self.sealed = None
         # Nobody reads it any more. Off the loop, for it takes its time; and not waited for here: the caller has rows to
         # take over before anybody reads.

@@ -81,7 +81,7 @@ async def test_entries_stay_where_they_were_received(cluster: InProcess) -> None
     raw = await Raw.connect(cluster)
     raw.send(frame(Op.PRESENT, [[LEDGER], [KEY]]), add(LEDGER, 0, correlation_id=10), add(LEDGER, 1, correlation_id=11))
     assert [(await raw.reply(i))[1] for i in (10, 11)] == [Status.OK, Status.OK]
-    frames = [body for _, body in cluster.storage("a").shards[0].active.frames]
+    frames = [body for _, body, _ in cluster.storage("a").shards[0].active.frames]
     assert len(frames) == 2
     assert all(isinstance(body, memoryview) for body in frames)
     assert frames[0].obj is frames[1].obj  # type: ignore[union-attr]

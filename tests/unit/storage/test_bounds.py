@@ -58,7 +58,7 @@ async def test_open_entry_logs_are_bounded(bound: int) -> None:
 
 @pytest.mark.parametrize("bound", [1, 3, 1000])
 async def test_the_blocks_of_an_entry_log_are_bounded(bound: int) -> None:
-    host = Host(settings=bookie_settings(entry_log_blocks_max=bound))
+    host = Host(settings=bookie_settings(entry_log_blocks_max=bound, journal_runs_in_place=False))
     storage = await filled(host, ledgers=4, rounds=2)
     await check_filled(storage, ledgers=4, rounds=2)
     logs = [name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log")]

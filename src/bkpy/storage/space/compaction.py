@@ -81,7 +81,7 @@ class Compactor:
         self._named = False  # a row may point to the target
         self._written: set[int] = set()
         self._left: dict[int, LogRow] = {}  # logs that an error ended, and that have no row yet
-        self._moves: list[_Move] = []
+        self.moves: list[_Move] = []
         self._stopping = False
 
     def stop(self) -> None:
@@ -160,7 +160,7 @@ class Compactor:
             uncommitted += copied
             self.pending_bytes = max(0, self.pending_bytes - copied)
             if uncommitted >= self._settings.compaction_commit_bytes:
-                await self._commit()
+                await self.commit()
                 uncommitted = 0
             await asyncio.sleep(max(copied / self._settings.compaction_bytes_per_s, self._settings.index_step_pause_s))
         await self._finish_target()
@@ -193,7 +193,7 @@ class Compactor:
                 continue
             target = await self._open_target()
             place = await self._worker.run(target.append, ledger_id, block.ids, block.runs, [block.data])
-            self._moves.append(_Move(source, place))
+            self.moves.append(_Move(source, place))
             copied += place.length
         return copied
 
@@ -218,19 +218,19 @@ class Compactor:
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
-    async def _commit(self) -> None:
+    async def commit(self) -> None:
         """Sync what was copied, and let the rows point to it."""
-        if self._target is None or not self._moves:
+        if self._target is None or not self.moves:
             return
         await self._worker.run(self._target.sync)
-        moves, self._moves = self._moves, []
+        moves, self.moves = self.moves, []
         async with self._shard.checkpointing:  # which changes the rows of shard and ledgers as well
             self._named = True
             await self._shard.change_row(self._repoint, moves)
         self._observer.compacted(sum(move.place.length for move in moves))
 
     async def _finish_target(self) -> None:
-        await self._commit()
+        await self.commit()
         target, self._target = self._target, None
         if target is not None:
             blocks = await self._worker.run(target.finish)
@@ -275,7 +275,7 @@ class Compactor:
 
     async def _abandon(self) -> None:
         """After an error: a log that nothing names goes, so that trying again doesn't eat up the disk."""
-        target, self._target, self._moves = self._target, None, []
+        target, self._target, self.moves = self._target, None, []
         if target is None:
             return
         if self._named:

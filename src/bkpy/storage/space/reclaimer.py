@@ -42,7 +42,7 @@ class Reclaimer:
         self._clock = runtime.clock
         self._settings = settings
         self._observer = observer
-        self._compactor = Compactor(shard, runtime, settings, observer)
+        self.compactor = Compactor(shard, runtime, settings, observer)
         self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
         self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
@@ -58,7 +58,7 @@ class Reclaimer:
         living = sum(row.living for row in rows if row.living is not None)
         deletions = self._shard.deletions
         deleted = len(deletions.condemned) + len(deletions.trash)
-        return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, deleted, self._compactor.pending_bytes)
+        return SpaceTotals(len(rows), sum(row.bytes for row in rows), living, deleted, self.compactor.pending_bytes)
 
     def wake(self) -> None:
         """There is something to do: don't wait until it is time."""
@@ -71,7 +71,7 @@ class Reclaimer:
             if self._stopping:
                 return
             try:
-                await self.reclaim(await self._ratio_due())
+                await self.reclaim(await self.ratio_due())
             except OSError as e:
                 if e.errno != errno.ENOSPC:
                     raise
@@ -80,12 +80,12 @@ class Reclaimer:
     def stop(self) -> None:
         """Let `run` end after the step that it is in: what it has begun to change is changed."""
         self._stopping = True
-        self._compactor.stop()
+        self.compactor.stop()
         self._woken.set()
 
     def close(self) -> None:
         """End the thread. Blocks until what it does has ended."""
-        self._compactor.close()
+        self.compactor.close()
 
     async def _pause(self) -> None:
         try:
@@ -102,11 +102,11 @@ class Reclaimer:
             await self._count()
             await self._remove_dead_logs()
             tried: set[int] = set()
-            while living_ratio and await self._compactor.compact(living_ratio, tried):
+            while living_ratio and await self.compactor.compact(living_ratio, tried):
                 await self._remove_dead_logs()
             self._logs = await self._shard.on_index(self._list)
 
-    async def _ratio_due(self) -> float:
+    async def ratio_due(self) -> float:
         """Of which logs compaction is due, 0 for none. With little space it is due at once."""
         settings, now = self._settings, self._clock.monotonic()
         free = (await self._shard.on_index(self._files.space, self._shard.directory))[0]

@@ -95,10 +95,10 @@ async def test_it_is_due_now_and_then() -> None:
     ratios = []
     for seconds in (50, 150, 151, 1500, 1501):
         host.clock.now = began + seconds
-        ratios.append(await reclaimer._ratio_due())
+        ratios.append(await reclaimer.ratio_due())
     assert ratios == [0.0, 0.4, 0.0, 0.8, 0.0]
     host.disk.capacity_bytes = host.disk.used_bytes() + MIB
-    assert await reclaimer._ratio_due() == 0.8, "there is little space"
+    assert await reclaimer.ratio_due() == 0.8, "there is little space"
 
 
 async def test_nothing_is_denied_at_any_moment_of_it() -> None:
@@ -125,13 +125,13 @@ async def test_what_is_replaced_or_deleted_meanwhile_does_not_come_back() -> Non
     storage = await host.boot()
     for ledger_id in DROP:
         await delete(storage, ledger_id)
-    compactor = storage.reclaimers[0]._compactor
-    commit, overtaken = compactor._commit, 0
+    compactor = storage.reclaimers[0].compactor
+    commit, overtaken = compactor.commit, 0
 
     async def late() -> None:
         nonlocal overtaken
-        if compactor._moves and not overtaken:
-            overtaken = len(compactor._moves)
+        if compactor.moves and not overtaken:
+            overtaken = len(compactor.moves)
             await put(storage, Batch(1, 0, 5, payload=b"later"))  # takes ids over from blocks that were copied
             await storage.checkpoint()
             await delete(storage, 3)
@@ -139,7 +139,7 @@ async def test_what_is_replaced_or_deleted_meanwhile_does_not_come_back() -> Non
             await delete(storage, 5)  # and this one is in the index still
         await commit()
 
-    compactor._commit = late  # type: ignore[method-assign]
+    compactor.commit = late  # type: ignore[method-assign]
     await reclaim(storage, 0.8)
     assert overtaken
     for _ in range(2):
@@ -317,5 +317,5 @@ async def test_a_stop_in_the_middle_leaves_a_log_with_a_row() -> None:
     await compacting
     assert sum(host.reports.copied) < 100_000
     storage = await host.boot()
-    assert storage.shards[0]._unlisted_logs == {}
+    assert storage.shards[0].unlisted_logs == {}
     await check(storage)
