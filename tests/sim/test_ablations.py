@@ -87,7 +87,7 @@ def collected_ledgers_forgotten() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("scenario", "without", "seeds"),
     [
-        ("crowd", evicting_what_is_asked_for, (3, 40)),
+        ("crowd", evicting_what_is_asked_for, (40, 54)),
         ("failover", doubt_taken_for_failure, (2, 10)),
         ("standard", collected_ledgers_forgotten, (0, 2)),
     ],

@@ -340,7 +340,6 @@ CONSTANTS = {
     },
     "storage/inspect/entry_log.py": {"_EVERYWHERE": A_MARK},
     "storage/inspect/finding.py": {"TOLD_MAX": OF_A_TEXT},
-    "storage/inspect/index.py": {"KEPT": ON_DISK},
     "storage/inspect/ledger.py": {"_ID_END": ON_DISK},
     "storage/journal/format.py": {
         "PAGE_BYTES": ON_DISK,

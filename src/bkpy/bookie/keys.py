@@ -9,12 +9,9 @@ Invariant: what an ADD or another request relies on is never forgotten while it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bkpy.protocol.messages import Present, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 class Claim(NamedTuple):
@@ -67,9 +64,9 @@ class Keys:
         self.authorised.add(ledger_id)
         self._taken.pop(ledger_id, None)
 
-    def withdraw(self, ledger_ids: Collection[int]) -> None:
-        """These ledgers are fenced or deleted, and the storage has forgotten it: their keys are to be shown again."""
-        self.authorised.difference_update(ledger_ids)
+    def withdraw(self, ledger_id: int) -> None:
+        """The ledger was deleted: its key is to be shown again."""
+        self.authorised.discard(ledger_id)
 
     def claim_in_turn(self, ledger_id: int) -> Claim:
         """For what is decided in turn."""

@@ -17,8 +17,6 @@ from bkpy.errors import ConfigError
 from bkpy.protocol.messages import Hello, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from bkpy.bookie.service import BookieService
 
 
@@ -40,7 +38,8 @@ class BookieServer:
         self._answered = asyncio.Event()
         service.metrics.watch(service.storage, lambda: len(self._connections), lambda: service.read_only)
         service.storage.on_space.append(self._space)
-        service.storage.on_forgotten.append(self._forgotten)
+        service.storage.ledgers.on_deleted.append(self._deleted)
+        service.storage.ledgers.writable = self._writable
 
     async def start(self) -> int:
         """Listen; returns the port. `ConfigError` if the address can't be listened at."""
@@ -132,10 +131,14 @@ class BookieServer:
                 if len(connection.keys):
                     connection.pause("memory")
 
-    def _forgotten(self, ledger_ids: Collection[int]) -> None:
-        """The storage knows no longer that these are fenced or deleted: let whoever adds to them ask it."""
+    def _deleted(self, ledger_id: int) -> None:
+        """Nobody may add to the ledger any more without asking for its state."""
         for connection in self._connections:
-            connection.keys.withdraw(ledger_ids)
+            connection.keys.withdraw(ledger_id)
+
+    def _writable(self, ledger_ids: set[int]) -> set[int]:
+        """Those of the ledgers that some client may add to without asking for their state."""
+        return set().union(*(ledger_ids & connection.keys.authorised for connection in self._connections))
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

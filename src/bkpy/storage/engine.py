@@ -73,7 +73,7 @@ class LedgerStorage:
 
     `journals` of the constructor have begun their files; `release` lets go of all that the storage is made of.
     `ledgers`: what is known of each, and the shards. `fenced`: those whose normal adds must be refused, authoritative
-    for every ledger that `states` was asked about, until it is told to `on_forgotten`.
+    for every ledger that `states` was just asked about, and for those that `ledgers.writable` names.
     `failed`: gets the exception when a write or sync failed; the process must stop.
     `memory`: the budget, of which the storage's parts are some.
     `full`: the two generations of a memtable, or what waits for a journal, have reached their bounds, or the budget is
@@ -100,7 +100,6 @@ class LedgerStorage:
         self.ledgers = ledgers
         self.shards = ledgers.shards
         self.fenced = ledgers.fenced
-        self.on_forgotten = ledgers.on_forgotten
         self.generation_bytes_max = ledgers.generation_bytes_max
         self.journals = begin_journals(journals, settings, runtime, self.look_for_space, self.fail, observer)
         self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
@@ -172,15 +171,15 @@ class LedgerStorage:
         Without `journal_write_data` it is called once they are in memory. `head` is `columns` as a msgpack value. The
         buffers are kept, not copied, and must not change any more.
         """
-        if len(self.shards) == 1 and len(self.journals) == 1 and self._unjournaled is None:
-            journal = self.journals[0]
-            self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
-            self.full = self.full or journal.full
-            return
         if self._unjournaled is not None:
             for number, part in split(columns, head, body, self.ledgers.shard_of).items():
                 self._store(self.shards[number], part.columns, part.body, None)
             self._unjournaled.add(on_durable)
+            return
+        if len(self.shards) == 1 and len(self.journals) == 1:
+            journal = self.journals[0]
+            self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
+            self.full = self.full or journal.full
             return
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)

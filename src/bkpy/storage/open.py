@@ -306,19 +306,16 @@ async def check_indexes(runtime: DiskRuntime, directories: Sequence[str]) -> Non
     Rows have checksums, which are looked at when rows are. This is about what leads to them: damage there may end the
     process, or hide a row, which would be a denial. All are looked at beside each other.
     """
-    workers = [runtime.files.worker(f"check-{number}") for number in range(len(directories))]
-    try:
-        await asyncio.gather(
-            *(
-                worker.run(runtime.store.check, f"{path}/{INDEX_NAME}")
-                for worker, path in zip(workers, directories, strict=True)
-            )
-        )
-    except CorruptDataError as e:
-        raise damaged_index(e) from e
-    finally:
-        for worker in workers:
-            worker.close()
+    with contextlib.ExitStack() as begun:
+        checks = []
+        for number, path in enumerate(directories):
+            worker = runtime.files.worker(f"check-{number}")
+            begun.callback(worker.close)
+            checks.append(worker.run(runtime.store.check, f"{path}/{INDEX_NAME}"))
+        try:
+            await asyncio.gather(*checks)
+        except CorruptDataError as e:
+            raise damaged_index(e) from e
 
 
 def damaged_index(error: CorruptDataError) -> CorruptDataError:

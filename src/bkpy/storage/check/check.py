@@ -13,7 +13,7 @@ from bkpy.storage.check.defects import COOKIE, JOURNAL, REBUILD, RESTORE, Defect
 from bkpy.storage.check.logs import check_log
 from bkpy.storage.check.rows import RowCheck
 from bkpy.storage.cookies import look_for_cookie
-from bkpy.storage.entry_log.entry_log import log_id_of, log_name
+from bkpy.storage.entry_log.entry_log import KEPT, log_id_of, log_name
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, locked
 from bkpy.storage.index.index import load_shard, log_rows
@@ -47,7 +47,9 @@ def bytes_to_check(settings: BookieSettings, files: Files, *, running: bool) -> 
     total = 0
     for directory in directories:
         for name in files.listdir(directory) if files.exists(directory) else ():
-            if log_id_of(name) is not None or file_id_of(name) is not None:
+            log_id = log_id_of(name)
+            kept = log_id is not None and log_id & KEPT  # what stayed in it is read with its rows
+            if not kept and (log_id is not None or file_id_of(name) is not None):
                 with contextlib.suppress(FileNotFoundError):
                     total += _size(files, f"{directory}/{name}")
     return total
@@ -142,9 +144,11 @@ class _Check:
             return self._rows(store, directory, path, cookie, damages)
 
     def _logs_of(self, directory: str, rows: Mapping[int, LogRow | None]) -> dict[int, list[LogDamage]]:
-        """Check the directory's logs; what is damaged in each."""
+        """Check the logs; what is damaged in each. Batches that stayed in journal files are read with their rows."""
         damages: dict[int, list[LogDamage]] = {}
         for log_id in sorted(i for i in map(log_id_of, self._files.listdir(directory)) if i is not None):
+            if log_id & KEPT:
+                continue  # of a journal file, only what rows name is looked at
             if not self._running or log_id in rows:
                 with contextlib.suppress(*((FileNotFoundError,) if self._running else ())):
                     damages[log_id] = self._log(directory, log_id, rows.get(log_id))
@@ -195,6 +199,7 @@ class _Check:
                 damages,
                 self._found,
                 open_max=self._settings.open_entry_logs_max,
+                run_bytes=self._settings.block_run_bytes,
                 running=self._running,
             )
             check.run()

@@ -31,6 +31,7 @@ from bkpy.storage.index.index import (
     scan_blocks,
     trash_rows,
 )
+from bkpy.storage.reads.blocks import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,7 @@ class RowCheck:
         found: Callable[[Defect], None],
         *,
         open_max: int,
+        run_bytes: int,
         running: bool,
     ) -> None:
         self.ledgers = 0
@@ -67,6 +69,7 @@ class RowCheck:
         self._found = found
         self._reader = LogReader(files, directory, open_max=open_max)
         self._running = running
+        self._run_bytes = run_bytes
         self._living = dict.fromkeys(self.logs, 0)
 
     def run(self) -> None:
@@ -158,6 +161,9 @@ class RowCheck:
                 return
         wrong = ""
         try:
+            if row.kept is not None:
+                read_block(self._reader, ledger_id, row, self._run_bytes)
+                return
             head = decode_block_head(self._reader.read(row.place._replace(length=BLOCK_HEADER_BYTES)))
             if head is None or (head.ledger_id, head.length) != (ledger_id, row.place.length):
                 wrong = "the index points at something that is no block of this ledger"

@@ -73,13 +73,12 @@ class LedgerCache:
         """Forget the state, whatever needs it."""
         del self._infos[ledger_id]
 
-    def trim(self, keep: Collection[int] = ()) -> list[LedgerInfo]:
+    def trim(self, keep: Collection[int] = ()) -> None:
         """Evict down to the bound what nothing needs and isn't in `keep`: what somebody is about to decide by.
 
         To be called where no other state was just handed out. What is needed goes to the end of the line, so that many
         of those don't cost a look each every time.
         """
-        evicted: list[LedgerInfo] = []
         excess = len(self._infos) - self._infos_max
         looks = min(len(self._infos), len(keep) + _LOOKS_MAX)
         while excess > 0 and looks > 0:
@@ -87,10 +86,8 @@ class LedgerCache:
             if info.pins or ledger_id in keep:
                 self._infos[ledger_id] = info
             else:
-                evicted.append(info)
                 excess -= 1
             looks -= 1
-        return evicted
 
     def __len__(self) -> int:
         return len(self._infos)

@@ -2,8 +2,8 @@
 
 Invariants: at most one object stands for a ledger; what was never seen is told from what isn't in memory, and only the
 first can be made known; what was deleted is made known again only as fenced (S12); a checkpoint's marks are the ends of
-the journals at its seal (S8). A fenced ledger is in `fenced` as long as its state is in memory; when that goes, whoever
-was told that he may write to it has to ask again. The replay fills this, and the engine is made of it.
+the journals at its seal (S8). A fenced ledger is in `fenced` as long as its state is in memory, or somebody may add to
+it without asking for that. The replay fills this, and the engine is made of it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Ledgers:
     """Ledgers by id, and the shards that hold their entries.
 
-    `fenced`: those whose normal adds must be refused, of all whose states are in memory. `on_forgotten`: called with
-    fenced or deleted ledgers when they leave it: nobody may add to them any more without asking for their state.
+    `fenced`: those whose normal adds must be refused, of all whose states are in memory or who are `writable`: of some
+    ledgers, those that somebody may add to without asking for their state. `on_deleted` is to take that right away.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class Ledgers:
     ) -> None:
         self.shards = shards
         self.fenced: set[int] = set()
-        self.on_forgotten: list[Callable[[Collection[int]], None]] = []
+        self.on_deleted: list[Callable[[int], None]] = []
+        self.writable: Callable[[set[int]], set[int]] = lambda _: set()
+        self._sweep_at = settings.ledger_states_max  # so many in `fenced` are a reason to look which are needed
         self._settings = settings
         self._observer = observer
         self._cache = LedgerCache(settings.ledger_states_max)
@@ -164,14 +166,11 @@ class Ledgers:
 
     def trim(self, keep: Collection[int] = ()) -> None:
         """Evict what nothing needs and isn't in `keep`. To be called where no other state was just handed out."""
-        evicted = [info.ledger_id for info in self._cache.trim(keep) if info.fenced]
-        if evicted:
-            self._forget(evicted)
-
-    def _forget(self, ledger_ids: Collection[int]) -> None:
-        self.fenced.difference_update(ledger_ids)
-        for callback in self.on_forgotten:
-            callback(ledger_ids)
+        self._cache.trim(keep)
+        if len(self.fenced) > self._sweep_at:
+            evicted = {ledger_id for ledger_id in self.fenced if self._cache.get(ledger_id) is None}
+            self.fenced -= evicted - self.writable(evicted)
+            self._sweep_at = max(self._settings.ledger_states_max, 2 * len(self.fenced))
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +192,9 @@ class Ledgers:
             self._cache.remove(ledger_id)
             self._shard_overrides.pop(ledger_id, None)
         shard.deletions.condemned.add(ledger_id)
-        self._forget((ledger_id,))
+        self.fenced.discard(ledger_id)
+        for callback in self.on_deleted:
+            callback(ledger_id)
 
     # --- shards -------------------------------------------------------------------------------------------------------
 

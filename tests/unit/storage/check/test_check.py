@@ -176,3 +176,18 @@ async def test_another_index_is_told() -> None:
     host.disk.replace(f"{second}/cookie.json", b"{}")
     _, findings = check(host)
     assert any(finding.path == second and "cookie" in finding.what for finding in findings)
+
+
+async def test_batches_that_stayed_in_a_journal_file_are_checked() -> None:
+    host = Host()
+    storage = await host.boot()
+    for i in range(3):
+        await storage.states((1,))
+        await add(storage, Batch(1, i, payload=b"x" * 100_000))
+    await storage.close()
+    assert check(host)[1] == []
+    (path,) = (name for name in files_of(host, ".txn") if "ledgers" in name)
+    for journal in host.journal_files():
+        host.disk.unlink(journal)
+    host.disk.flip(path, 150_000)
+    assert [defect.path for defect in check(host)[1] if defect.path == path] == [path]
