@@ -19,6 +19,27 @@ _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "an unclean stop without a journal taken for a clean one",
+        "what was acknowledged and lost is denied",
+        "return mark not in (NOTHING, boot_id)",
+        "return mark not in (NOTHING, IN_MEMORY, boot_id)",
+        (f"{_AT_RISK}::test_an_unclean_stop",),
+    ),
+    Mutant(
+        "a fence without a sync where adds have none",
+        "a power cut takes back a fence that was told",
+        "            group.sync = True\n",
+        "",
+        (f"{_AT_RISK}::test_a_fence_survives_what_adds_before_it_do_not",),
+    ),
+    Mutant(
+        "frames numbered below a mark",
+        "what was acknowledged after a start on a journal that lost its end is skipped by the next replay",
+        "self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)",
+        "self.ends[number] = journal.end",
+        ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
+    ),
+    Mutant(
         "kept journal file recycled",
         "other bytes are where the index says that a batch is",
         "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",
@@ -45,27 +66,6 @@ MUTANTS: list[Mutant] = [
         "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
         "if len(raw) != row.place.length:",
         (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
-    ),
-    Mutant(
-        "an unclean stop without a journal taken for a clean one",
-        "what was acknowledged and lost is denied",
-        "return mark not in (NOTHING, boot_id)",
-        "return mark not in (NOTHING, IN_MEMORY, boot_id)",
-        (f"{_AT_RISK}::test_an_unclean_stop",),
-    ),
-    Mutant(
-        "a fence without a sync where adds have none",
-        "a power cut takes back a fence that was told",
-        "            group.sync = True\n",
-        "",
-        (f"{_AT_RISK}::test_a_fence_survives_what_adds_before_it_do_not",),
-    ),
-    Mutant(
-        "frames numbered below a mark",
-        "what was acknowledged after a start on a journal that lost its end is skipped by the next replay",
-        "self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)",
-        "self.ends[number] = journal.end",
-        ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
     ),
     Mutant(
         "memtable looked into after the index",

@@ -171,15 +171,15 @@ class LedgerStorage:
         Without `journal_write_data` it is called once they are in memory. `head` is `columns` as a msgpack value. The
         buffers are kept, not copied, and must not change any more.
         """
+        if len(self.shards) == 1 and len(self.journals) == 1 and self._unjournaled is None:
+            journal = self.journals[0]
+            self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
+            self.full = self.full or journal.full
+            return
         if self._unjournaled is not None:
             for number, part in split(columns, head, body, self.ledgers.shard_of).items():
                 self._store(self.shards[number], part.columns, part.body, None)
             self._unjournaled.add(on_durable)
-            return
-        if len(self.shards) == 1 and len(self.journals) == 1:
-            journal = self.journals[0]
-            self._store(self.shards[0], columns, body, journal.add(head, body, on_durable))
-            self.full = self.full or journal.full
             return
         count = len(self.journals)
         parts = split(columns, head, body, lambda ledger_id: ledger_id % count)

@@ -34,9 +34,10 @@ class KeptFiles:
     """
 
     def __init__(self, files: Files, directory: str, settings: BookieSettings) -> None:
-        # Where syncs are left out, a mark may lie above what is on disk.
-        journaled = settings.journal_write_data and settings.journal_sync_data
-        self.possible = settings.journal_runs_in_place and journaled and len(settings.ledger_directories) == 1
+        self.possible = (
+            # What was never synced is no place for what a checkpoint has written.
+            settings.journal_runs_in_place and settings.journal_sync_data and len(settings.ledger_directories) == 1
+        )
         self.run_bytes_min = settings.journal_run_bytes_min
         self.share_min = settings.journal_run_share_min
         self.open: frozenset[int] = frozenset()

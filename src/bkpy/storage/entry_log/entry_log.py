@@ -229,9 +229,6 @@ class Footer(NamedTuple):
         return map(FooterBlock._make, _FOOTER_BLOCK.iter_unpack(self.table))
 
 
-TRAILER_BYTES: Final = _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
-
-
 def footer_bytes(blocks: int, ledgers: int) -> int:
     """How long a footer is."""
     return blocks * _FOOTER_BLOCK.size + ledgers * _FOOTER_LEDGER.size + TRAILER_BYTES

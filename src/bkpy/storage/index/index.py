@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
 
 VERSION: Final = 1
-VERSION_AT_RISK: Final = 2  # of the shard's row: it says what earlier software must not overlook
+VERSION_WITH_KEPT: Final = 2  # of the shard's row, as soon as batches stay in journal files
+VERSION_AT_RISK: Final = 3  # of the shard's row: what it says more must not be overlooked
 BOOT_ID_BYTES: Final = 16
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
 UNKNOWN_IN_LIMBO: Final = 1
-KEEPS: Final = 2
+KEEPS: Final = 2  # of a row of version 3: what version 2 alone says of others
 HAS_FOOTER: Final = 1
 
 _SHARD = struct.Struct("<BBH16sQQI")
@@ -54,7 +55,7 @@ class ShardRow(NamedTuple):
     ledgers: int
     checksum: int
     marks: tuple[Mark, ...]
-    keeps: bool = False  # batches stayed in journal files
+    keeps: bool = False  # batches stayed in journal files; software that can't know of that must not start here
     at_risk: bytes = b""
 
 
@@ -141,8 +142,8 @@ def checksum_of(value: bytes) -> int:
 def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
-            VERSION_AT_RISK if row.keeps or row.at_risk else VERSION,
-            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0) | (KEEPS if row.keeps else 0),
+            VERSION_AT_RISK if row.at_risk else VERSION_WITH_KEPT if row.keeps else VERSION,
+            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0) | (KEEPS if row.keeps and row.at_risk else 0),
             len(row.marks),
             row.uuid,
             row.next_log_id,
@@ -159,7 +160,7 @@ def encode_shard(row: ShardRow) -> bytes:
 def decode_shard(value: bytes) -> ShardRow:
     content = unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
-    if version != VERSION_AT_RISK:
+    if version not in (VERSION_WITH_KEPT, VERSION_AT_RISK):
         _check_version(version)
     chains_at = _SHARD.size + n * _MARK.size
     end = chains_at + n * _CRC.size
@@ -169,7 +170,8 @@ def decode_shard(value: bytes) -> ShardRow:
     places = _MARK.iter_unpack(content[_SHARD.size : chains_at])
     chains = _CRC.iter_unpack(content[chains_at:end])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
-    in_limbo, keeps = bool(flags & UNKNOWN_IN_LIMBO), bool(flags & KEEPS)
+    in_limbo = bool(flags & UNKNOWN_IN_LIMBO)
+    keeps = version == VERSION_WITH_KEPT or (version == VERSION_AT_RISK and bool(flags & KEEPS))
     return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk)
 
 

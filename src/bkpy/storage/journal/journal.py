@@ -200,7 +200,7 @@ class Journal:
         self._on_failure = on_failure
         self._observer = observer
         self._pending: deque[_Group] = deque()
-        self._gathering = _Group(writer.number, self._sync_adds)
+        self._gathering = _Group(writer.number, sync_adds)
         self._writing: _Group | None = None
         self._running = False
         self._failed = False
