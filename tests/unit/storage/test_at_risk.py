@@ -360,7 +360,7 @@ def test_the_mark_is_in_the_row_and_makes_it_another_version() -> None:
     for mark, keeps in itertools.product((b"", at_risk.IN_MEMORY, BOOT), (False, True)):
         marked = row._replace(at_risk=mark, keeps=keeps)
         assert decode_shard(encode_shard(marked)) == marked
-        assert encode_shard(marked)[0] == (2 if mark or keeps else 1)
+        assert encode_shard(marked)[0] == (3 if mark else 2 if keeps else 1)
 
 
 def test_the_machine_says_which_boot_this_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
