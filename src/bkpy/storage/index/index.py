@@ -165,7 +165,7 @@ def decode_shard(value: bytes) -> ShardRow:
     chains_at = _SHARD.size + n * _MARK.size
     end = chains_at + n * _CRC.size
     at_risk = content[end:]
-    if len(at_risk) not in ((0, BOOT_ID_BYTES) if version == VERSION_AT_RISK else (0,)):
+    if len(at_risk) != (BOOT_ID_BYTES if version == VERSION_AT_RISK else 0):
         raise CorruptDataError("the index's own row has a wrong length")
     places = _MARK.iter_unpack(content[_SHARD.size : chains_at])
     chains = _CRC.iter_unpack(content[chains_at:end])

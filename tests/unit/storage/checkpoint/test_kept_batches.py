@@ -679,3 +679,13 @@ def test_no_file_is_kept_whose_id_is_out_of_range() -> None:
         await check(storage, {1: {0: LARGE}})
 
     asyncio.run(run())
+
+
+async def test_what_was_never_synced_does_not_stay_in_the_journal() -> None:
+    for synced in (True, False):
+        host = Host(settings=bookie_settings(journal_sync_data=synced, **TINY))
+        storage = await host.boot()
+        await put(storage, Batch(1, 0, payload=LARGE))
+        await storage.checkpoint()
+        await storage.close()
+        assert any(stayed(host, 1)) == synced
