@@ -14,7 +14,7 @@ WORKERS ?= 4
 test test-full: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged mutants check golden scenarios settings sim bench bench-memory bench-peers clean
+.PHONY: help demo test test-full test-privileged mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -28,6 +28,7 @@ help:
 	@echo "make settings   write the page of all settings anew"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make bench      the standard table of throughput and latency"
+	@echo "make bench-housekeeping  appends while all of checkpoints, collection and compaction are busy, beside none of them"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"
 	@echo "make clean      remove everything that the others made"
@@ -71,6 +72,9 @@ sim: $(VENV)/.dev
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/table.py --json docs/bench.json
 	$(BIN)/python benchmarks/picture.py docs/bench.json docs/bench-peers.json --to docs/bench.svg
+
+bench-housekeeping: $(VENV)/.demo
+	$(BIN)/python benchmarks/housekeeping.py --json docs/bench-housekeeping.json
 
 bench-memory: $(VENV)/.demo
 	$(BIN)/python benchmarks/memory.py --json docs/bench-memory.json

@@ -23,19 +23,18 @@ async def written(client: bkpy.Client) -> int:
 
 
 async def damage(bookie: LocalBookie, needle: bytes) -> None:
-    """Flip a bit in every copy of `needle` in the bookie's entry logs, while it is stopped."""
+    """Flip a bit in every copy of `needle` in the bookie's ledger directory, while it is stopped."""
     await bookie.stop()  # with a checkpoint: everything is in the entry log, and nothing is replayed
     flipped = 0
-    for path in bookie.directory.rglob("*.log"):
-        if path == bookie.log_path:
-            continue
+    stored = bookie.directory / "ledgers"
+    for path in [*stored.rglob("*.log"), *stored.rglob("*.txn")]:  # large batches stay in their journal files
         data = bytearray(path.read_bytes())
         at = -1
         while (at := data.find(needle, at + 1)) >= 0:
             data[at] ^= 0x10
             flipped += 1
         path.write_bytes(data)
-    assert flipped, "the entry is not in the entry log"
+    assert flipped, "the entry is not in the ledger directory"
     await bookie.start()
 
 
