@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -123,7 +122,6 @@ def test_a_forked_run_that_takes_too_long_is_ended_and_the_next_is_not_told_of_i
     assert bkpy("--version").stdout.startswith(b"bkpy ")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
 def test_an_output_that_takes_nothing_is_named(arguments: list[str]) -> None:
     done = shell(">/dev/full", *arguments, uri=None, PYTHONUNBUFFERED="")

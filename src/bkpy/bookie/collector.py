@@ -267,7 +267,7 @@ class Collector:
         else:
             try:
                 await self._collect_locked(run, lock)
-            except Exception:
+            except Exception:  # a run is cancelled only when the bookie stops, and the lock goes with its session
                 await self._locks.release(lock)
                 raise
             await self._locks.release(lock)

@@ -46,7 +46,7 @@ _CRC = struct.Struct("<I")
 _FOOTER_BLOCK = struct.Struct("<QQIIQII")
 _FOOTER_LEDGER = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QII")
-TRAILER_BYTES: Final = _TRAILER.size + struct.calcsize("<I") + len(FOOTER_MAGIC)
+TRAILER_BYTES: Final = _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
 
 
 class Place(NamedTuple):
@@ -252,9 +252,7 @@ def read_footer(file: File) -> Footer | None:
 
 def dead_bytes(row_bytes: int, blocks: int, living: int, *, footer: bool) -> int:
     """How many bytes of a log are of dead blocks, or a little less: what is around blocks is there in any log."""
-    around = LOG_HEADER_BYTES
-    if footer:
-        around += blocks * (_FOOTER_BLOCK.size + _FOOTER_LEDGER.size) + _TRAILER.size + _CRC.size + len(FOOTER_MAGIC)
+    around = LOG_HEADER_BYTES + (footer_bytes(blocks, blocks) if footer else 0)  # as if each were of another ledger
     return row_bytes - around - living
 
 
