@@ -355,3 +355,57 @@ async def test_what_is_not_this_bookies_is_left_alone() -> None:
     host.cookie = None
     with pytest.raises(IdentityError, match="the cluster doesn't know this bookie id"):
         await rebuild(host, Metadata())
+
+
+async def test_what_a_run_without_syncs_may_have_lost_is_not_denied() -> None:
+    """Neither by a new index of one that can be read and says so, nor where only the settings do."""
+    kinds = set()
+    for seed in range(24):
+        host = Host(settings=settings(journal_sync_data=False))
+        host.disk.rng.seed(seed)
+        storage = await host.boot()
+        await storage.states((1,))
+        await add(storage, Batch(1, 0, 10))
+        await storage.checkpoint()
+        await storage.states((2,))
+        await add(storage, Batch(2, 0, 10))
+        host.disk.power_cut()
+        if seed % 2:
+            damage_indexes(host)
+        else:
+            host.settings = settings()  # what counts is how it ran
+        metadata = Metadata({1: metadata_of(1, 9), 2: metadata_of(2, None)})
+        for nth in range(1 + seed % 3):  # the second sees only what the first has made
+            assert not (await rebuild(host, metadata)).trusted, nth
+        storage = await host.boot()
+        have, unknown = await read_all(storage, 2, 0, 9)
+        assert have.keys() | unknown == set(range(10))
+        assert storage.untrusted
+        assert (await read_all(storage, 1, 0, 9))[0] == dict.fromkeys(range(10), b"data")
+        kinds.add(bool(have))
+    assert kinds == {True, False}
+
+
+async def test_limbo_for_what_was_lost_outlives_an_index() -> None:
+    """A rebuild finds nothing damaged any more, since the damaged journal is long gone."""
+    host = Host(settings=settings(journal_damage="limbo", journal_max_backups=0, journal_recycled_files_max=0))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await add(storage, Batch(1, 0, 10))
+    await storage.checkpoint()
+    await add(storage, Batch(2, 0, 10, payload=b"x" * 9000))
+    await add(storage, Batch(1, 10, 1))
+    host.disk.crash()
+    for path in host.journal_files():
+        host.disk.flip(path, host.disk.contents(path).find(b"x" * 9000) + 4500)
+    storage = await host.boot()
+    assert storage.untrusted
+    await storage.close()
+    host.settings = settings()
+    metadata = Metadata({1: metadata_of(1, 10), 2: metadata_of(2, None)})
+    for attempt in (None, metadata, metadata):  # without metadata, too
+        assert not (await rebuild(host, attempt)).trusted
+        storage = await host.boot()
+        assert storage.untrusted
+        assert await read_all(storage, 2, 0, 9) == ({}, set(range(10)))
+        await storage.close()
