@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.sim.disk import SimulatedCrash
-from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, read_all, settings, sim_runtime
+from tests.unit.storage.support import (
+    INSTANCE,
+    KEY,
+    Batch,
+    Host,
+    Reports,
+    add,
+    read_all,
+    reclaim,
+    settings,
+    sim_runtime,
+)
 from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_life
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
@@ -409,3 +420,33 @@ async def test_limbo_for_what_was_lost_outlives_an_index() -> None:
         assert storage.untrusted
         assert await read_all(storage, 2, 0, 9) == ({}, set(range(10)))
         await storage.close()
+
+
+async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_that_is_sound() -> None:
+    """Blocks are copied whole, with the record that was replaced, to a log behind that which replaced it."""
+    host = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    body = bytearray(Batch(1, 0, 10).body())
+    body[len(body) // 2 + 33] ^= 255  # in entry 5, on its way here
+    await add(storage, Batch(2, 0, 100))
+    await add(storage, Batch(1, 0, 10), bodies=[bytes(body)])
+    await storage.close()
+    storage = await host.boot()
+    await storage.states((1,))
+    await add(storage, Batch(1, 5))  # by a recovery
+    await storage.checkpoint()
+    hidden = await storage.hide(2)
+    assert hidden is not None
+    assert await storage.delete(hidden)
+    await reclaim(storage, 0.9)
+    assert host.reports.copied
+    wanted = dict.fromkeys(range(10), b"data")
+    assert await read_all(storage, 1, 0, 9) == (wanted, set())
+    await storage.close()
+    await (await host.boot()).close()
+    damage_indexes(host)
+    assert (await rebuild(host, Metadata({1: metadata_of(1, 9)}))).damages == []
+    storage = await host.boot()
+    assert await read_all(storage, 1, 0, 9) == (wanted, set())
+    storage.release()
