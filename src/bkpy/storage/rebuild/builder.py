@@ -1,10 +1,10 @@
 """Makes the rows of a new index from the entry logs of one ledger directory.
 
 Invariants: logs are gone through in the order in which they were written, so that of two copies of an entry the later
-one counts (S7), if its checksum is right: compaction copies blocks whole, with what was replaced; and journal files that are kept before all others: a batch stays there only if nothing of it is stored
-yet, so that any other copy is a later one; every ledger that is found is fenced and in limbo; blocks that a sound
-footer names get rows though they can't be read, so that their entries are unknown and not missing. Everything here
-blocks.
+one counts (S7), if its checksum is right: compaction copies blocks whole, with what was replaced; and journal files
+that are kept before all others: a batch stays there only if nothing of it is stored yet, so that any other copy is a
+later one; every ledger that is found is fenced and in limbo; blocks that a sound footer names get rows though they
+can't be read, so that their entries are unknown and not missing. Everything here blocks.
 """
 
 from __future__ import annotations
