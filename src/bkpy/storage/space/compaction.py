@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bkpy.storage.entry_log.entry_log import LogWriter
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
-    from bkpy.storage.space.pauses import Pauses
+    from bkpy.storage.space.pauses import WorkPauses
 
 
 class _Source(NamedTuple):
@@ -75,7 +75,7 @@ class Compactor:
         runtime: DiskRuntime,
         settings: BookieSettings,
         observer: StorageObserver,
-        pauses: Pauses,
+        pauses: WorkPauses,
     ) -> None:
         self.pending_bytes = 0
         self._shard = shard

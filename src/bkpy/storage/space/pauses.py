@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 
-class Pauses:
+class WorkPauses:
     """`over`: there is to be no further step."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.index.index import LogRow, log_key, log_rows
 from bkpy.storage.space.compaction import Compactor
-from bkpy.storage.space.pauses import Pauses
+from bkpy.storage.space.pauses import WorkPauses
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
@@ -43,7 +43,7 @@ class Reclaimer:
         self._clock = runtime.clock
         self._settings = settings
         self._observer = observer
-        self._pauses = Pauses()
+        self._pauses = WorkPauses()
         self.compactor = Compactor(shard, runtime, settings, observer, self._pauses)
         self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
         self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
