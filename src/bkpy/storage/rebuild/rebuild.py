@@ -158,7 +158,13 @@ class _Rebuild:
         builders: dict[str, IndexBuilder] = {}
         for path in directories:
             standing = await self._worker.run(standing_of, self._runtime, path, self._settings)
-            lost = lost or standing.limbo or is_lost(standing.at_risk, self._files.boot_id())
+            if standing.limbo or is_lost(standing.at_risk, self._files.boot_id()):
+                lost = True
+                self._observer.damage(
+                    "the old index is gone, or in limbo, or of a run that gave up its journal or the syncs: what can't be "
+                    "found counts as lost",
+                    path,
+                )
             builders[path] = await self._build(path, marks, standing, functools.partial(_add, progress, done))
             done += builders[path].done_bytes
         sound = await self._replay(intact, builders, lost=lost)

@@ -1,7 +1,7 @@
 """What is to outlive an old index in the new one: whether this bookie had lost data, or may have in its last run.
 
-Invariant: where the old index can't be read, today's settings count, and those that give something up count as if it
-was lost.
+Invariants: where the old index can't be read, today's settings count, and those that give something up count as if it
+was lost; where it is gone, so may be logs and journal files, as after a `format` that was interrupted.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
             row = load_shard(store)
         finally:
             store.close()
+    except FileNotFoundError:
+        return Standing(mark_of(settings, IN_MEMORY), True)
     except (CorruptDataError, OSError):
         row = None
     if row is None:

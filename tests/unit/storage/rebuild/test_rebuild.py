@@ -25,6 +25,7 @@ from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
+from bkpy.storage.wipe import wipe
 
 BOOKIE = "bookie-1"
 NEWEST = 100  # the highest id that the cluster has given out
@@ -450,3 +451,31 @@ async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_t
     storage = await host.boot()
     assert await read_all(storage, 1, 0, 9) == (wanted, set())
     storage.release()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clean: bool) -> None:
+    """A start then says that the index is gone, and names this command."""
+    host, told = new_host(), Told()
+    if clean:
+        await whole_life(host, told)
+    else:
+        await script(await host.boot(), told)
+        host.disk.crash()
+    directories = (*host.settings.journal_directories, *host.settings.ledger_directories)
+    whole = copy_of(host)
+    before = whole.disk.operations
+    wipe(whole.disk, directories)
+    for nth in range(1, whole.disk.operations - before + 1):
+        torn = copy_of(host)
+        torn.disk.crash_at(nth)
+        with pytest.raises(SimulatedCrash):
+            wipe(torn.disk, directories)
+        torn.disk.crash()
+        torn.disk.heal()
+        try:
+            for _ in range(2):
+                await rebuild(torn, Metadata(dict(ALL_OPEN)))
+        except (CorruptDataError, IdentityError):
+            continue  # what is missing was noticed
+        await check(torn, told, whole=False)
