@@ -161,8 +161,8 @@ class _Rebuild:
             if standing.limbo or is_lost(standing.at_risk, self._files.boot_id()):
                 lost = True
                 self._observer.damage(
-                    "the old index is gone, or in limbo, or of a run that gave up its journal or the syncs: what can't be "
-                    "found counts as lost",
+                    "the old index is gone, or in limbo, or of a run that gave up its journal or the syncs: what can't "
+                    "be found counts as lost",
                     path,
                 )
             builders[path] = await self._build(path, marks, standing, functools.partial(_add, progress, done))
