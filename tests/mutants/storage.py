@@ -132,11 +132,29 @@ MUTANTS: list[Mutant] = [
         "a request's own ledgers evicted",
         "entries are denied and fences forgotten",
         "self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
-        "await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})",
-        "missing = {ledger_id for ledger_id in wanted if cached(ledger_id) is None}\n"
-        "self.trim()\n"
-        "await self._load(missing)",
+        "self._unseen = set()\n"
+        "# Once more if one was deleted while others were looked for: whether it was is asked next.\n"
+        "while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:\n"
+        "    await self._load(missing)",
+        "missing = {i for i in wanted if cached(i) is None}\nself.trim()\nawait self._load(missing)",
         (f"{_EVICTED}::test_a_request_never_takes_a_ledger_of_its_own_for_new",),
+    ),
+    Mutant(
+        "ledger deleted while others are looked up",
+        "a writer that was cut off for long is taken for one of a new ledger",
+        "while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:",
+        "if not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:",
+        (
+            "tests/unit/storage/space/test_deletion.py::"
+            "test_who_asks_for_several_ledgers_learns_of_one_that_is_deleted_meanwhile",
+        ),
+    ),
+    Mutant(
+        "what was lost forgotten by a rebuild",
+        "a bookie that lost data denies what it acknowledged",
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked)",
+        'return Standing(b"", False)',
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
     Mutant(
         "missing states found out before waiting for others",

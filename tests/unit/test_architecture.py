@@ -335,6 +335,7 @@ CONSTANTS = {
         "HAS_FOOTER": ON_DISK,
         "VERSION_AT_RISK": ON_DISK,
         "KEEPS": ON_DISK,
+        "UNASKED": ON_DISK,
         "BOOT_ID_BYTES": ON_DISK,
         "U64_END": ON_DISK,
     },

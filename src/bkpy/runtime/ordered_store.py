@@ -94,6 +94,7 @@ class LmdbStore:
         return _LmdbContext(self._env, write=False)
 
     def write(self) -> contextlib.AbstractContextManager[WriteTransaction]:
+        self._env.reader_check()  # a process that was killed while it read would keep all pages from being used again
         return _LmdbContext(self._env, write=True)
 
     def sizes(self) -> tuple[int, int]:

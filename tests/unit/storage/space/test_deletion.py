@@ -236,6 +236,50 @@ async def test_ledgers_of_an_older_number_of_directories_stay_deleted() -> None:
         assert storage.was_deleted(i)
 
 
+async def test_who_asks_for_several_ledgers_learns_of_one_that_is_deleted_meanwhile() -> None:
+    """Its state was in memory when the question came, and another's had to be looked up."""
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0, 5, payload=OLD))
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    asking = asyncio.ensure_future(storage.states((1, 99)))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    assert await storage.delete(hidden)
+    assert await asking == {1: None, 99: None}
+    assert storage.was_deleted(1), "a writer that was cut off for long would be let in"
+    assert not storage.was_deleted(99)
+    assert storage.create(1, KEY).fenced
+    assert not storage.create(99, KEY).fenced
+
+
+async def test_a_deletion_that_is_replayed_leaves_the_fence_of_a_second_life_in_another_directory() -> None:
+    """Of the first life a batch is replayed as well, so that the second one's state is in memory by then."""
+    host = Host(settings=bookie_settings(ledgers=1))
+    storage = await host.boot()
+    await put(storage, Batch(3, 0, 5, payload=OLD))
+    await storage.close()
+    host.settings = bookie_settings(ledgers=2)
+    storage = await host.boot()
+    await storage.states((3,))
+    added = add(storage, Batch(3, 5, payload=OLD))  # not synced yet when it is written to the index
+    hidden = await storage.hide(3)
+    await added
+    assert hidden is not None
+    for reclaimer in storage.reclaimers:
+        reclaimer.stop()  # it is not buried before the crash
+    await turns()
+    assert await storage.delete(hidden)
+    await put(storage, Batch(3, 7, payload=NEW))
+    await storage.checkpoint_shard(storage.shards[1])  # where it lives now, but didn't
+    host.disk.power_cut()
+    storage = await host.boot()
+    state = (await storage.states((3,)))[3]
+    assert state is not None
+    assert (state.fenced, 3 in storage.fenced) == (True, True)
+    assert await read_all(storage, 3, 0, 9) == ({7: NEW}, set())
+
+
 async def test_a_read_that_a_deletion_overtakes_denies_nothing() -> None:
     host = Host(settings=bookie_settings(block_bytes=100))
     storage = await host.boot()
