@@ -12,6 +12,7 @@ from tests.sim.disk import SimDisk
 
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
+from bkpy.storage.at_risk import IN_MEMORY
 from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, kept_log_id, log_name
 from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
@@ -106,6 +107,16 @@ def kept_rows() -> bytes:
     return b"".join(b"%s %s\n" % (key.hex().encode(), value.hex().encode()) for key, value in items)
 
 
+def at_risk_rows() -> bytes:
+    """Rows of shards whose bookie acknowledges what no disk has yet: in memory, and in the page cache of a boot."""
+    marks = (Mark(0x18F00000000, 4096, 7, 0xABCD),)
+    rows = (
+        ShardRow(UUID, True, 4, 1, 0x9ABCDEF0, marks, False, IN_MEMORY),
+        ShardRow(UUID, False, 4, 1, 0x9ABCDEF0, marks, True, NONCE),
+    )
+    return b"".join(b"%s %s\n" % (index.SHARD_KEY.hex().encode(), index.encode_shard(r).hex().encode()) for r in rows)
+
+
 def cookie() -> bytes:
     directories = (LedgerDirectory("/data/1", UUID.hex()), LedgerDirectory("/data/2", NONCE.hex()))
     return Cookie("bookie-1", "11111111-2222-3333-4444-555555555555", ("/journal",), directories).encode()
@@ -118,6 +129,7 @@ def exact() -> dict[str, bytes]:
         "entry-log.log": entry_log(),
         "index-rows.txt": rows(),
         "kept-rows.txt": kept_rows(),
+        "at-risk-rows.txt": at_risk_rows(),
         "cookie.json": cookie(),
     }
 

@@ -40,6 +40,27 @@ MUTANTS: list[Mutant] = [
         ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
     ),
     Mutant(
+        "a log of which nobody knows what lives in it removed",
+        "a stop in the middle of a count takes away what was acknowledged",
+        "if row is not None and row.living == 0]",
+        "if row is not None and not row.living]",
+        (f"{_DELETION}::test_a_log_that_is_not_counted_yet_is_not_dead",),
+    ),
+    Mutant(
+        "a log that was removed held open",
+        "the disk doesn't get its space back before the bookie ends",
+        "await shard.forget_log(log_id)",
+        "pass",
+        (f"{_DELETION}::test_a_log_that_was_removed_is_not_held_open",),
+    ),
+    Mutant(
+        "a log with damage compacted again and again",
+        "the disk is kept busy for nothing",
+        "and log_id not in self._damaged",
+        "",
+        (f"{_COMPACTION}::test_a_damaged_block_is_told_once_and_its_log_stays",),
+    ),
+    Mutant(
         "kept journal file recycled",
         "other bytes are where the index says that a batch is",
         "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",

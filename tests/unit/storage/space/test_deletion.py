@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.hooks import open_logs
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes, read_all, reclaim, turns
@@ -378,6 +379,43 @@ async def test_what_lives_in_logs_of_an_unclean_stop_is_counted() -> None:
     storage = await host.boot()
     await reclaim(storage)
     assert logs(host) == []
+
+
+async def test_a_log_that_is_not_counted_yet_is_not_dead() -> None:
+    """A bookie that is stopped counts no more, and removes only what it knows to be dead."""
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, *(Batch(1, i, payload=b"x" * 4000) for i in range(5)))
+    await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    before = logs(host)
+    assert before
+    storage.reclaimers[0].stop()
+    await reclaim(storage)
+    assert logs(host) == before
+    await storage.close()
+    storage = await host.boot()
+    assert len((await read_all(storage, 1, 0, 9))[0]) == 5
+
+
+async def test_a_log_that_was_removed_is_not_held_open() -> None:
+    """Its space would not be given back before the bookie's end."""
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, 0, payload=b"x" * 4000) for i in (1, 2)))
+    await storage.close()
+    storage = await host.boot()
+    await put(storage, Batch(3, 0, payload=b"x" * 4000))
+    await storage.checkpoint()
+    for ledger_id in (1, 2, 3):
+        assert len((await read_all(storage, ledger_id, 0, 0))[0]) == 1
+    assert open_logs(storage.shards[0]) == 2
+    for ledger_id in (1, 2):
+        await delete(storage, ledger_id)
+    await reclaim(storage)
+    assert len(logs(host)) == 1
+    assert open_logs(storage.shards[0]) == 1
 
 
 async def test_yesterdays_rows_of_logs_are_counted() -> None:
