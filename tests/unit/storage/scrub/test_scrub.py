@@ -423,6 +423,7 @@ def test_a_restart_in_the_middle_goes_on_from_where_it_was(crash: bool) -> None:
             else:
                 await storage.close()
             restarts += 1
+            assert restarts < 10, "it doesn't get on"
             storage = await host.boot()
             (status,) = storage.scrub.statuses
             assert (status.running, status.began_s) == (True, began_s)
