@@ -69,10 +69,9 @@ async def open_storage(
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
-            # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk, unless
-            # it is for want of a thread.
-            await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
             storage.scrub.start()
+            # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk.
+            await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
         except OSError as e:
             raise StorageFailedError(f"the storage can't be opened: {e}", path=e.filename) from e
         held.pop_all()
