@@ -15,9 +15,31 @@ _DELETION = f"{_TESTS}/space/test_deletion.py"
 _COMPACTION = f"{_TESTS}/space/test_compaction.py"
 _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
+_SCRUB = f"{_TESTS}/scrub/test_scrub.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "scrub that takes what moved for damage",
+        "a block that was compacted or deleted between two steps is told as damaged",
+        "if txn.get(source.key) == source.value and txn.get(trash_key(source.ledger_id)) is None",
+        "if source.key",
+        (f"{_SCRUB}::test_compaction_and_deletion_between_any_two_steps_are_no_damage",),
+    ),
+    Mutant(
+        "scrub that begins anew after each restart",
+        "of a bookie that restarts now and then, the last ledgers are never scrubbed",
+        "block_key(under_way.ledger_id, under_way.entry_id),\nshard.deletions.pending,",
+        "START,\nshard.deletions.pending,",
+        (f"{_SCRUB}::test_a_restart_in_the_middle_goes_on_from_where_it_was",),
+    ),
+    Mutant(
+        "scrub that never forgets",
+        "what was mended is copied from other bookies again and again",
+        "gone = [key for key, one in self._known.items() if one.round != round_number]",
+        "gone: list[_Key] = []",
+        (f"{_SCRUB}::test_damage_in_any_block_is_found_told_once_and_forgotten",),
+    ),
     Mutant(
         "an unclean stop without a journal taken for a clean one",
         "what was acknowledged and lost is denied",
@@ -84,8 +106,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "checksum of a kept batch not looked at",
         "rot in a journal file is handed on",
-        "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
-        "if len(raw) != row.place.length:",
+        "if len(raw) != place.length or crc32c(raw) != kept.checksum:",
+        "if len(raw) != place.length:",
         (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
     ),
     Mutant(

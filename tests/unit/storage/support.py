@@ -68,6 +68,7 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
             "checkpoint_interval_s": 1e6,
             "reclaim_interval_s": 1e6,
             "index_step_pause_s": 1e-6,
+            "scrub_interval_s": 0,
             **values,
         }
     )
@@ -109,6 +110,10 @@ SMALLEST: dict[str, Any] = {
     "compaction_major_interval_s": 0.001,
     "compaction_step_bytes": 1,
     "compaction_commit_bytes": 1,
+    "scrub_interval_s": 0.001,
+    "scrub_step_bytes": 1,
+    "scrub_save_interval_s": 0.001,
+    "scrub_damages_max": 1,
 }
 
 
@@ -222,6 +227,7 @@ class Reports:
         self.removed: list[int] = []
         self.copied: list[int] = []
         self.replayed_frames = 0
+        self.scrubbed_bytes = 0
         self.checkpoints = 0
         self.flushed: list[int] = []
 
@@ -240,6 +246,9 @@ class Reports:
 
     def log_removed(self, bytes_: int) -> None:
         self.removed.append(bytes_)
+
+    def scrubbed(self, bytes_: int) -> None:
+        self.scrubbed_bytes += bytes_
 
     def damage(self, what: str, path: str) -> None:
         self.damages.append((what, path))
