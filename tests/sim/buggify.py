@@ -64,6 +64,7 @@ BOOKIE: Mapping[str, Bound] = {
     "read_ahead_ledgers_max": Bound((1, 2)),
     "ledger_states_max": Bound((1, 2, 5, 20), 0.5),
     "index_readers_max": Bound((5,)),
+    "index_check_share": Bound((1.0,)),
     "index_step_rows": Bound((1, 3)),
     "index_step_pause_s": Bound((0.001,)),
     "reclaim_interval_s": Bound((0.05, 1.0), 0.5),

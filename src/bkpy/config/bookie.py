@@ -204,6 +204,13 @@ class BookieSettings(MetadataSettings):
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
     )
+    index_check_share: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="share of a processor at which, behind checkpoints, what was written to the index is looked "
+        "through, so that a start doesn't have to",
+    )
     index_step_rows: Size = Field(
         default=1000,
         description="rows of an index that are removed or counted, a few milliseconds at most, before flushes and "
