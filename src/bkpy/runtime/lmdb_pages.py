@@ -117,8 +117,7 @@ class SoundLeaves:
                 file.write(stored)
             os.rename(new, self._path)
         except OSError:
-            if os.path.exists(new):
-                os.unlink(new)
+            return  # the next one writes over what is there
 
 
 class Pages:
@@ -379,24 +378,24 @@ def _check_bounds(number: int, keys: Sequence[bytes], low: bytes | None, high: b
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def find_damage(path: str) -> str | None:
-    """What is wrong with the environment's file `path`, None if nothing is."""
+def look_through(directory: str) -> Pages:
+    """The environment's pages, in which nothing is wrong; `PageError` if something is."""
+    with open(os.path.join(directory, DATA_NAME), "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise PageError("the file is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            pages = Pages(data, os.path.join(directory, SOUND_NAME))
+            pages.check()
+    return pages
+
+
+def find_damage(directory: str) -> str | None:
+    """What is wrong with the pages of the environment, None if nothing is."""
     try:
-        with open(path, "rb") as file:
-            _checked(file.fileno(), os.path.dirname(path))
+        look_through(directory)
     except PageError as e:
         return str(e)
     return None
-
-
-def _checked(fd: int, directory: str) -> Pages:
-    """The file's pages, in which nothing is wrong; `PageError` if something is."""
-    if os.fstat(fd).st_size == 0:
-        raise PageError("the file is empty")
-    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
-        pages = Pages(data, os.path.join(directory, SOUND_NAME))
-        pages.check()
-    return pages
 
 
 def learn(directory: str, share: float) -> None:
@@ -462,8 +461,7 @@ def _walk_with_library(directory: str, looked_into: Sequence[tuple[bytes, int]])
 def main(directory: str) -> int:
     """Tell damage on standard output, and return `DAMAGED`; 0 if there is none."""
     try:
-        with open(os.path.join(directory, DATA_NAME), "rb") as file:
-            pages = _checked(file.fileno(), directory)
+        pages = look_through(directory)
         damage = _walk_with_library(directory, pages.looked_into)
     except PageError as e:
         damage = str(e)
