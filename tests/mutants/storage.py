@@ -317,6 +317,20 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "marks in the first transaction of a checkpoint of many ledgers",
+        "a crash before the last one loses entries, which are denied",
+        "put(SHARD_KEY, encode_shard(self.shard if last else self.shard._replace(marks=self._marks)))",
+        "put(SHARD_KEY, encode_shard(self.shard))",
+        (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers",),
+    ),
+    Mutant(
+        "all ledgers of a checkpoint in one transaction",
+        "memory grows by a page for each ledger, and stays",
+        "if self._parts[-1].ledgers == self._ledgers_max:",
+        "if False:",
+        (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_transaction_has_so_many_ledgers",),
+    ),
+    Mutant(
         "index not looked through at a start",
         "a damaged index ends the process, or denies what it holds",
         "await check_indexes(self._runtime, [directory.path for directory in identity.known])",

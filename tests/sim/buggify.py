@@ -47,6 +47,7 @@ BOOKIE: Mapping[str, Bound] = {
     "memtable_step_batches": Bound((1, 3)),
     "memtable_bytes_max": Bound((1, 32 * KIB, 32 * KIB, 128 * KIB, 128 * KIB, 1 * MIB, 1 * MIB), 1.0),
     "checkpoint_interval_s": Bound((0.05, 0.3, 0.3, 2.0, 2.0, 60.0, 60.0), 1.0),
+    "checkpoint_commit_ledgers": Bound((1, 2, 5), 0.5),
     "entry_log_max_size_mb": Bound((1,), 1.0),
     "entry_log_blocks_max": Bound((1, 3, 10)),
     "block_bytes": Bound((1, 4 * KIB, 4 * KIB, 64 * KIB, 64 * KIB), 1.0),

@@ -150,6 +150,11 @@ class BookieSettings(MetadataSettings):
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
     )
+    checkpoint_commit_ledgers: Size = Field(
+        default=10_000,
+        description="ledgers that one transaction of a checkpoint writes to the index, which keeps up to a page "
+        "(4 KiB) in memory for each",
+    )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
     )
