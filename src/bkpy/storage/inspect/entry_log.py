@@ -131,13 +131,18 @@ class LogInspection:
     def _tail(self, file: File, start: int, end: int) -> Iterator[Finding]:
         """What lies behind the last sound block of a log without a footer, or was there before the file was cut off."""
         log_id = log_id_of(self._path.rpartition("/")[2])
-        if self._living is not None and log_id is not None and self._living(log_id, end, _EVERYWHERE):
-            if file.size() > end or self._length(file, start, file.size()):
-                yield note(self._path, start, "the log is being filled: what follows came while it was looked at")
-            else:
-                yield self._gap(start, _EVERYWHERE, followed=False)
-        elif start < end:
-            yield self._gap(start, end, followed=False)
+        if self._living is None or log_id is None or not self._living(log_id, start, _EVERYWHERE):
+            if start < end:
+                yield self._nothing_lost(start, end)
+            return
+        beyond = self._living(log_id, end, _EVERYWHERE)
+        # Rows are committed after their blocks: what they name by now is in the file, even if it wasn't a moment ago.
+        size = file.size()
+        length = self._length(file, start, size)
+        if length and self._block(file, start, length) is not None:
+            yield note(self._path, start, "the log is being filled: what follows came while it was looked at")
+        else:
+            yield self._gap(start, _EVERYWHERE if beyond and size <= end else size, followed=False)
 
     def _length(self, file: File, at: int, end: int) -> int:
         """The bytes of the block that seems to begin here, 0 if none does."""
@@ -186,11 +191,18 @@ class LogInspection:
         listed = [] if self._footer is None else [b for o, b in self._footer.items() if start <= o < end]
         lost = living or sorted({(b.ledger_id, b.first, b.first + b.span) for b in listed} if living is None else ())
         entries = [f"ledger {ledger_id}: {first}-{last}" for ledger_id, first, last in lost]
-        there = "the end, and the file is cut off" if end == _EVERYWHERE else f"offset {end}"
-        what = f"no sound block from here to {there}"
+        what = self._no_block(end)
         if living or listed or (followed and living is None):
             advice = f"{COPIES}; reads of these entries are answered *unknown* here"
             if living == []:
                 advice = "no row of the index names this place, so nothing is lost"
             return damage(self._path, start, what, advice, **some("entries", entries))
-        return note(self._path, start, f"{what}, and nothing says that there was one: a crash or a write under way")
+        return self._nothing_lost(start, end)
+
+    def _nothing_lost(self, start: int, end: int) -> Finding:
+        what = f"{self._no_block(end)}, and nothing says that there was one: a crash or a write under way"
+        return note(self._path, start, what)
+
+    def _no_block(self, end: int) -> str:
+        there = "the end, and the file is cut off" if end == _EVERYWHERE else f"offset {end}"
+        return f"no sound block from here to {there}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -62,13 +63,14 @@ class Bookie:
     def journal(self, **arguments: Any) -> list[Finding]:
         return list(JournalInspection(self.files, self.journals[0], 0, read_bytes=READ_BYTES, **arguments).run())
 
-    def log(self, **arguments: Any) -> list[Finding]:
+    def log(self, committed: Callable[[], bool] = lambda: True, **arguments: Any) -> list[Finding]:
+        """`committed` is asked at each look at the index whether it has its rows by now."""
         store = LmdbStores().open(f"{self.ledgers[0]}/index", read_only=True)
         try:
 
             def living(log_id: int, start: int, end: int) -> list[tuple[int, int, int]]:
                 with store.read() as txn:
-                    return living_at(txn, log_id, start, end)
+                    return living_at(txn, log_id, start, end) if committed() else []
 
             path = str(self.log_file())
             return list(LogInspection(self.files, path, living, read_bytes=READ_BYTES, **arguments).run())
@@ -290,6 +292,26 @@ def test_what_a_crash_left_behind_the_last_block_is_no_damage(tmp_path: Path) ->
     findings = one.log()
     assert damages(findings) == []
     assert "a crash or a write under way" in str(facts(findings, "note"))
+
+
+def test_a_log_that_grows_while_it_is_looked_at_is_not_damaged(tmp_path: Path) -> None:
+    """Whatever part of the last blocks is there at first, and however much of the file and the index comes later."""
+    one = bookie(tmp_path)
+    path = one.log_file()
+    whole = path.read_bytes()
+    blocks = [(f.offset or 0) for f in one.log() if f.kind == "block"]
+    assert len(blocks) > 3
+    for there in [*blocks[1:], *range(blocks[-2], len(whole), 7)]:
+        for asked in range(3):
+            path.write_bytes(whole[:there])
+            asks = itertools.count()
+
+            def written(asks: Iterator[int] = asks, asked: int = asked) -> bool:
+                if next(asks) == asked:
+                    path.write_bytes(whole)
+                return path.stat().st_size == len(whole)
+
+            assert damages(one.log(committed=written)) == []
 
 
 @pytest.mark.parametrize("kind", [b"l", b"b", b"g", b"m"])
