@@ -152,8 +152,7 @@ class BookieSettings(MetadataSettings):
     )
     checkpoint_commit_ledgers: Size = Field(
         default=10_000,
-        description="ledgers that one transaction of a checkpoint writes to the index, which keeps up to a page "
-        "(4 KiB) in memory for each",
+        description="ledgers that one transaction of a checkpoint writes, with a page in memory for each",
     )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
@@ -210,11 +209,7 @@ class BookieSettings(MetadataSettings):
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
     )
     index_check_share: float = Field(
-        default=0.05,
-        gt=0,
-        le=1,
-        description="share of a processor at which, behind checkpoints, what was written to the index is looked "
-        "through, so that a start doesn't have to",
+        default=0.05, gt=0, le=1, description="share of a processor for looking through what is new in an index"
     )
     index_step_rows: Size = Field(
         default=1000,
@@ -486,6 +481,12 @@ class BookieSettings(MetadataSettings):
         if self.disk_free_bytes_resume <= self.disk_free_bytes_min:
             raise ValueError(
                 "disk_free_bytes_resume must exceed disk_free_bytes_min, or the bookie would change to and fro"
+            )
+        if 0 < self.disk_free_bytes_min <= self.compaction_free_bytes_min:
+            raise ValueError(
+                f"compaction_free_bytes_min = {self.compaction_free_bytes_min} must be below disk_free_bytes_min = "
+                f"{self.disk_free_bytes_min}, or a bookie that is read-only for lack of space could not compact: lower "
+                "the one, or raise the other"
             )
         if self.bookie_id == "readonly":
             raise ValueError("bookie_id = 'readonly': the name is taken in ZooKeeper")

@@ -86,6 +86,7 @@ class One:
                 "journal_directories": [str(self.directory / "journal")],
                 "ledger_directories": [str(self.directory / "ledgers0"), str(self.directory / "ledgers1")],
                 "disk_free_bytes_min": 100 * MIB,
+                "compaction_free_bytes_min": 50 * MIB,
                 "disk_free_bytes_resume": 200 * MIB,
                 "disk_check_interval_s": 0.01,
                 **values,
