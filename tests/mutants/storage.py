@@ -350,9 +350,46 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "keys of an index page that no search would find are let pass",
         "a damaged index denies entries that are in it",
-        "if keys and (not keys[0] or (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)):",
-        "if keys and not keys[0]:",
+        "if (low is not None and first < low) or (high is not None and last >= high):",
+        "if False:",
         ("tests/unit/runtime/test_lmdb_pages.py::test_a_key_behind_its_bounds_is_noticed",),
+    ),
+    Mutant(
+        "a leaf of the index that is not what was learned is taken for sound",
+        "a damaged index ends the process, or denies what it holds",
+        "if checksum and self.sound.checksums[number] == checksum and not integers:",
+        "if self.sound.checksums[number] and not integers:",
+        ("tests/unit/runtime/test_lmdb_pages.py::test_flips_are_noticed_or_harmless",),
+    ),
+    Mutant(
+        "damaged word of sound leaves is believed",
+        "a damaged index ends the process, or denies what it holds",
+        "if stored[: _SOUND.size] == _SOUND.pack(_SOUND_MAGIC, zlib.crc32(body), page_bytes) and len(body) % 4 == 0:",
+        "if len(body) % 4 == 0:",
+        ("tests/unit/runtime/test_lmdb_pages.py::test_word_of_sound_leaves_that_is_not_whole_is_not_believed",),
+    ),
+    Mutant(
+        "leaves learned that are not sound",
+        "a damaged index ends the process, or denies what it holds",
+        "sound.checksums[number] = checksum if _is_plain_leaf(number, page) else 0",
+        "sound.checksums[number] = checksum",
+        (
+            "tests/unit/runtime/test_lmdb_pages.py::test_word_of_sound_leaves_that_is_damaged_or_of_another_file_hides_nothing",
+        ),
+    ),
+    Mutant(
+        "marks in the first transaction of a checkpoint of many ledgers",
+        "a crash before the last one loses entries, which are denied",
+        "put(SHARD_KEY, encode_shard(self.shard if last else self.shard._replace(marks=self._marks)))",
+        "put(SHARD_KEY, encode_shard(self.shard))",
+        (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers",),
+    ),
+    Mutant(
+        "all ledgers of a checkpoint in one transaction",
+        "memory grows by a page for each ledger, and stays",
+        "if self._parts[-1].ledgers == self._ledgers_max:",
+        "if False:",
+        (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_transaction_has_so_many_ledgers",),
     ),
     Mutant(
         "index not looked through at a start",

@@ -304,6 +304,7 @@ CONSTANTS = {
         "_MAGIC": ON_DISK,
         "_NODE_BYTES": ON_DISK,
         "_NO_ROOT": ON_DISK,
+        "_STEP_PAGES": "is how often a child looks whether its parent is there, every few milliseconds",
         "_UNWRITTEN_MAX": "refuses a page number that is nonsense",
     },
     "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},

@@ -134,6 +134,10 @@ class BookieSettings(MetadataSettings):
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
     )
+    checkpoint_commit_ledgers: Size = Field(
+        default=10_000,
+        description="ledgers that one transaction of a checkpoint writes, with a page in memory for each",
+    )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
     )
@@ -187,6 +191,9 @@ class BookieSettings(MetadataSettings):
     )
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
+    )
+    index_check_share: float = Field(
+        default=0.05, gt=0, le=1, description="share of a processor for looking through what is new in an index"
     )
     index_step_rows: Size = Field(
         default=1000,

@@ -430,6 +430,8 @@ class LedgerStorage:
             if self._closed or self.failed.done():
                 return
             await self.checkpoint()
+            for shard in self.shards:
+                await shard.on_index(shard.store.prepare_check, self._settings.index_check_share)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files
 
 _BROKEN = ".broken"  # a copy of what was cut off a journal file
-_INDEX_FILES = ("data.mdb", "lock.mdb")
+_INDEX_FILES = ("data.mdb", "lock.mdb", "sound.pages", "sound.pages.new")
 
 
 class Belongings(NamedTuple):

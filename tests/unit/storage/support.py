@@ -91,6 +91,7 @@ SMALLEST: dict[str, Any] = {
     "entry_log_max_size_mb": 1,
     "entry_log_blocks_max": 1,
     "entry_log_write_bytes": 1,
+    "checkpoint_commit_ledgers": 1,
     "flush_step_batches": 1,
     "rebuild_step_blocks": 1,
     "flush_part_batches": 1,
