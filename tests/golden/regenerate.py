@@ -13,6 +13,7 @@ from tests.sim.disk import SimDisk
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
 from bkpy.storage.at_risk import IN_MEMORY
+from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, Defect
 from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, kept_log_id, log_name
 from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
@@ -29,6 +30,8 @@ from bkpy.storage.journal.format import (
     encode_ledger,
     encode_record,
 )
+from bkpy.storage.scrub.damages import Known
+from bkpy.storage.scrub.state import Round, ScrubState
 
 HERE = Path(__file__).parent / "storage"
 KEY = bytes(range(32))
@@ -122,6 +125,16 @@ def cookie() -> bytes:
     return Cookie("bookie-1", "11111111-2222-3333-4444-555555555555", ("/journal",), directories).encode()
 
 
+def scrub() -> bytes:
+    """How far the scrub is, in the middle of a round that has found something."""
+    path = f"/d/{log_name(3)}"
+    known = (
+        Known(Defect(path, 64, LEDGER, "a block's checksum doesn't match its bytes", OTHER_COPIES, 0, 2), 4),
+        Known(Defect("/d/index", None, LEDGER, "the ledger's row: it is damaged", REBUILD), 3),
+    )
+    return ScrubState(3, 1_700_000_000.5, 1_700_000_000.5, Round(1_700_604_800.0, LEDGER, 9, 4096), known, 7).encode()
+
+
 def exact() -> dict[str, bytes]:
     """Files that are written to the last byte as they always were."""
     return {
@@ -131,6 +144,7 @@ def exact() -> dict[str, bytes]:
         "kept-rows.txt": kept_rows(),
         "at-risk-rows.txt": at_risk_rows(),
         "cookie.json": cookie(),
+        "scrub.json": scrub(),
     }
 
 

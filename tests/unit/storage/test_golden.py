@@ -14,6 +14,7 @@ from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import decode_tombstone, tombstone_key
 from bkpy.storage.journal.format import Mark, RecordKind, decode_ledger, decode_records, file_name
 from bkpy.storage.journal.reader import JournalReader
+from bkpy.storage.scrub.state import decode_state
 
 
 @pytest.mark.parametrize("name", exact())
@@ -83,6 +84,21 @@ def test_golden_rows_of_shards_at_risk_are_read() -> None:
     for today in ("another boot", NONCE.decode()):
         assert is_lost(IN_MEMORY, today.encode())
         assert is_lost(NONCE, today.encode()) == (today == "another boot")
+
+
+def test_the_golden_state_of_the_scrub_is_read() -> None:
+    state = decode_state((HERE / "scrub.json").read_bytes(), "/elsewhere")
+    assert (state.rounds, state.counted_from_s, state.ended_s, state.left_out) == (
+        3,
+        1_700_000_000.5,
+        1_700_000_000.5,
+        7,
+    )
+    assert state.round == (1_700_604_800.0, LEDGER, 9, 4096)
+    assert [(*one.defect[:3], one.defect.first, one.defect.last, one.round) for one in state.known] == [
+        (f"/elsewhere/{log_name(3)}", 64, LEDGER, 0, 2, 4),
+        ("/elsewhere/index", None, LEDGER, None, None, 3),
+    ]
 
 
 def test_golden_rows_and_cookie_are_read() -> None:

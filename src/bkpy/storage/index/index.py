@@ -114,6 +114,12 @@ def ledger_of_block(key: bytes) -> int:
     return ledger_id
 
 
+def first_of_block(key: bytes) -> int:
+    """The lowest entry id in the key of a block row."""
+    first: int = _BLOCK_KEY.unpack(key)[2]
+    return first
+
+
 def log_key(log_id: int) -> bytes:
     return _LEDGER_KEY.pack(b"g", log_id)
 
@@ -214,7 +220,7 @@ def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
 def decode_block_row(key: bytes, value: bytes) -> BlockRow:
     content = unseal(key, value)
     log_id, offset, length, span = _BLOCK.unpack_from(content)
-    first = _BLOCK_KEY.unpack(key)[2]
+    first = first_of_block(key)
     kept, end = None, _BLOCK.size
     if log_id & KEPT:
         kept, end = KeptBatch(*_KEPT.unpack_from(content, end)), end + _KEPT.size
@@ -390,5 +396,5 @@ def _row_from_blocks(txn: ReadTransaction, ledger_id: int) -> LedgerRow:
         try:
             last_entry = max(last_entry, decode_block_row(key, value).ids.last)
         except CorruptDataError:
-            last_entry = max(last_entry, _BLOCK_KEY.unpack(key)[2] + SPAN_MAX - 1)
+            last_entry = max(last_entry, first_of_block(key) + SPAN_MAX - 1)
     return LedgerRow(b"", True, True, b"", last_entry, -1, SPAN_MAX - 1, count, checksum)

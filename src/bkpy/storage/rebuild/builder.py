@@ -197,7 +197,7 @@ class IndexBuilder:
         self._pending_blocks += 1
 
     def _commit(self, log_id: int = -1, log: LogRow | None = None) -> None:
-        changes = Changes(self.row, self._living)
+        changes = Changes(self.row, self._living, max(1, len(self._pending)))
         with self._store.read() as txn:
             for ledger_id, pending in self._pending.items():
                 row = get_ledger(txn, ledger_id) or LedgerRow(b"", True, True)
