@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.receive_buffer import ReceiveBuffer
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime, Worker
+    from bkpy.storage.entry_log.entry_log import Place
     from bkpy.storage.journal.journal import Journal
     from bkpy.storage.ledgers.info import LedgerCache
     from bkpy.storage.ledgers.ledgers import Ledgers
@@ -420,6 +421,11 @@ def close_open_logs(shard: Shard) -> None:
 def open_logs(shard: Shard) -> int:
     """How many entry logs are open for reading."""
     return len(shard._reader._open)
+
+
+def read_from_log(shard: Shard, place: Place) -> bytes:
+    """What the shard's reads find there."""
+    return shard._reader.read(place)
 
 
 def ledgers_of(replay: Replay) -> Ledgers:
