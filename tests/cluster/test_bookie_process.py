@@ -20,6 +20,8 @@ from bkpy.runtime.system import real_runtime
 
 DEADLINE_S = 60
 
+pytestmark = pytest.mark.usefixtures("real_bookies")
+
 
 def bookie_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A bookie that is expected to refuse to start."""

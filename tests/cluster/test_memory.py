@@ -26,6 +26,8 @@ WRITERS = 4
 ROUNDS = 5
 ENTRY = bytes(16_000)
 
+pytestmark = pytest.mark.usefixtures("real_bookies")
+
 # Takes the place of the interpreter: a bookie whose journal is written as long as no file called "stall" is beside it.
 STALLING = f"""#!{sys.executable}
 import os, sys
