@@ -156,7 +156,9 @@ def _feed(sink: int, data: bytes) -> None:
 def _serve(requests: socket.socket) -> None:
     import ctypes
 
+    import bkpy.bench.workloads
     import bkpy.bookie.process
+    import bkpy.cli.bench
     import bkpy.cli.bookie
     import bkpy.cli.cluster
     import bkpy.cli.ledger

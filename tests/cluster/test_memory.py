@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 import bkpy
 from bkpy.config.loading import load_bookie_settings
@@ -14,9 +16,6 @@ from bkpy.local import LocalBookie, LocalCluster
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
-
-if TYPE_CHECKING:
-    import pytest
 
 MIB = 1 << 20
 DEADLINE_S = 100

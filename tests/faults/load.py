@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEADLINE_S = 60.0
+BURST_S = 0.05
 
 
 class Load:
@@ -22,10 +23,17 @@ class Load:
 
     `async with Load(writer) as load: await load.more(1000)`; at the end of the block everything under way is waited
     for. The ledger is left as it is: close the writer, or recover the ledger, and then `oracle.check(load.promises)`.
+    With `rest_s`, nothing new is begun for so long after each burst of `BURST_S`: what lasts takes less of a processor.
     """
 
     def __init__(
-        self, writer: bkpy.LedgerWriter, *, outstanding: int = 100, filler_bytes_max: int = 1000, seed: int = 0
+        self,
+        writer: bkpy.LedgerWriter,
+        *,
+        outstanding: int = 100,
+        filler_bytes_max: int = 1000,
+        seed: int = 0,
+        rest_s: float = 0.0,
     ) -> None:
         self.writer = writer
         self.promises = Promises(writer.ledger_id)
@@ -34,6 +42,7 @@ class Load:
         self._outstanding = outstanding
         self._filler_bytes_max = filler_bytes_max
         self._rng = random.Random(seed)
+        self._rest_s = rest_s
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._progress = asyncio.Event()
@@ -100,12 +109,21 @@ class Load:
 
     async def _lane(self) -> None:
         ways = (self._append, self._append, self._append, self._append_batch, self._append_nowait)
-        while not self._stopping and self.error is None:
+        while True:
+            await self._rest()
+            if self._stopping or self.error is not None:
+                break
             try:
                 await self._rng.choice(ways)()
             except bkpy.BookKeeperError as e:
                 self.error = self.error or e
         self._progress.set()
+
+    async def _rest(self) -> None:
+        if self._rest_s:
+            rested_s = asyncio.get_running_loop().time() % (BURST_S + self._rest_s) - BURST_S
+            if rested_s > 0:
+                await asyncio.sleep(self._rest_s - rested_s)
 
     async def _append(self) -> None:
         number, payload = self._payload()
