@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEADLINE_S = 60.0
-BURST_S = 0.05
 
 
 class Load:
@@ -23,7 +22,7 @@ class Load:
 
     `async with Load(writer) as load: await load.more(1000)`; at the end of the block everything under way is waited
     for. The ledger is left as it is: close the writer, or recover the ledger, and then `oracle.check(load.promises)`.
-    With `rest_s`, nothing new is begun for so long after each burst of `BURST_S`: what lasts takes less of a processor.
+    Each of those calls begins up to `pause_s` after the one before.
     """
 
     def __init__(
@@ -32,8 +31,8 @@ class Load:
         *,
         outstanding: int = 100,
         filler_bytes_max: int = 1000,
+        pause_s: float = 0.0,
         seed: int = 0,
-        rest_s: float = 0.0,
     ) -> None:
         self.writer = writer
         self.promises = Promises(writer.ledger_id)
@@ -41,8 +40,8 @@ class Load:
         self.longest_pause_s = 0.0  # between two acknowledgements, since the last `forget_pauses`
         self._outstanding = outstanding
         self._filler_bytes_max = filler_bytes_max
+        self._pause_s = pause_s
         self._rng = random.Random(seed)
-        self._rest_s = rest_s
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._progress = asyncio.Event()
@@ -109,21 +108,14 @@ class Load:
 
     async def _lane(self) -> None:
         ways = (self._append, self._append, self._append, self._append_batch, self._append_nowait)
-        while True:
-            await self._rest()
-            if self._stopping or self.error is not None:
-                break
+        while not self._stopping and self.error is None:
             try:
                 await self._rng.choice(ways)()
             except bkpy.BookKeeperError as e:
                 self.error = self.error or e
+            if self._pause_s:
+                await asyncio.sleep(self._rng.uniform(0, self._pause_s))
         self._progress.set()
-
-    async def _rest(self) -> None:
-        if self._rest_s:
-            rested_s = asyncio.get_running_loop().time() % (BURST_S + self._rest_s) - BURST_S
-            if rested_s > 0:
-                await asyncio.sleep(self._rest_s - rested_s)
 
     async def _append(self) -> None:
         number, payload = self._payload()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 DEADLINE_S = 60.0
 ADD_TIMEOUT_S = 1.0
 LASTS_S = 1.5  # a fault: long enough for the client to give the bookie up
-REST_S = 0.15
 
 
 async def slow(proxy: Proxy) -> None:
@@ -122,7 +121,7 @@ async def write_on(directory: Path, fault: Fault, sizes: tuple[int, int, int]) -
     async with ProxiedNodes(directory, bookies=5) as cluster:
         client = await cluster.client(add_timeout_s=ADD_TIMEOUT_S, connect_timeout_s=1.0)
         writer = await client.create_ledger(ensemble_size=sizes[0], write_quorum=sizes[1], ack_quorum=sizes[2])
-        async with Load(writer, rest_s=REST_S) as load:
+        async with Load(writer) as load:
             following = asyncio.create_task(load.follow(await client.open_ledger(writer.ledger_id)))
             await load.more(300)
             await fault(cluster.proxies[writer.metadata.fragments[-1].bookies[0]])

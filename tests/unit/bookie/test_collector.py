@@ -472,15 +472,19 @@ async def test_trouble_between_any_two_steps(cluster: Collecting, kind: str, tro
 
 async def test_a_storage_that_fails_ends_the_run(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await cluster.client()
-    await client.delete_ledger(await closed_ledger(client, "abcd"))
+    gone = await closed_ledger(client, "abcd")
+    await client.delete_ledger(gone)
 
     async def fail(hidden: Any) -> bool:
         raise StorageFailedError("it failed")
 
-    monkeypatch.setattr(cluster.storage("a"), "delete", fail)
-    run = await cluster.collect()
+    with monkeypatch.context() as context:
+        context.setattr(cluster.storage("a"), "delete", fail)
+        run = await cluster.collect()
     assert (run.failed, run.gone) == ("storage", 0)
     assert "it failed" in run.failure
+    assert await ask(client, gone) == THERE, "what was hidden is seen again"
+    assert (await cluster.collect()).gone == 1
 
 
 async def test_a_defect_costs_the_run_and_not_the_bookie(
@@ -498,6 +502,29 @@ async def test_a_defect_costs_the_run_and_not_the_bookie(
     assert (run.failed, run.spare) == ("defect", 0)
     assert "a defect" in caplog.text
     assert not cluster.lock_nodes()
+    assert await ask(client, spare) == THERE
+    assert (await cluster.collect()).spare == 1
+
+
+async def test_what_was_hidden_before_a_defect_is_seen_again(
+    cluster: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    spare = await spare_on_a(cluster, client)
+    lookout, storage = lookout_of(cluster.collector("a")), cluster.storage("a")
+    look = lookout.look
+
+    async def fail(ledger_id: int, lock: Any = None) -> Any:
+        state = (await storage.states((ledger_id,)))[ledger_id]
+        assert state is not None
+        if state.hidden:
+            raise ZeroDivisionError("a defect")
+        return await look(ledger_id, lock)
+
+    with monkeypatch.context() as context:
+        context.setattr(lookout, "look", fail)
+        run = await cluster.collect()
+    assert (run.failed, run.spare) == ("defect", 0)
     assert await ask(client, spare) == THERE
     assert (await cluster.collect()).spare == 1
 

@@ -10,9 +10,10 @@ from tests import settings_page
 
 from bkpy.config.address import split_address
 from bkpy.config.base import GIB, MIB
-from bkpy.config.bookie import MEMORY_FOR_REPLAY, MEMORY_PARTS, BookieSettings
+from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.config.loading import load_bookie_settings
+from bkpy.config.memory import MEMORY_FOR_REPLAY, MEMORY_PARTS
 from bkpy.errors import BookKeeperError, ConfigError
 
 if TYPE_CHECKING:
