@@ -260,6 +260,8 @@ class JournalReader:
     def _found(self, source: _Source | None, offset: int) -> AtBreak:
         if source is None:
             return AtBreak.BLANK if self._mark == START else AtBreak.MISSING
+        if source.file_id == self._mark.file_id and source.file.size() < self._mark.offset:
+            return AtBreak.CUT_OFF
         if self._nonce is not None and looks_like_frame(source.window.get(offset, PAGE_BYTES), self._nonce):
             return AtBreak.BROKEN
         return AtBreak.BLANK
@@ -272,6 +274,8 @@ class JournalReader:
             return f"{lost}, although later ones are in {following.source.path}"
         if found is AtBreak.MISSING:
             return f"{lost}: the file that the last checkpoint relies on is gone"
+        if found is AtBreak.CUT_OFF:
+            return f"{lost}: it ends before the place that the last checkpoint relies on"
         return f"{lost}, and what is there came after a clean stop"
 
     def _ledgers(self, source: _Source, offset: int) -> frozenset[int]:
