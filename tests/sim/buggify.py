@@ -93,6 +93,7 @@ BOOKIE: Mapping[str, Bound] = {
     "receive_bytes_max": Bound((1, 100 * KIB)),
     "requests_in_flight_total_max": Bound((20,)),  # the long polls of all readers are among them
     "complaint_interval_s": Bound((0.001,)),
+    "marks_look_interval_s": Bound((0.05, 1.0)),
     "metadata_retry_pause_s": Bound((0.001, 1.0)),
     "metadata_write_attempts_max": Bound((1, 2)),
     "requests_in_flight_max": Bound((1, 3)),

@@ -260,6 +260,7 @@ CONSTANTS = {
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/locks.py": {"LOCK_VERSION": ON_DISK},
+    "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
         "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
@@ -430,6 +431,7 @@ INHERITED = {
     "metadata.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
+    "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
 }
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
-from bkpy.config.base import GIB, KIB, MIB, MetadataSettings, Seconds, Size
+from bkpy.config.base import GIB, KIB, MIB, Seconds, Size
+from bkpy.config.recovery import RecoverySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ MEMORY_PARTS: Final[Mapping[str, int]] = {
 }
 
 
-class BookieSettings(MetadataSettings):
+class BookieSettings(RecoverySettings):
     """The settings of one bookie."""
 
     metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")
