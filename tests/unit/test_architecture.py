@@ -155,7 +155,7 @@ OUTCOMES = [
 # The writer's error, on its way to those who append: it was made there, and not told by a metadata store.
 COPIES_ITS_OWN = {("client/write/replication.py", "failure")}
 STORE_WRITES = {"create", "put", "delete", "multi"}
-CATALOG_WRITES = {"create", "write", "delete"}
+CATALOG_WRITES = {"create", "write", "write_locked", "delete"}
 RESOLVED_WRITES = {
     "attempt", "create_certainly", "put_certainly", "delete_certainly", "delete_together", "take_number", "ensure_path",
 }  # fmt: skip
