@@ -45,11 +45,16 @@ class How(enum.StrEnum):
 
 
 class Repaired(NamedTuple):
-    """How it has ended, why it is not DONE, and the bookies that are in none of its ensembles (any more)."""
+    """How it has ended, and why it is not DONE.
+
+    `left`: of the bookies that were to go, those that no ensemble names (any more). `waiting_for`: those that only the
+    writer of an open ledger can leave, for now.
+    """
 
     how: How
     why: str = ""
-    left: frozenset[str] = frozenset()  # the bookies that have gone, of those that were to go
+    left: frozenset[str] = frozenset()
+    waiting_for: frozenset[str] = frozenset()
 
 
 class LedgerRepair:
@@ -81,13 +86,13 @@ class LedgerRepair:
         ledger_id: int,
         leaving: Callable[[LedgerMetadata | None], Awaitable[Collection[str]]],
         *,
-        grace_over: bool,
+        waited_for: Collection[str],
         when_done: Callable[[frozenset[str]], Awaitable[None]],
     ) -> Repaired:
         """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
 
-        `when_done` is told of those that have gone, while it is still held. `grace_over`: an open ledger may be
-        recovered. Who is cancelled here is to end the session, and the lock with it.
+        `when_done` is told of those that have gone, while it is still held. `waited_for`: an open ledger may be
+        recovered because of these. Who is cancelled here is to end the session, and the lock with it.
         """
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
@@ -95,8 +100,8 @@ class LedgerRepair:
         if isinstance(lock, NotDone):
             return Repaired(How.LATER, str(lock.error))
         try:
-            ended = await _LockedRepair(self, lock, grace_over).run(leaving)
-            if ended.left:
+            ended = await _LockedRepair(self, lock, frozenset(waited_for)).run(leaving)
+            if ended.left or ended.how is How.DONE:
                 await when_done(ended.left)
         except BookKeeperError as error:
             ended = Repaired(How.LATER, str(error))
@@ -172,11 +177,11 @@ class LedgerRepair:
 class _LockedRepair:
     """One run, whose lock is held."""
 
-    def __init__(self, repair: LedgerRepair, lock: LedgerLock, grace_over: bool) -> None:
+    def __init__(self, repair: LedgerRepair, lock: LedgerLock, waited_for: frozenset[str]) -> None:
         self._repair = repair
         self._lock = lock
         self._ledger_id = lock.ledger_id
-        self._grace_over = grace_over
+        self._waited_for = waited_for
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
 
@@ -188,7 +193,8 @@ class _LockedRepair:
             planned = None if found is None else self._repair.plan(found[0], leaving)
             left = leaving if planned is None else leaving - _named(planned)
             possible = None if planned is None else self._possible(planned)
-            step = next_step(possible, grace_over=self._grace_over)
+            unclosed = frozenset() if planned is None else frozenset(planned.unclosed)
+            step = next_step(possible, grace_over=unclosed <= self._waited_for)
             if step is Step.COPY:
                 assert found is not None
                 assert possible is not None
@@ -201,7 +207,7 @@ class _LockedRepair:
                 await self._repair.recover(self._ledger_id)
                 continue
             if step is Step.WAIT:
-                return Repaired(How.WAITING, GRACE, left)
+                return Repaired(How.WAITING, GRACE, left, unclosed)
             return self._ended(planned, left)
 
     def _possible(self, planned: Plan) -> Plan:

@@ -44,7 +44,7 @@ class Repairs:
         async def done(left: frozenset[str]) -> None:
             self.left = left
 
-        return await self.repair.run(ledger_id, who, grace_over=grace_over, when_done=done)
+        return await self.repair.run(ledger_id, who, waited_for=leaving if grace_over else (), when_done=done)
 
 
 async def held(client: Client, ledger_id: int, bookie_id: str, last: int) -> dict[int, bytes]:
