@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.locks import LedgerLocks
     from bkpy.metadata.marks import LedgerMark, Marks
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.hand_marks import HandMarks
     from bkpy.recovery.upkeep import HasUpkeep
     from bkpy.runtime.interfaces import Runtime
 
@@ -69,19 +70,22 @@ class _Postponed:
 
 
 class ReplicationWorker:
-    """Works until it is cancelled. `holder` is what its locks are known by."""
+    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone."""
 
     def __init__(
         self,
         client: HasUpkeep,
-        marks: Marks,
+        marks: Marks | HandMarks,
         locks: LedgerLocks,
         runtime: Runtime,
         settings: RecoverySettings,
         holder: str,
+        *,
+        target: str | None = None,
     ) -> None:
         self.count = CopyCount()
         self.ledgers_done = 0
+        self.looked = False  # at all marks, once
         self._upkeep = client.upkeep
         self._marks = marks
         self._runtime = runtime
@@ -89,7 +93,7 @@ class ReplicationWorker:
         self._holder = holder
         self._now = runtime.clock.monotonic
         self._rate = CopyRate(settings, runtime)
-        self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count)
+        self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
         self._queue = RepairQueue(holder)
         self._working: dict[int, float] = {}  # since when
         self._postponed: dict[int, _Postponed] = {}  # the oldest first
@@ -122,6 +126,7 @@ class ReplicationWorker:
                 try:
                     self._enabled = await self._marks.enabled()
                     await (self._look_at_all() if everything else self._look_at_due())
+                    self.looked = True
                     self._filled.set()
                     await self._wait(news)
                     everything = news.done()
@@ -230,17 +235,23 @@ class ReplicationWorker:
             self._emptied.set()
             self._working[ledger_id] = self._now()
             try:
-                ended = await self._work_off(ledger_id)
+                await self._settle(ledger_id, await self._worked_off(ledger_id))
             except ClientClosedError:
                 return
-            except BookKeeperError as error:
-                ended = Repaired(How.LATER, str(error))
-            except Exception as error:
-                log.exception("ledger %d could not be worked off", ledger_id)
-                ended = Repaired(How.LATER, repr(error))
             finally:
                 del self._working[ledger_id]
-            await self._settle(ledger_id, ended)
+
+    async def _worked_off(self, ledger_id: int) -> Repaired:
+        """A defect costs no more than the one ledger."""
+        try:
+            return await self._work_off(ledger_id)
+        except ClientClosedError:
+            raise
+        except BookKeeperError as error:
+            return Repaired(How.LATER, str(error))
+        except Exception as error:
+            log.exception("ledger %d could not be worked off", ledger_id)
+            return Repaired(How.LATER, repr(error))
 
     async def _work_off(self, ledger_id: int) -> Repaired:
         postponed = self._postponed.get(ledger_id)
@@ -321,13 +332,18 @@ class ReplicationWorker:
             one.waiting_since = before.waiting_since if same and before is not None else now
             one.waiting_for = ended.waiting_for
             one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
-        one.stuck = signature is not None
+        one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max
         one.signature = signature
         if one.stuck and (before is None or before.why != one.why):
             log.warning("ledger %d stays under-replicated: %s", ledger_id, one.why)
         self._postponed[ledger_id] = one
         while len(self._postponed) > settings.stuck_ledgers_max:
             del self._postponed[next(iter(self._postponed))]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do for now but about ledgers that are stuck."""
+        return not (self._queue or self._working or any(not one.stuck for one in self._postponed.values()))
 
     # --- what people are told ---------------------------------------------------------------------------------------
 
