@@ -48,6 +48,8 @@ DOUBT_RESOLVED = "a change in doubt was read back"
 DOUBT_STAYED = "a change stayed in doubt"
 LIMBO = "a bookie put everything in limbo"
 CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
+REPLICATED = "what a lost bookie had was copied"
+WORKER_DIED = "a replication worker died"
 
 _STORAGE = (
     MEMORY_FULL,
@@ -65,6 +67,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
+    "healing": (REPLICATED, WORKER_DIED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 

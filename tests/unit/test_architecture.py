@@ -295,6 +295,7 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "recovery/ledger_repair.py": {"_TOLD_MAX": OF_A_TEXT},
     "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",
