@@ -145,6 +145,7 @@ class BookieNode:
             metrics_port=max(self.metrics_port, 0),
             read_only=service.read_only,
             read_only_reason=self._why_read_only,
+            in_limbo=storage.untrusted,
         )
         self._registration = Registration(
             self._store,

@@ -61,6 +61,7 @@ class Election:
         self._runtime = runtime
         self._settings = settings
         self._token = ""
+        self._pause_s = settings.metadata_retry_pause_s
         self.leading = False
 
     async def stand(self, lead: Callable[[str], Awaitable[None]]) -> None:
@@ -79,7 +80,8 @@ class Election:
                     return
                 log.debug("the election goes on later: %s", error)
             await self.withdraw()
-            await asyncio.sleep(self._settings.metadata_retry_pause_s)
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = self._settings.metadata_retry_pause_s
 
     async def withdraw(self) -> None:
         """Leave the line. Returns when the place is certainly gone, or goes with the session, which is over."""
@@ -168,6 +170,7 @@ class Election:
             log.warning("the auditor %s gives up its term: %s", self._candidate, error)
         except Exception:
             log.exception("the auditor %s failed, and gives up its term", self._candidate)
+        self._pause_s = self._settings.audit_look_interval_s  # what ends a term at once may end the next one, too
 
     async def _until_gone(self, node: str) -> None:
         """Return when the node is gone, or nothing can be said of it."""

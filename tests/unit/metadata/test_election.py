@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = "/ledgers"
 LINE = f"{ROOT}/underreplication/auditorelection"
-SETTINGS = RecoverySettings(metadata_write_attempts_max=3, metadata_retry_pause_s=0.001)
+SETTINGS = RecoverySettings(metadata_write_attempts_max=3, metadata_retry_pause_s=0.001, audit_look_interval_s=0.005)
 
 
 @pytest.fixture
