@@ -155,7 +155,7 @@ OUTCOMES = [
 # The writer's error, on its way to those who append: it was made there, and not told by a metadata store.
 COPIES_ITS_OWN = {("client/write/replication.py", "failure")}
 STORE_WRITES = {"create", "put", "delete", "multi"}
-CATALOG_WRITES = {"create", "write", "delete"}
+CATALOG_WRITES = {"create", "write", "write_locked", "delete"}
 RESOLVED_WRITES = {
     "attempt", "create_certainly", "put_certainly", "delete_certainly", "delete_together", "take_number", "ensure_path",
 }  # fmt: skip
@@ -299,6 +299,7 @@ CONSTANTS = {
     },
     "recovery/ledger_scan.py": {"_TOLD_MAX": OF_A_TEXT},
     "recovery/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
+    "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",
         "_BIG": ON_DISK,
