@@ -39,6 +39,7 @@ from bkpy.metadata.outcome import (
 from bkpy.metadata.resolve import (
     Answer,
     attempt,
+    children_if_there,
     create_certainly,
     delete_certainly,
     delete_together,
@@ -295,6 +296,10 @@ class Marks:
         """The version of the last announcement; -1 if there was none. Each is one more than the one before."""
         found = await read_certainly(self._store, f"{self._root}/{paths.MARKS_NEWS}")
         return -1 if found is None else found[1]
+
+    async def moved_by_hand(self) -> bool:
+        """Whether copies are moved without marks now, as the server knows it: see `by_hand.py`."""
+        return bool(await children_if_there(self._store, f"{self._root}/{paths.BY_HAND}"))
 
     # --- the switch -----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ LOCKS = "underreplication/locks"
 MARKS = "underreplication/ledgers"
 MARKS_NEWS = "underreplication/news"
 DISABLED = "underreplication/disable"
+BY_HAND = "underreplication/byhand"
 AUDIT = "underreplication/audit"
 ELECTION = "underreplication/auditorelection"
 

@@ -8,6 +8,7 @@ marked without a look, and only those are read that may have changed since.
     its creation     its id is above the highest that was listed, or it was not closed
     re-replication   it had a mark: when that has gone, it is read again. Marks that others than this auditor have added
                      are announced, and whatever was announced by others makes that all is forgotten
+    hand             that is announced as well, and said by a node until it is over (`metadata/by_hand.py`)
 
 Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark that says so, or
 was told of as unreadable.
@@ -127,7 +128,9 @@ class LedgerScan:
         began = self._now()
         # Before the marks are listed: what is announced later makes all of this be forgotten.
         announced = await self._marks.announced()
-        self._remembered.begin(began, announced, [ledger_id async for ledger_id in self._marks.list()])
+        by_hand = await self._marks.moved_by_hand()
+        marked = [ledger_id async for ledger_id in self._marks.list()]
+        self._remembered.begin(began, announced, marked, moved_by_hand=by_hand)
         async for ledger_ids in self._catalog.partitions():
             if not await self._marks.enabled():
                 return False

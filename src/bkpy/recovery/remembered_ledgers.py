@@ -4,8 +4,9 @@ Of closed ledgers it is enough to know which bookies they name: they change by r
 under a mark. Of all others only the ids are known, to be read again: those that were not closed, those above the
 highest that was seen, and those that had marks.
 
-Invariant: as long as `complete`, a ledger that names a bookie is among `of(bookie)`, or is `open`, or has or had a mark,
-or has an id above `highest`. Some that are named here may not name it any more. What is held is bounded: beyond, all is forgotten.
+Invariant: as long as `complete`, a ledger that names a bookie is among `of(bookie)`, or is `open`, or has or had a
+mark, or has an id above `highest`. Some that are named here may not name it any more. What is held is bounded: beyond,
+all is forgotten.
 """
 
 from __future__ import annotations
@@ -36,22 +37,26 @@ class RememberedLedgers:
         self.highest = -1
         self.since = 0.0
         self.announced = -1
-        self._overflown = False
+        self._useless = False
         self._open: set[int] = set()
         self._marked: set[int] = set()
         self._of: dict[str, array[int]] = {}
         self._items = 0
 
-    def begin(self, since: float, announced: int, marked: Iterable[int]) -> None:
-        """A whole audit begins, at the monotonic time `since`, after the announcement `announced`."""
+    def begin(self, since: float, announced: int, marked: Iterable[int], *, moved_by_hand: bool) -> None:
+        """A whole audit begins, at the monotonic time `since`, after the announcement `announced`.
+
+        While copies are moved by hand, without marks, nothing that is learnt can be relied on.
+        """
         self.forget()
+        self._useless = moved_by_hand
         self.since = since
         self.announced = announced
         self.mark(marked)
 
     def end(self) -> None:
         """It has seen all ledgers."""
-        self.complete = not self._overflown
+        self.complete = not self._useless
 
     def see(self, ledger_id: int) -> None:
         """The ledger was listed, and those below it."""
@@ -59,7 +64,7 @@ class RememberedLedgers:
 
     def learn(self, metadata: LedgerMetadata) -> None:
         """What was read of a ledger."""
-        if self._overflown:
+        if self._useless:
             return
         if metadata.state is not LedgerState.CLOSED:
             if metadata.ledger_id not in self._open:
@@ -109,4 +114,4 @@ class RememberedLedgers:
         if self._items > self._items_max:
             since, highest = self.since, self.highest
             self.forget()
-            self._overflown, self.since, self.highest = True, since, highest
+            self._useless, self.since, self.highest = True, since, highest

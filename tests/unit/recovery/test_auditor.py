@@ -10,6 +10,7 @@ import pytest
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST
 from tests.unit.recovery.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing
 
+from bkpy.metadata.by_hand import moving_by_hand
 from bkpy.metadata.marks import LossReason, LostBookie
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
@@ -419,6 +420,26 @@ async def test_marks_of_others_that_are_announced_make_all_be_read_again(cluster
     await lose(cluster, "b")
     await until_marked(cluster, "b")
     assert await cluster.marked() == {one: {"a"}, two: {"b"}}
+
+
+@pytest.mark.parametrize("began", ["before", "after"])
+async def test_copies_that_are_moved_by_hand_make_all_be_read_again(cluster: Auditing, began: str) -> None:
+    one, two = await cluster.ledger("a c"), await cluster.ledger("c d")
+    store = cluster.tree.session()
+    by_hand = moving_by_hand(store, ROOT, "somebody", cluster.runtime)
+    await cluster.auditor(audit_follow_interval_s=1000.0)
+    if began == "before":
+        await by_hand.__aenter__()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    if began == "after":
+        await by_hand.__aenter__()
+    await cluster.rewrite(two, "b d")
+    await by_hand.__aexit__(None, None, None)
+    await lose(cluster, "b")
+    await until_marked(cluster, "b")
+    assert await cluster.marked() == {one: {"a"}, two: {"b"}}
+    assert not await cluster.marks.moved_by_hand()
 
 
 async def test_a_lost_bookie_that_nothing_misses_any_more_is_no_second_loss(cluster: Auditing) -> None:
