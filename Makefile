@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 # wait as well as compute; 1 runs them in one, in the usual order.
 WORKERS ?= 4
 # Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
-test test-full: export PYTHONDONTWRITEBYTECODE :=
+test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
 .PHONY: help demo test test-full test-privileged mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers clean

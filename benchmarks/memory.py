@@ -1,4 +1,7 @@
-"""Anonymous memory of bookies and client under the heaviest load, minute by minute: it should be flat. And after it.
+"""Memory of bookies and client under the heaviest load, minute by minute: it should be flat. And after it.
+
+What should be flat is anonymous memory. Beside it are pages of mapped files (of a bookie's index, mostly), which grow
+with what is stored, and which the kernel takes back when it needs them.
 
     python benchmarks/memory.py [--minutes M] [--size BYTES] [--outstanding N] [--ledgers L] [--json FILE]
 
@@ -27,12 +30,13 @@ from rich.table import Table
 import bkpy
 from bkpy.bench import workloads
 from bkpy.bench.machine import machine, versions
-from bkpy.bench.memory import REST_S, rss_anon_mb
+from bkpy.bench.memory import REST_S, rss_anon_mb, rss_file_mb
 from bkpy.local import LocalCluster
 
 SAMPLE_INTERVAL_S = 0.5
 LOGS_KEPT = 2  # the one that is being filled, and the one before
 LOG_MB = 256
+FILES = ", files"  # behind the name of whose pages of files these are
 
 
 async def measure(minutes: float, size: int, outstanding: int, ledgers: int, directory: str) -> dict[str, Any]:
@@ -48,6 +52,7 @@ async def measure(minutes: float, size: int, outstanding: int, ledgers: int, dir
         def look() -> dict[str, float]:
             pids = {"client": os.getpid(), **{b.id: b.pid for b in cluster.bookies if b.pid is not None}}
             found = {name: rss_anon_mb(pid) for name, pid in pids.items()}
+            found |= {f"{name}{FILES}": rss_file_mb(pid) for name, pid in pids.items()}
             return {name: mb for name, mb in found.items() if mb is not None}
 
         async def rest() -> None:

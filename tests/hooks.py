@@ -6,6 +6,7 @@ see is asserted there and not through these.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.bookies.channel import BookieChannel
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.layout import IdGenerator
     from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.memory import MemoryStore
     from bkpy.metadata.registration import Registration
     from bkpy.metadata.sightings import Lookout
     from bkpy.metadata.store import MetadataStore
@@ -535,3 +537,13 @@ def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     from bkpy.spark import jvm  # which only the tests of Spark have
 
     monkeypatch.setattr(jvm, "_running", None)
+
+
+def backup_of(tree: MemoryStore) -> Callable[[], None]:
+    """Keeps all nodes as they are; calling the result puts them back."""
+    kept = copy.deepcopy(tree._nodes)
+
+    def put_back() -> None:
+        tree._nodes = copy.deepcopy(kept)
+
+    return put_back

@@ -191,6 +191,9 @@ def test_machine_versions_and_memory_are_known(tmp_path: Path) -> None:
     own = memory.rss_anon_mb(os.getpid())
     assert own is not None
     assert own > 1
+    files = memory.rss_file_mb(os.getpid())
+    assert files is not None
+    assert files > 1
 
 
 def test_memory_minute_by_minute(tmp_path: Path) -> None:
@@ -213,7 +216,8 @@ def test_memory_minute_by_minute(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "memory.json").read_text())
     (minute,) = found["minutes"]
-    assert list(minute) == ["client", "bookie-1", "bookie-2", "bookie-3"]
+    names = ["client", "bookie-1", "bookie-2", "bookie-3"]
+    assert list(minute) == [*names, *(f"{name}, files" for name in names)]
     assert all(1 < low <= high for low, high in minute.values())
     assert found["entries_per_s"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["memory.json"]

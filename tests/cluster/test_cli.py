@@ -60,6 +60,9 @@ def test_help(group: list[str]) -> None:
         (["ledger", "create", "--metadata", "x", "--connect", "zk://h:1/l"], ["--metadata", "KEY=VALUE", "'x'"]),
         (["bookie", "run", "--journal_directory", "x"], ["--journal_directory", "--journal_directories"]),
         (["cluster", "init", "--layout", "round", "--connect", "zk://h:1/l"], ["--layout", "hierarchical"]),
+        (["--set"], ["'--set' requires an argument (see bkpy --help)"]),
+        (["bookie", "run", "--listen"], ["'--listen' requires an argument (see bkpy bookie run --help)"]),
+        (["ledger", "show", "1", "--connect"], ["'--connect' requires an argument (see bkpy ledger show --help)"]),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(arguments: list[str], words: list[str]) -> None:

@@ -124,6 +124,29 @@ def test_damage_is_told_with_what_to_do_and_a_status(stopped: Path) -> None:
     assert lines("ledger", stopped / "ledgers0", 1)[-1]["damages"] == 0
 
 
+def test_batches_that_stayed_in_a_journal_file_are_told_where_they_are(tmp_path: Path) -> None:
+    asyncio.run(build(tmp_path, clean=True, journal_run_bytes_min=1, journal_run_share_min=0.0))
+    (file,) = (tmp_path / "ledgers0").glob("*.txn")
+    for where in (file, tmp_path / "ledgers0"):
+        found = lines("entry-log", where)
+        assert found[-1]["damages"] == 0
+        stayed = [line for line in found if line["kind"] == "block" and line["path"] == str(file)]
+        assert {line["ledger"] for line in stayed} == set(range(STRIPED))
+        assert all(line["checked"] for line in stayed)
+    last = stayed[-1]
+    assert [line["offset"] for line in lines("entry-log", file, "--from", last["offset"])[1:-1]] == [last["offset"]]
+    assert {line["ledger"] for line in lines("entry-log", file, "--ledger", 1)[1:-1]} == {1}
+    data = bytearray(file.read_bytes())
+    data[last["offset"]] ^= 1
+    file.write_bytes(data)
+    found = lines("entry-log", tmp_path / "ledgers0", status=1)
+    (told,) = [line for line in found if line["kind"] == "damage"]
+    assert (told["path"], told["offset"], told["ledger"]) == (str(file), last["offset"], last["ledger"])
+    assert "doesn't hold the batch" in told["damage"]
+    (tmp_path / "ledgers0" / "index" / "data.mdb").unlink()
+    assert [line["kind"] for line in lines("entry-log", file, status=1)].count("note") == 1
+
+
 def test_an_index_that_its_library_dies_of_is_told(stopped: Path) -> None:
     data = stopped / "ledgers0" / "index" / "data.mdb"
     os.truncate(data, 8192 + 10)

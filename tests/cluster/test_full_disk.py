@@ -46,6 +46,7 @@ async def test_a_bookie_on_a_full_disk_serves_what_it_has_until_there_is_space_a
         "journal_max_size_mb": 1,
         "index_bytes_max": 16 * MIB,
         "disk_free_bytes_min": 16 * MIB,
+        "compaction_free_bytes_min": 8 * MIB,
         "disk_free_bytes_resume": 24 * MIB,
         "disk_check_interval_s": 0.05,
     }

@@ -40,6 +40,24 @@ async def test_a_node_has_its_value_and_counts_its_versions_from_zero(harness: H
     assert await store.get(path) == (b"", 0)
 
 
+async def test_how_many_children_a_node_has_had(harness: Harness, store: MetadataStore) -> None:
+    """That is the next one's number, whatever has become of them."""
+    path = f"{harness.root}/a"
+    await store.create(path, b"")
+    assert await store.children_made(path) == 0
+    for count in range(1, 6):
+        name = await store.create(f"{path}/n-", b"", sequential=True, ephemeral=bool(count % 2))
+        assert name == f"{path}/n-{count - 1:010d}"
+        assert await store.children_made(path) == count
+        if count != 2:
+            await store.delete(name)
+            assert await store.children_made(path) == count
+    await store.multi([Create(f"{path}/x", b""), Create(f"{path}/y", b""), Delete(f"{path}/y")])
+    assert await store.children_made(path) == 7
+    with pytest.raises(NoNode):
+        await store.children_made(f"{path}/none")
+
+
 async def test_refusals_name_the_node_and_change_nothing(harness: Harness, store: MetadataStore) -> None:
     path = f"{harness.root}/a"
     await store.create(path, b"one")

@@ -22,10 +22,17 @@ class Load:
 
     `async with Load(writer) as load: await load.more(1000)`; at the end of the block everything under way is waited
     for. The ledger is left as it is: close the writer, or recover the ledger, and then `oracle.check(load.promises)`.
+    Each of those calls begins up to `pause_s` after the one before.
     """
 
     def __init__(
-        self, writer: bkpy.LedgerWriter, *, outstanding: int = 100, filler_bytes_max: int = 1000, seed: int = 0
+        self,
+        writer: bkpy.LedgerWriter,
+        *,
+        outstanding: int = 100,
+        filler_bytes_max: int = 1000,
+        pause_s: float = 0.0,
+        seed: int = 0,
     ) -> None:
         self.writer = writer
         self.promises = Promises(writer.ledger_id)
@@ -33,6 +40,7 @@ class Load:
         self.longest_pause_s = 0.0  # between two acknowledgements, since the last `forget_pauses`
         self._outstanding = outstanding
         self._filler_bytes_max = filler_bytes_max
+        self._pause_s = pause_s
         self._rng = random.Random(seed)
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,6 +113,8 @@ class Load:
                 await self._rng.choice(ways)()
             except bkpy.BookKeeperError as e:
                 self.error = self.error or e
+            if self._pause_s:
+                await asyncio.sleep(self._rng.uniform(0, self._pause_s))
         self._progress.set()
 
     async def _append(self) -> None:

@@ -168,11 +168,11 @@ def account(promises: Promises, contents: Contents) -> list[str]:
         wrong.append(f"the ledger is {contents.state}")
     wrong += _order(contents)
     if past := [i for i in promises.acknowledged if i > contents.last_entry]:
-        wrong.append(f"acknowledged and past the last entry, which is {contents.last_entry}: {_ids(past)}")
+        wrong.append(f"acknowledged and past the last entry, which is {contents.last_entry}: {named(past)}")
     if past := [i for i in promises.seen if i > contents.last_entry]:
-        wrong.append(f"read before and past the last entry, which is {contents.last_entry}: {_ids(past)}")
+        wrong.append(f"read before and past the last entry, which is {contents.last_entry}: {named(past)}")
     if contents.past_the_end:
-        wrong.append(f"readable past the last entry, which is {contents.last_entry}: {_ids(contents.past_the_end)}")
+        wrong.append(f"readable past the last entry, which is {contents.last_entry}: {named(contents.past_the_end)}")
     length = sum(len(data) for _, data in contents.entries)
     if contents.length != length:
         wrong.append(f"the ledger's length is {contents.length}, its entries have {length} bytes")
@@ -187,11 +187,11 @@ def _order(contents: Contents) -> list[str]:
         return []
     wrong = [f"what was read is not 0 to {contents.last_entry} in order, but {len(ids)} entries"]
     if missing := sorted(set(range(contents.last_entry + 1)) - set(ids)):
-        wrong.append(f"not there: {_ids(missing)}")
+        wrong.append(f"not there: {named(missing)}")
     if extra := sorted(set(ids) - set(range(contents.last_entry + 1))):
-        wrong.append(f"never to be read: {_ids(extra)}")
+        wrong.append(f"never to be read: {named(extra)}")
     if turned := [b for a, b in pairwise(ids) if b <= a]:
-        wrong.append(f"read out of order: {_ids(turned)}")
+        wrong.append(f"read out of order: {named(turned)}")
     return wrong
 
 
@@ -201,9 +201,9 @@ def _bytes(promises: Promises, contents: Contents) -> list[str]:
     acknowledged = {i: p.digest for i, p in promises.acknowledged.items()}
     for told, digests in (("acknowledged", acknowledged), ("read before", promises.seen)):
         if lost := [i for i in digests if i not in found and i <= contents.last_entry]:
-            wrong.append(f"{told} and lost: {_ids(lost)}")
+            wrong.append(f"{told} and lost: {named(lost)}")
         if changed := [i for i, digest in digests.items() if found.get(i, digest) != digest]:
-            wrong.append(f"{told} with other bytes: {_ids(changed)}")
+            wrong.append(f"{told} with other bytes: {named(changed)}")
     return wrong
 
 
@@ -218,22 +218,22 @@ def _numbers(promises: Promises, contents: Contents) -> list[str]:
         except ValueError:
             strangers.append(entry_id)
     if strangers:
-        wrong.append(f"not from this writer: {_ids(strangers)}")
+        wrong.append(f"not from this writer: {named(strangers)}")
     if numbers != sorted(set(numbers)):
         turned = [b for a, b in pairwise(numbers) if b <= a]
-        wrong.append(f"appends that come twice or in another order than they were called: {_ids(turned)}")
+        wrong.append(f"appends that come twice or in another order than they were called: {named(turned)}")
     present = set(numbers)
     if there := sorted(promises.refused.keys() & present):
-        wrong.append(f"refused and there all the same: appends {_ids(there)}: {promises.refused[there[0]]}")
+        wrong.append(f"refused and there all the same: appends {named(there)}: {promises.refused[there[0]]}")
     skipped = set(range(max(present, default=-1) + 1)) - present - promises.refused.keys()
     if skipped:
-        wrong.append(f"not there, though later ones are: appends {_ids(sorted(skipped))}")
+        wrong.append(f"not there, though later ones are: appends {named(sorted(skipped))}")
     if promises.sent is not None and (invented := sorted(n for n in present if n >= promises.sent)):
-        wrong.append(f"never called: appends {_ids(invented)}")
+        wrong.append(f"never called: appends {named(invented)}")
     return wrong
 
 
-def _ids(ids: Iterable[int]) -> str:
+def named(ids: Iterable[int]) -> str:
     several = list(ids)
     named = ", ".join(map(str, several[:_NAMED_MAX]))
     return named if len(several) <= _NAMED_MAX else f"{named} ... ({len(several)} in all)"
@@ -321,6 +321,6 @@ async def check_replicas(client: bkpy.Client, ledger_id: int, password: bytes = 
     few = [i for i in range(metadata.last_entry + 1) if len(held.get(i, ())) < metadata.ack_quorum]
     if few:
         raise BrokenPromiseError(
-            f"ledger {ledger_id}: on fewer than {metadata.ack_quorum} of their bookies: {_ids(few)}; "
+            f"ledger {ledger_id}: on fewer than {metadata.ack_quorum} of their bookies: {named(few)}; "
             f"entry {few[0]} is on {sorted(held.get(few[0], ())) or 'none'}"
         )

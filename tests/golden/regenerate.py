@@ -12,6 +12,8 @@ from tests.sim.disk import SimDisk
 
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
+from bkpy.storage.at_risk import IN_MEMORY
+from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, Defect
 from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, kept_log_id, log_name
 from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
@@ -28,6 +30,8 @@ from bkpy.storage.journal.format import (
     encode_ledger,
     encode_record,
 )
+from bkpy.storage.scrub.damages import Known
+from bkpy.storage.scrub.state import Round, ScrubState
 
 HERE = Path(__file__).parent / "storage"
 KEY = bytes(range(32))
@@ -106,9 +110,29 @@ def kept_rows() -> bytes:
     return b"".join(b"%s %s\n" % (key.hex().encode(), value.hex().encode()) for key, value in items)
 
 
+def at_risk_rows() -> bytes:
+    """Rows of shards whose bookie acknowledges what no disk has yet: in memory, and in the page cache of a boot."""
+    marks = (Mark(0x18F00000000, 4096, 7, 0xABCD),)
+    rows = (
+        ShardRow(UUID, True, 4, 1, 0x9ABCDEF0, marks, False, IN_MEMORY),
+        ShardRow(UUID, False, 4, 1, 0x9ABCDEF0, marks, True, NONCE),
+    )
+    return b"".join(b"%s %s\n" % (index.SHARD_KEY.hex().encode(), index.encode_shard(r).hex().encode()) for r in rows)
+
+
 def cookie() -> bytes:
     directories = (LedgerDirectory("/data/1", UUID.hex()), LedgerDirectory("/data/2", NONCE.hex()))
     return Cookie("bookie-1", "11111111-2222-3333-4444-555555555555", ("/journal",), directories).encode()
+
+
+def scrub() -> bytes:
+    """How far the scrub is, in the middle of a round that has found something."""
+    path = f"/d/{log_name(3)}"
+    known = (
+        Known(Defect(path, 64, LEDGER, "a block's checksum doesn't match its bytes", OTHER_COPIES, 0, 2), 4),
+        Known(Defect("/d/index", None, LEDGER, "the ledger's row: it is damaged", REBUILD), 3),
+    )
+    return ScrubState(3, 1_700_000_000.5, 1_700_000_000.5, Round(1_700_604_800.0, LEDGER, 9, 4096), known, 7).encode()
 
 
 def exact() -> dict[str, bytes]:
@@ -118,7 +142,9 @@ def exact() -> dict[str, bytes]:
         "entry-log.log": entry_log(),
         "index-rows.txt": rows(),
         "kept-rows.txt": kept_rows(),
+        "at-risk-rows.txt": at_risk_rows(),
         "cookie.json": cookie(),
+        "scrub.json": scrub(),
     }
 
 

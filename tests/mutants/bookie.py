@@ -137,6 +137,23 @@ MUTANTS: list[Mutant] = [
         (f"{_COLLECTOR}::test_a_listing_that_fails_collects_nothing_of_its_page",),
     ),
     Mutant(
+        "a store that hasn't given out a ledger's id yet is believed",
+        "ZooKeeper is restored from a backup, and ledgers that are newer are deleted everywhere",
+        "return Sight.NO_LEDGER if ledger_id < next_id else Sight.OLDER",
+        "return Sight.NO_LEDGER",
+        (
+            f"{_DECISIONS}::test_a_store_that_would_give_out_the_id_of_a_ledger_that_is_here_is_older",
+            f"{_COLLECTOR}::test_in_a_store_that_was_put_back_nothing_is_collected",
+        ),
+    ),
+    Mutant(
+        "an older store is forgotten with the run that found it",
+        "clients create ledgers until the store looks new again, and what is newer than the backup is deleted",
+        "            why = self._older = why + _OLDER",
+        "            why = why + _OLDER",
+        (f"{_COLLECTOR}::test_in_a_store_that_was_put_back_nothing_is_collected",),
+    ),
+    Mutant(
         "what was hidden and has to stay isn't seen again",
         "reads of a ledger that nobody deleted can't be answered until the bookie is started again",
         "if action is not Action.DELETE:\n            self._storage.unhide(hidden)",

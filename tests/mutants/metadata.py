@@ -174,6 +174,13 @@ MUTANTS: list[Mutant] = [
         (f"{_IN_DOUBT}::test_a_creation_that_is_cancelled_leaves_no_ledger",),
     ),
     Mutant(
+        "a task started on a loop that has ended",
+        "Python tells of a coroutine that was never awaited",
+        "except GeneratorExit:  # the loop has ended, and with it whatever could take the ledger back\nraise\n",
+        "",
+        ("tests/unit/metadata/test_edges.py::test_a_creation_that_ends_with_its_loop_takes_nothing_back",),
+    ),
+    Mutant(
         "the ledger that is taken back may be somebody else's",
         "a ledger vanishes",
         "if isinstance(found, Answer) and found.value == (ledger.data, 0):",

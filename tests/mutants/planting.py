@@ -95,6 +95,8 @@ def plant(mutant: Mutant, source: Path) -> None:
     """Change the one file below `source`."""
     place = locate(mutant, source)
     place.path.write_text(changed(mutant, place), encoding="utf-8")
+    for bytecode in place.path.parent.glob(f"__pycache__/{place.path.stem}.*"):
+        bytecode.unlink()
 
 
 def check_test_id(node_id: str, root: Path) -> None:

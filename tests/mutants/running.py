@@ -68,10 +68,10 @@ class Project:
 
     @contextmanager
     def copy(self) -> Iterator[Path]:
-        """A copy of `src` to plant something in."""
+        """A copy of `src` to plant something in, with bytecode: every process of the tests would compile it anew."""
         with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
             source = Path(directory) / "src"
-            shutil.copytree(self.root / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(self.root / "src", source, ignore=shutil.ignore_patterns("*.pyc.*"))  # not being written
             yield source
 
     def run_tests(self, ids: Sequence[str], source: Path, *options: str, timeout_s: float | None = None) -> Run:

@@ -15,9 +15,31 @@ _DELETION = f"{_TESTS}/space/test_deletion.py"
 _COMPACTION = f"{_TESTS}/space/test_compaction.py"
 _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
+_SCRUB = f"{_TESTS}/scrub/test_scrub.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "scrub that takes what moved for damage",
+        "a block that was compacted or deleted between two steps is told as damaged",
+        "if txn.get(source.key) == source.value and txn.get(trash_key(source.ledger_id)) is None",
+        "if source.key",
+        (f"{_SCRUB}::test_compaction_and_deletion_between_any_two_steps_are_no_damage",),
+    ),
+    Mutant(
+        "scrub that begins anew after each restart",
+        "of a bookie that restarts now and then, the last ledgers are never scrubbed",
+        "block_key(under_way.ledger_id, under_way.entry_id),\nshard.deletions.pending,",
+        "START,\nshard.deletions.pending,",
+        (f"{_SCRUB}::test_a_restart_in_the_middle_goes_on_from_where_it_was",),
+    ),
+    Mutant(
+        "scrub that never forgets",
+        "what was mended is copied from other bookies again and again",
+        "gone = [key for key, one in self._known.items() if one.round != round_number]",
+        "gone: list[_Key] = []",
+        (f"{_SCRUB}::test_damage_in_any_block_is_found_told_once_and_forgotten",),
+    ),
     Mutant(
         "an unclean stop without a journal taken for a clean one",
         "what was acknowledged and lost is denied",
@@ -38,6 +60,27 @@ MUTANTS: list[Mutant] = [
         "self.ends[number] = max(journal.end, furthest, key=lambda mark: mark.sequence)",
         "self.ends[number] = journal.end",
         ("tests/unit/storage/journal/test_journal_damage.py::test_a_journal_that_ends_before_a_mark_is_damaged",),
+    ),
+    Mutant(
+        "a log of which nobody knows what lives in it removed",
+        "a stop in the middle of a count takes away what was acknowledged",
+        "if row is not None and row.living == 0]",
+        "if row is not None and not row.living]",
+        (f"{_DELETION}::test_a_log_that_is_not_counted_yet_is_not_dead",),
+    ),
+    Mutant(
+        "a log that was removed held open",
+        "the disk doesn't get its space back before the bookie ends",
+        "await shard.forget_log(log_id)",
+        "pass",
+        (f"{_DELETION}::test_a_log_that_was_removed_is_not_held_open",),
+    ),
+    Mutant(
+        "a log with damage compacted again and again",
+        "the disk is kept busy for nothing",
+        "and log_id not in self._damaged",
+        "",
+        (f"{_COMPACTION}::test_a_damaged_block_is_told_once_and_its_log_stays",),
     ),
     Mutant(
         "kept journal file recycled",
@@ -63,8 +106,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "checksum of a kept batch not looked at",
         "rot in a journal file is handed on",
-        "if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:",
-        "if len(raw) != row.place.length:",
+        "if len(raw) != place.length or crc32c(raw) != kept.checksum:",
+        "if len(raw) != place.length:",
         (f"{_KEPT}::test_rot_in_a_journal_file_is_unknown_and_nothing_else_is",),
     ),
     Mutant(
@@ -132,11 +175,29 @@ MUTANTS: list[Mutant] = [
         "a request's own ledgers evicted",
         "entries are denied and fences forgotten",
         "self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too\n"
-        "await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})",
-        "missing = {ledger_id for ledger_id in wanted if cached(ledger_id) is None}\n"
-        "self.trim()\n"
-        "await self._load(missing)",
+        "self._unseen = set()\n"
+        "# Once more if one was deleted while others were looked for: whether it was is asked next.\n"
+        "while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:\n"
+        "    await self._load(missing)",
+        "missing = {i for i in wanted if cached(i) is None}\nself.trim()\nawait self._load(missing)",
         (f"{_EVICTED}::test_a_request_never_takes_a_ledger_of_its_own_for_new",),
+    ),
+    Mutant(
+        "ledger deleted while others are looked up",
+        "a writer that was cut off for long is taken for one of a new ledger",
+        "while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:",
+        "if not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:",
+        (
+            "tests/unit/storage/space/test_deletion.py::"
+            "test_who_asks_for_several_ledgers_learns_of_one_that_is_deleted_meanwhile",
+        ),
+    ),
+    Mutant(
+        "what was lost forgotten by a rebuild",
+        "a bookie that lost data denies what it acknowledged",
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked)",
+        'return Standing(b"", False)',
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
     Mutant(
         "missing states found out before waiting for others",
@@ -289,9 +350,46 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "keys of an index page that no search would find are let pass",
         "a damaged index denies entries that are in it",
-        "if keys and (not keys[0] or (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)):",
-        "if keys and not keys[0]:",
+        "if (low is not None and first < low) or (high is not None and last >= high):",
+        "if False:",
         ("tests/unit/runtime/test_lmdb_pages.py::test_a_key_behind_its_bounds_is_noticed",),
+    ),
+    Mutant(
+        "a leaf of the index that is not what was learned is taken for sound",
+        "a damaged index ends the process, or denies what it holds",
+        "if checksum and self.sound.checksums[number] == checksum and not integers:",
+        "if self.sound.checksums[number] and not integers:",
+        ("tests/unit/runtime/test_lmdb_pages.py::test_flips_are_noticed_or_harmless",),
+    ),
+    Mutant(
+        "damaged word of sound leaves is believed",
+        "a damaged index ends the process, or denies what it holds",
+        "if stored[: _SOUND.size] == _SOUND.pack(_SOUND_MAGIC, zlib.crc32(body), page_bytes) and len(body) % 4 == 0:",
+        "if len(body) % 4 == 0:",
+        ("tests/unit/runtime/test_lmdb_pages.py::test_word_of_sound_leaves_that_is_not_whole_is_not_believed",),
+    ),
+    Mutant(
+        "leaves learned that are not sound",
+        "a damaged index ends the process, or denies what it holds",
+        "sound.checksums[number] = checksum if _is_plain_leaf(number, page) else 0",
+        "sound.checksums[number] = checksum",
+        (
+            "tests/unit/runtime/test_lmdb_pages.py::test_word_of_sound_leaves_that_is_damaged_or_of_another_file_hides_nothing",
+        ),
+    ),
+    Mutant(
+        "marks in the first transaction of a checkpoint of many ledgers",
+        "a crash before the last one loses entries, which are denied",
+        "put(SHARD_KEY, encode_shard(self.shard if last else self.shard._replace(marks=self._marks)))",
+        "put(SHARD_KEY, encode_shard(self.shard))",
+        (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers",),
+    ),
+    Mutant(
+        "all ledgers of a checkpoint in one transaction",
+        "memory grows by a page for each ledger, and stays",
+        "if self._parts[-1].ledgers == self._ledgers_max:",
+        "if False:",
+        (f"{_TESTS}/checkpoint/test_many_ledgers.py::test_a_transaction_has_so_many_ledgers",),
     ),
     Mutant(
         "index not looked through at a start",

@@ -16,6 +16,7 @@ import contextlib
 import contextvars
 import copy
 import errno
+import functools
 import os
 import posixpath
 import random
@@ -202,12 +203,19 @@ class SimDisk:
 
     def clone(self) -> SimDisk:
         """A copy that shares nothing, to try several power cuts from one state. Handles stay with the original."""
-        observer, on_crash, waiting = self.observer, self.on_crash, self._waiting
-        self.observer, self.on_crash, self._waiting = None, None, []
-        try:
-            return copy.deepcopy(self)
-        finally:
-            self.observer, self.on_crash, self._waiting = observer, on_crash, waiting
+        copied = copy.copy(self)
+        copied.observer, copied.on_crash, copied._waiting = None, None, []
+        copied.rng = random.Random()
+        copied.rng.setstate(self.rng.getstate())
+        copied._faults = [copy.copy(fault) for fault in self._faults]
+        copied._locks = set(self._locks)
+        twins: dict[int, Inode] = {}  # a file may have several names
+
+        def twin(inode: Inode) -> Inode:
+            return twins.get(id(inode)) or twins.setdefault(id(inode), inode.copy())
+
+        copied.directories = {at: directory.copy(twin) for at, directory in self.directories.items()}
+        return copied
 
     # --- a way around the file system, for tests ----------------------------------------------------------------------
 
@@ -376,6 +384,7 @@ class SimDisk:
         return SimWorker(self, name)
 
 
+@functools.cache
 def _normal(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 

@@ -20,9 +20,12 @@ from bkpy.storage.journal.journal import Journal
 from bkpy.storage.ledgers.info import LedgerCache
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.replay import Replay
+from bkpy.storage.scrub.damages import DamageList
 from tests.hooks import GROWN, TAKE_FILE, can_recycle, keys_max, keys_taken, ledgers_of, states_max
 
 if TYPE_CHECKING:
+    from bkpy.storage.check.defects import Defect
+
     from .world import World
 
 EVICTED = "a state was evicted during a request"
@@ -46,6 +49,7 @@ MOVED_COPY = "a copy was moved to another bookie"
 LONG_POLL = "a bookie was polled for news"
 DOUBT_RESOLVED = "a change in doubt was read back"
 DOUBT_STAYED = "a change stayed in doubt"
+SCRUBBED = "a round of the scrub came to its end"
 LIMBO = "a bookie put everything in limbo"
 CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
 
@@ -62,7 +66,7 @@ _STORAGE = (
 
 # What each block of seeds of the ordinary suite goes through.
 EXPECTED: Mapping[str, tuple[str, ...]] = {
-    "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY),
+    "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
@@ -73,7 +77,7 @@ Look = Callable[..., str | None]
 
 @contextlib.contextmanager
 def observed(world: World) -> Iterator[None]:
-    """Count marks meanwhile."""
+    """Count marks meanwhile. No disk of a world rots, so what the scrub takes for damage fails the run."""
 
     def before(owner: Any, name: str, look: Look) -> Any:
         """Let `look` see the arguments of each call before it is made, and name what it is a mark of."""
@@ -105,8 +109,13 @@ def observed(world: World) -> Iterator[None]:
         world.marks[DOUBT_STAYED if isinstance(outcome, Unknown) else DOUBT_RESOLVED] += 1
         return outcome
 
+    def false_alarm(damages: DamageList, defect: Defect, number: int) -> None:
+        world.loop.errors.append({"message": "the scrub has told of damage", "exception": AssertionError(defect)})
+
     with contextlib.ExitStack() as stack:
         for patched in (
+            before(DamageList, "add", false_alarm),
+            before(DamageList, "end_round", lambda *args: SCRUBBED),
             before(LedgerCache, "trim", _evicts),
             after(*GROWN, lambda storage, shard: MEMORY_FULL if storage.full else None),
             after(Journal, "add", lambda journal, *args: QUEUE_FULL if journal.full else None),

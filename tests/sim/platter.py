@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
 SECTOR_BYTES = 512  # what a disk writes atomically, or, when it tears, does not
 ZEROS = bytes(SECTOR_BYTES)
@@ -89,6 +90,11 @@ class Inode:
             self.durable[i] = self.dirty.pop(i)[-1]
         self.durable_size = self.size
 
+    def copy(self) -> Inode:
+        """The same file on another disk. Rows are shared: a state of a store is never changed."""
+        dirty = {sector: list(versions) for sector, versions in self.dirty.items()}
+        return Inode(dict(self.view), dict(self.durable), dirty, self.size, self.durable_size, self.rows)
+
     def decide(self, sector: int, fate: Fate, rng: random.Random) -> None:
         """A power cut's verdict on one dirty sector."""
         versions = self.dirty[sector]
@@ -130,6 +136,15 @@ class Directory:
     def sync(self) -> None:
         self.durable = dict(self.view)
         self.dirty.clear()
+
+    def copy(self, twin: Callable[[Inode], Inode]) -> Directory:
+        """The same entries, of the twins of its files."""
+
+        def twins(entries: dict[str, Inode]) -> dict[str, Inode]:
+            return {name: twin(inode) for name, inode in entries.items()}
+
+        dirty = [[(name, inode and twin(inode)) for name, inode in change] for change in self.dirty]
+        return Directory(twins(self.view), twins(self.durable), dirty)
 
 
 def apply(entries: dict[str, Inode], change: Change) -> None:

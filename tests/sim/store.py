@@ -170,6 +170,11 @@ class SimStore:
         rows = self._inode.rows
         self._disk.inode(path).rows = _Rows(rows.values, rows.keys, rows.used_bytes)
 
+    def prepare_check(self, share: float) -> None:
+        """There are no pages to look through."""
+        self._check()
+        assert 0 < share <= 1
+
     def close(self) -> None:
         if not self.closed and self._generation == self._disk.generation:
             self._stores.closed(self._path)

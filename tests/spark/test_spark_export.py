@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from bkpy.errors import (
     BookKeeperError,
@@ -23,7 +26,7 @@ from bkpy.errors import (
     UnauthorizedError,
 )
 from bkpy.spark.export import ExportSummary, export_ledgers, writes_of
-from bkpy.spark.failures import translated
+from bkpy.spark.failures import translated, translating
 from bkpy.spark.options import COLUMNS
 
 if TYPE_CHECKING:
@@ -199,6 +202,23 @@ def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path:
     with pytest.raises(ConfigError, match="'hex' is not one of utf8, base64"):
         export(spark, ledgers, "closed", tmp_path / "out", payload="hex")
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine"]
+
+
+class AskingTheDead(PySparkException):
+    """As Spark's errors do, it asks the Java process for its text."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AskingTheDead("x"), Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(), EOFError()],
+)
+def test_a_java_process_that_has_ended_is_told_in_words(error: Exception) -> None:
+    said = r"Java process has ended.* remove it and try again.* \[file /out\]"
+    with pytest.raises(BookKeeperError, match=said), translating("/out"):
+        raise error
 
 
 def test_the_text_of_an_unknown_error_is_its_cause() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -117,6 +118,21 @@ def test_sigkill_leaves_no_process(export: Program, tmp_path: Path, name: str) -
     export.wait_for(moment(export, tmp_path / "out", name))
     export.process.send_signal(signal.SIGKILL)
     assert export.end() == (-signal.SIGKILL, "")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["workers", "writing"])
+def test_an_export_whose_java_process_is_killed_says_so(export: Program, tmp_path: Path, name: str) -> None:
+    export.wait_for(moment(export, tmp_path / "out", name))
+    java = [pid for pid, command in export.commands().items() if "java" in command and "SparkSubmit" in command]
+    for pid in java:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    status, stderr = export.end()
+    assert (status, bool(java)) == (1, True)
+    assert "bkpy: Spark's Java process has ended" in stderr
+    assert "remove it and try again" in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.exhaustive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from tests.hooks import without_jvm
 
 from bkpy.errors import BookKeeperError
+from bkpy.local.process import free_port
 from bkpy.spark import jvm, jvm_guard
 
 GUARD = [sys.executable, "-I", "-S", str(Path(jvm_guard.__file__))]
@@ -71,3 +73,14 @@ def test_a_java_process_that_does_not_start_is_an_error(tmp_path: Path, monkeypa
     with open(tmp_path / "log", "wb") as log, pytest.raises(BookKeeperError, match="ended with status 1 while"):
         jvm.start_jvm({}, output=log.fileno(), grace_s=10.0)
     assert b"java" in (tmp_path / "log").read_bytes()
+
+
+def test_a_java_process_that_ends_before_there_is_a_session_is_told_in_words() -> None:
+    """In a process of its own: this one may have a session already."""
+    gateway = {jvm.GATEWAY_PORT: str(free_port()), "PYSPARK_GATEWAY_SECRET": "x"}
+    script = "from bkpy.spark.session import local_session; local_session('test')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | gateway, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("bkpy.errors.BookKeeperError: Spark's Java process has ended")

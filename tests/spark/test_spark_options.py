@@ -63,6 +63,7 @@ def test_every_option_in_any_case(tmp_path: Path) -> None:
         "prefetch_depth": 2,
         "read_timeout_s": 0.5,
         "metadata_timeout_s": 0.5,
+        "metadata_refused_timeout_s": 0.5,
         "session_timeout_s": 4.0,
     }
     assert (options.batch_bytes_max, options.metadata_requests, options.skip_unauthorized) == (1, 1, True)

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
+from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 
+from bkpy.config.client import ClientSettings
 from bkpy.spark.failures import translated
-from bkpy.spark.options import COLUMNS
+from bkpy.spark.options import COLUMNS, parse_options
+from bkpy.spark.planning import EntryRange
 from bkpy.spark.schema import TYPES
-from bkpy.spark.source import LedgerSourceReader
+from bkpy.spark.source import LedgerSourceReader, blocks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +55,25 @@ def by_ledger(rows: DataFrame) -> dict[int, list[bytes]]:
     for entries in found.values():
         assert sorted(entries) == list(range(len(entries)))
     return {ledger_id: [entries[i] for i in range(len(entries))] for ledger_id, entries in found.items()}
+
+
+def test_a_task_waits_for_a_zookeeper_that_is_being_restarted(ledgers: Ledgers) -> None:
+    async def read_meanwhile() -> list[bytes]:
+        proxy = ZooKeeperProxy(ledgers.cluster.zookeeper.port)
+        uri = ledgers.uri.replace(str(ledgers.cluster.zookeeper.port), str(proxy.port))
+        options = parse_options({"metadataServiceUri": uri, "ledgers": str(ledgers.plain), "timeoutSeconds": "60"})
+        blocks = blocks_of(options, EntryRange(ledgers.plain, 0, 9, 10_000))
+        reading = asyncio.ensure_future(anext(blocks))
+        # Longer than a client waits by itself while every server refuses.
+        await asyncio.wait([reading], timeout=1.5 * ClientSettings().metadata_refused_timeout_s)
+        assert not reading.done()
+        await proxy.start()
+        block = await reading
+        await blocks.aclose()
+        await proxy.stop()
+        return [entry.data for entry in block]
+
+    assert asyncio.run(read_meanwhile()) == ledgers.payloads[ledgers.plain][:10]
 
 
 def test_all_closed_ledgers_come_back_as_they_were_written(spark: SparkSession, ledgers: Ledgers) -> None:

@@ -312,6 +312,7 @@ CONSTANTS = {
         "_MAGIC": ON_DISK,
         "_NODE_BYTES": ON_DISK,
         "_NO_ROOT": ON_DISK,
+        "_STEP_PAGES": "is how often a child looks whether its parent is there, every few milliseconds",
         "_UNWRITTEN_MAX": "refuses a page number that is nonsense",
     },
     "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
@@ -343,6 +344,7 @@ CONSTANTS = {
         "HAS_FOOTER": ON_DISK,
         "VERSION_AT_RISK": ON_DISK,
         "KEEPS": ON_DISK,
+        "UNASKED": ON_DISK,
         "BOOT_ID_BYTES": ON_DISK,
         "U64_END": ON_DISK,
     },
@@ -358,6 +360,7 @@ CONSTANTS = {
         "FRAME_BYTES_MAX": ON_DISK,
     },
     "storage/memtable/generation.py": {"BATCH_OVERHEAD_BYTES": OF_MEMORY, "STATE_BYTES": OF_MEMORY},
+    "storage/scrub/state.py": {"VERSION": ON_DISK},
     "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
     "storage/ledgers/info.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},
 }

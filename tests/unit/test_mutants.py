@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,6 +87,13 @@ def test_each_kind_of_mutant_is_told(tiny: Path) -> None:
     assert sorted(seen) == sorted(m.name for m in mutants)
     assert results[0].detail == "tests/test_tiny.py::test_total"
     assert (tiny / "src" / "tiny" / "__init__.py").read_text() == SOURCE
+
+
+def test_bytecode_of_what_was_there_before_does_not_hide_a_mutant(tiny: Path) -> None:
+    module = tiny / "src" / "tiny" / "__init__.py"
+    py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    (result,) = try_all(Project(tiny, timeout_s=60.0, test_timeout_s=2.0), [mutant("noticed")], 1)
+    assert result.outcome is Outcome.NOTICED
 
 
 def test_tests_that_never_end_count_as_noticed(tiny: Path) -> None:

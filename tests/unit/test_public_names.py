@@ -11,15 +11,26 @@ from pathlib import Path
 import pytest
 
 import bkpy
+from bkpy.local import LocalCluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
-CLASSES = [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.Block, bkpy.Entry, bkpy.LedgerMetadata]
+CLASSES = [
+    bkpy.Client,
+    bkpy.LedgerWriter,
+    bkpy.LedgerReader,
+    bkpy.Block,
+    bkpy.Entry,
+    bkpy.LedgerMetadata,
+    LocalCluster,
+]
+CALLS = {"create_ledger": bkpy.Client.create_ledger, "LocalCluster": LocalCluster.__init__}
+ARGUMENTS_OF = "Arguments of `{}`"
 
 
 def documented(text: str) -> dict[str, list[str]]:
     """By section, the names in the first column of its table. Every row has to say something of them."""
     found: dict[str, list[str]] = {}
-    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^###? ", text, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
         rows = re.findall(r"^\| (`[^|]*`) \| (.+) \|$", body, re.MULTILINE)
         found[title] = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
@@ -50,6 +61,19 @@ def test_the_public_names_of_a_class_are_those_in_the_documentation(cls: type) -
     assert public(cls) == set(names), "make it private, or list it in docs/api.md"
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_the_arguments_of_a_call_and_their_defaults_are_those_in_the_documentation(name: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    taken = {n: p for n, p in inspect.signature(CALLS[name]).parameters.items() if n != "self"}
+    assert documented(text)[ARGUMENTS_OF.format(name)] == list(taken)
+    _, _, table = text.partition(f"### {ARGUMENTS_OF.format(name)}\n")
+    for argument, parameter in taken.items():
+        row = re.search(rf"^\| `{argument}` \| ([^|]*)\| ", table, re.MULTILINE)
+        assert row is not None
+        default = "" if parameter.default is parameter.empty else f"`{parameter.default!r}`".replace("'", '"')
+        assert row[1].strip() == default
+
+
 @pytest.mark.parametrize("cls", [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader], ids=lambda cls: cls.__name__)
 def test_every_public_name_is_explained(cls: type) -> None:
     assert [name for name in sorted(public(cls)) if not inspect.getdoc(getattr(cls, name, None))] == []
@@ -59,7 +83,8 @@ def test_every_exported_class_has_a_table_or_is_in_that_of_errors() -> None:
     exported = [getattr(bkpy, name) for name in bkpy.__all__]
     classes = {cls.__name__ for cls in exported if inspect.isclass(cls) and not issubclass(cls, BaseException)}
     sections = documented(PAGE.read_text(encoding="utf-8"))
-    assert sections.keys() == classes | {"Errors"}
+    arguments = {ARGUMENTS_OF.format(name) for name in CALLS}
+    assert sections.keys() == classes | {LocalCluster.__name__, "Errors"} | arguments
     assert set(sections["Errors"]) == {cls.__name__ for cls in exported if inspect.isclass(cls)} - classes
 
 

@@ -1,4 +1,8 @@
-"""Anonymous memory of processes (RssAnon): what they allocated themselves, without files mapped and pages cached."""
+"""Memory of processes: what they allocated themselves (RssAnon), and beside it their pages of mapped files (RssFile).
+
+A bookie's pages of files are those of its indexes that it looked at, and of libraries. The kernel takes them back when
+it needs them, so they are no part of any budget.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,14 @@ class Peak:
 
 
 class Course:
-    """What the largest of the processes had in the course of a run, in MB, by `10 %` and so on; and `after 10 s`."""
+    """What the largest of the processes had in the course of a run, in MB, by `10 %` and so on; and `after 10 s`.
+
+    `files_mb`: the most pages of files that any had.
+    """
 
     def __init__(self, pids: Callable[[], Iterable[int | None]]) -> None:
         self.mb: dict[str, float | None] = {}
+        self.files_mb: dict[str, float | None] = {}
         self._pids = pids
         self._left = list(COURSE)
 
@@ -49,14 +57,25 @@ class Course:
         now = Peak()
         now.look(self._pids())
         self.mb[when] = now.mb
+        files = [mb for pid in self._pids() if pid is not None and (mb := rss_file_mb(pid)) is not None]
+        self.files_mb[when] = max(files, default=None)
 
 
 def rss_anon_mb(pid: int) -> float | None:
     """MB of anonymous memory of a process; None where the system doesn't tell, or the process is gone."""
+    return _status_mb(pid, "RssAnon:")
+
+
+def rss_file_mb(pid: int) -> float | None:
+    """The same of pages of mapped files."""
+    return _status_mb(pid, "RssFile:")
+
+
+def _status_mb(pid: int, name: str) -> float | None:
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             for line in file:
-                if line.startswith("RssAnon:"):
+                if line.startswith(name):
                     return round(int(line.split()[1]) * 1024 / 1e6, 1)
     except OSError:
         pass

@@ -2,6 +2,8 @@
 
     GET  /gc   the latest run of garbage collection, which may be going on
     POST /gc   begin a run, unless one goes on (409); {"dry_run": true} deletes nothing
+    GET  /scrub   how far the scrub of each ledger directory is, and what it has found damaged
+    POST /scrub   begin a round in each directory, unless one goes on in all (409)
 
 Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
 protected.
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.collector import Collector
     from bkpy.config.bookie import BookieSettings
+    from bkpy.storage.scrub.scrub import Scrub
 
 
 class AdminRequestError(Exception):
@@ -33,14 +36,17 @@ class AdminRequestError(Exception):
 class AdminPages:
     """The routes of one bookie."""
 
-    def __init__(self, settings: BookieSettings, collector: Collector) -> None:
+    def __init__(self, settings: BookieSettings, collector: Collector, scrub: Scrub) -> None:
         self._settings = settings
         self._collector = collector
+        self._scrub = scrub
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""
         app.router.add_get("/gc", self._guarded(self._gc))
         app.router.add_post("/gc", self._guarded(self._begin_gc))
+        app.router.add_get("/scrub", self._guarded(self._tell_scrub))
+        app.router.add_post("/scrub", self._guarded(self._begin_scrub))
 
     def _guarded(
         self, handle: Callable[[web.Request], Awaitable[dict[str, Any]]]
@@ -69,6 +75,21 @@ class AdminPages:
         if self._collector.begin(dry_run=dry_run) is None:
             raise AdminRequestError(409, "a run is going on: wait until it has ended")
         return await self._gc(request)
+
+    async def _tell_scrub(self, request: web.Request) -> dict[str, Any]:
+        damages = await self._scrub.damages()
+        return {
+            "interval_s": self._settings.scrub_interval_s,
+            "bytes_per_s": self._settings.scrub_bytes_per_s,
+            "directories": [status._asdict() for status in self._scrub.statuses],
+            "damages": [damage._asdict() for damage in damages.found],
+            "left_out": damages.left_out,
+        }
+
+    async def _begin_scrub(self, request: web.Request) -> dict[str, Any]:
+        if not self._scrub.begin():
+            raise AdminRequestError(409, "a round is under way in every ledger directory: wait until it has ended")
+        return await self._tell_scrub(request)
 
 
 async def _fields(request: web.Request) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Garbage collection of one bookie: what it holds of ledgers that are gone, and copies that nobody needs, are deleted.
 
-A run goes through the ledgers that are here in pages of `gc_page_ledgers`. Of each page the local list is taken first;
-then the metadata are listed for its range of ids; then what the listing lacks is looked at one by one, and deleted
-where `protocol/collection.py` says so. A copy that no ensemble names is deleted under its ledger's re-replication lock.
+A run begins with a look at the highest ledger that is here, which tells most of how old the metadata store is. Then it
+goes through the ledgers in pages of `gc_page_ledgers`. Of each page the local list is taken first; then the metadata
+are listed for its range of ids; then what the listing lacks is looked at one by one, and deleted where
+`protocol/collection.py` says so. A copy that no ensemble names is deleted under its ledger's re-replication lock.
 
 Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a look
 that was not sure. What was hidden is deleted or seen again, however a run ends. There is one run at a time, with
@@ -21,7 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError
 from bkpy.metadata.outcome import Exists, NotDone
-from bkpy.protocol.collection import Action, Sight, Step, decide, may_collect_spares, sight_of, unlisted
+from bkpy.protocol.collection import (
+    Action,
+    Sight,
+    Step,
+    decide,
+    may_begin,
+    may_collect_spares,
+    sight_of,
+    unlisted,
+)
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -44,6 +54,12 @@ CHANGED = "the metadata have changed meanwhile"
 STORED_TO = "something was stored meanwhile"
 
 _NAMED_MAX = 100
+
+_KINDS = {Sight.FOREIGN: "foreign", Sight.OLDER: "older"}  # of failures, by what a look saw
+_OLDER = (
+    "; nothing is collected until this bookie is started again: put the newer state back, or see *Space* in "
+    "docs/operations.md for how to go on without it"
+)
 
 
 @dataclass
@@ -123,6 +139,7 @@ class Collector:
         self._runs = 0
         self._spares_at = float("-inf")  # when spare copies were looked for last
         self._next_look = 0.0
+        self._older = ""  # how the metadata store was found to be older than what is here
         self._collecting: asyncio.Task[Any] | None = None
         self._waiting: asyncio.Task[Any] | None = None
 
@@ -176,6 +193,10 @@ class Collector:
             _report(run)
 
     async def _collect_all(self, run: CollectionRun) -> None:
+        if not may_begin(older=bool(self._older)):
+            run.fail("older", self._older)
+        else:
+            await self._look_at_highest(run)
         after = -1
         while not run.failed:
             held = await self._storage.held_ledgers(after, self._settings.gc_page_ledgers)
@@ -183,6 +204,15 @@ class Collector:
                 return
             await self._collect_page(run, held)
             after = held[-1]
+
+    async def _look_at_highest(self, run: CollectionRun) -> None:
+        highest = -1
+        while held := await self._storage.held_ledgers(highest, self._settings.gc_page_ledgers):
+            highest = held[-1]
+        if highest >= 0:
+            seen = await self._look(highest)
+            if decide(Step.BEGUN, seen.sight, own_lock=False, unchanged=False) is Action.STOP:
+                self._end(run, seen)
 
     async def _collect_page(self, run: CollectionRun, held: list[int]) -> None:
         try:
@@ -312,11 +342,18 @@ class Collector:
     def _keep(self, run: CollectionRun, ledger_id: int, action: Action, seen: Sighting, reason: str) -> None:
         """A look has said no."""
         if action is Action.STOP:
-            run.fail("foreign" if seen.sight is Sight.FOREIGN else "metadata", f"{seen.sight}: {seen.why}")
+            self._end(run, seen)
         elif seen.sight is Sight.UNREADABLE:
             self._unreadable(run, ledger_id, seen.why)
         else:
             self._kept(run, reason)
+
+    def _end(self, run: CollectionRun, seen: Sighting) -> None:
+        """A look has said that nothing may be collected now."""
+        why = f"{seen.sight}: {seen.why}"
+        if seen.sight is Sight.OLDER:
+            why = self._older = why + _OLDER
+        run.fail(_KINDS.get(seen.sight, "metadata"), why)
 
     def _kept(self, run: CollectionRun, reason: str) -> None:
         run.kept[reason] += 1
@@ -349,7 +386,9 @@ def phase(bookie_id: str) -> float:
 
 def _report(run: CollectionRun) -> None:
     what = "would collect" if run.dry_run else "collected"
-    if run.failed and run.failed != "stopped":
+    if run.failed == "older":
+        log.error("garbage collection refuses to go on: %s", run.failure)
+    elif run.failed and run.failed != "stopped":
         log.warning(
             "garbage collection ended early, and goes on at its next time: %s (%s %d ledgers and %d spare copies)",
             run.failure,

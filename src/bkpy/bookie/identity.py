@@ -55,7 +55,7 @@ class FormatPlan:
 
     @property
     def files(self) -> int:
-        return sum(len(here.data) + len(here.cookies) for here in self.directories.values())
+        return sum(len(here.data) + len(here.scrubs) + len(here.cookies) for here in self.directories.values())
 
     @property
     def bytes(self) -> int:

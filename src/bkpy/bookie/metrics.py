@@ -66,6 +66,7 @@ class BookieMetrics:
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
         self._reclaimed_bytes = counter("reclaimed_bytes", "Bytes of entry logs that were removed")
         self._compacted_bytes = counter("compacted_bytes", "Bytes of blocks copied by compaction")
+        self._scrubbed_bytes = counter("scrubbed_bytes", "Bytes of blocks that the scrub has read and verified")
         self.registry.register(metrics)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
@@ -82,6 +83,14 @@ class BookieMetrics:
         gauge("living_bytes", "Bytes in them that are still needed", lambda: storage.space.living)
         gauge("compaction_bytes", "Bytes that compaction has yet to copy", lambda: storage.space.compacting)
         gauge("deleted_ledgers", "Deleted ledgers still in the index", lambda: storage.space.deleted_ledgers)
+        scrub = storage.scrub
+        gauge("scrub_damages", "Damages that the scrub knows of", lambda: scrub.damage_count)
+        gauge("scrub_progress", "Share of the bytes that the round of the scrub has done", lambda: scrub.progress)
+        gauge(
+            "scrub_last_round_end_seconds",
+            "When the last full round of the scrub ended, in seconds since 1970; 0 before it",
+            lambda: scrub.last_round_ended_s or 0.0,
+        )
         budget = storage.memory
         parts = Gauge("bkpy_bookie_memory_bytes", "Bytes of each part of the budget", ["part"], registry=self.registry)
         for name in budget.by_name():
@@ -156,6 +165,9 @@ class BookieMetrics:
 
     def log_removed(self, bytes_: int) -> None:
         self._reclaimed_bytes.value += bytes_
+
+    def scrubbed(self, bytes_: int) -> None:
+        self._scrubbed_bytes.value += bytes_
 
     def damage(self, what: str, path: str) -> None:
         self._damage.value += 1

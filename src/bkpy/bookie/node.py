@@ -352,7 +352,8 @@ class BookieNode:
         app = web.Application()
         app.router.add_get("/metrics", page)
         assert self._collector is not None
-        AdminPages(self.settings, self._collector).add_to(app)
+        assert self._storage is not None
+        AdminPages(self.settings, self._collector, self._storage.scrub).add_to(app)
         self._pages = web.AppRunner(app, access_log=None)
         await self._pages.setup()
         site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)

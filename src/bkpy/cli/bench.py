@@ -206,7 +206,8 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
                     after_load=course.rest if tell_course else None,
                 )
     peaks = {"client_rss_anon_mb": own.mb, "bookie_rss_anon_mb": theirs.mb}
-    return {**result, "restarted": restart, **peaks, "bookie_memory_mb": course.mb if tell_course else None}
+    told = {"bookie_memory_mb": course.mb, "bookie_files_mb": course.files_mb} if tell_course else {}
+    return {**result, "restarted": restart, **peaks, "bookie_memory_mb": None, "bookie_files_mb": None, **told}
 
 
 async def _fail(
@@ -277,6 +278,7 @@ def _show(result: dict[str, Any]) -> None:
     title = f"{result['workload']} ({result['api']}), {result['size']} B, {result['outstanding']} in flight"
     rows = [(name, result[key]) for key, name in names.items() if result[key] is not None]
     rows += [(f"largest bookie's memory, MB: {when}", mb) for when, mb in (result["bookie_memory_mb"] or {}).items()]
+    rows += [(f"its pages of files, MB: {when}", mb) for when, mb in (result["bookie_files_mb"] or {}).items()]
     print_table(("measure", "value"), rows, title)
 
 

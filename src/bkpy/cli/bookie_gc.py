@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from bkpy.cli.common import json_option, metadata, print_json, print_table, progress, run
-from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError
-
-if TYPE_CHECKING:
-    import aiohttp
-
-_POLL_S = 0.2
-_TIMEOUT_S = 10.0
+from bkpy.cli.bookie_pages import POLL_S, BookiePages, open_pages, pages_options
+from bkpy.cli.common import json_option, print_json, print_table, progress, run
 
 
 @click.command()
 @click.option("--now", is_flag=True, help="Begin a run, and wait until it has ended.")
 @click.option("--dry-run", is_flag=True, help="The same, but only count what would be collected.")
-@click.option("--admin", "admin", metavar="HOST:PORT", help="The port of the bookie's metrics page.")
-@click.option("--bookie", "bookie_id", metavar="ID", help="The bookie, to be found by its registration in the cluster.")
-@click.option("--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="The cluster.  [env: BKPY_CONNECT]")
+@pages_options
 @json_option
 def gc(now: bool, dry_run: bool, admin: str | None, bookie_id: str | None, uri: str | None, as_json: bool) -> int:
     """Show the last run of a bookie's garbage collection, or collect now.
@@ -40,92 +32,27 @@ def gc(now: bool, dry_run: bool, admin: str | None, bookie_id: str | None, uri: 
 
 
 async def _gc(begin: bool, dry_run: bool, admin: str | None, bookie_id: str | None, uri: str | None) -> dict[str, Any]:
-    import aiohttp
-
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
-        where = await _find(session, admin, bookie_id, uri)
+    async with open_pages("/gc", admin, bookie_id, uri) as pages:
         if not begin:
-            latest: dict[str, Any] = await _ask(session, "GET", where)
-            return latest
+            return await pages.get()
         while True:
-            begun = await _ask(session, "POST", where, {"dry_run": dry_run})
-            told = await _follow(session, where)
+            begun = await pages.post({"dry_run": dry_run})
+            told = await _follow(pages)
             if begun is not None:  # else it was one that went on already: it may not look for what this one is to find
                 return told
 
 
-async def _follow(session: aiohttp.ClientSession, where: str) -> dict[str, Any]:
+async def _follow(pages: BookiePages) -> dict[str, Any]:
     """Show how the run that goes on gets on, until it has ended; what is told of it then."""
     with progress(unit="ledgers") as bar:
         task = bar.add_task("garbage collection", total=None)
         while True:
-            told: dict[str, Any] = await _ask(session, "GET", where)
+            told = await pages.get()
             latest = told["run"]
             bar.update(task, completed=latest["examined"], description=_line(latest))
             if latest["outcome"] != "running":
                 return told
-            await asyncio.sleep(_POLL_S)
-
-
-async def _find(session: aiohttp.ClientSession, admin: str | None, bookie_id: str | None, uri: str | None) -> str:
-    """HOST:PORT of the bookie's pages."""
-    if admin is not None:
-        told = await _ask(session, "GET", admin)
-        if bookie_id not in (None, told["bookie_id"]):
-            raise ConfigError(f"at {admin} is bookie {told['bookie_id']}, not {bookie_id}")
-        return admin
-    if not bookie_id or not uri:
-        raise click.UsageError("which bookie? Give --admin HOST:PORT, or --bookie ID and --connect URI")
-    info = await _registered(uri, bookie_id)
-    if not info.metrics_port:
-        raise ConfigError("the bookie has no metrics page: run it with a metrics_port", bookie=bookie_id)
-    host = info.address.rpartition(":")[0]
-    # Without a setting the page is for the bookie's own machine, which this one is then.
-    places = list(dict.fromkeys(f"{h}:{info.metrics_port}" for h in ("127.0.0.1", host)))
-    errors = []
-    for place in places:
-        try:
-            if (await _ask(session, "GET", place))["bookie_id"] == bookie_id:
-                return place
-            errors.append(f"{place} is another bookie's")
-        except BookKeeperError as error:
-            errors.append(str(error))
-    raise BookieUnavailableError(
-        f"its pages can't be reached ({'; '.join(errors)}): run this on its machine, or give --admin HOST:PORT",
-        bookie=bookie_id,
-    )
-
-
-async def _registered(uri: str, bookie_id: str) -> Any:
-    from bkpy.metadata.cluster import open_cluster
-    from bkpy.metadata.registration import BookieDirectory
-
-    async with metadata(uri) as (store, root):
-        await open_cluster(store, root)
-        directory = BookieDirectory(store, root, store.runtime)
-        await directory.refresh()
-    found = directory.bookies | directory.read_only
-    if bookie_id not in found:
-        raise BookieUnavailableError("no such bookie is registered now: see `bkpy bookies list`", bookie=bookie_id)
-    return found[bookie_id]
-
-
-async def _ask(session: aiohttp.ClientSession, method: str, where: str, body: Any = None) -> Any:
-    """The answer, a JSON object; None if a run goes on already, so that none was begun."""
-    import aiohttp
-
-    try:
-        async with session.request(method, f"http://{where}/gc", json=body) as response:
-            told = await response.json()
-            status = response.status
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise BookieUnavailableError(f"no bookie answers at {where}: {str(error) or 'no answer in time'}") from error
-    if status == 409:
-        return None
-    if status != 200 or not isinstance(told, dict):
-        why = told.get("error", told) if isinstance(told, dict) else told
-        raise BookieUnavailableError(f"{where} refuses: {why}", retriable=False)
-    return told
+            await asyncio.sleep(POLL_S)
 
 
 def _line(latest: dict[str, Any]) -> str:

@@ -115,6 +115,7 @@ def _tell(plan: FormatPlan, settings: BookieSettings) -> None:
             ("index", here.indexes),
             ("journal", here.journals),
             ("entry log", here.logs),
+            ("scrub", here.scrubs),
             ("cookie", here.cookies),
         )
         counts = ", ".join(f"{len(paths)} {kind} files" for kind, paths in kinds if paths) or "nothing"

@@ -29,6 +29,8 @@ class _Damages:
 
     def log_removed(self, bytes_: int) -> None: ...
 
+    def scrubbed(self, bytes_: int) -> None: ...
+
     def damage(self, what: str, path: str) -> None:
         say(f"damage in {path}: {what}")
 

@@ -93,13 +93,20 @@ def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_jso
     target = _target(where, offset)
 
     def findings(bookie: _Bookie) -> Iterator[Finding]:
-        from bkpy.storage.entry_log.entry_log import log_id_of
+        from bkpy.storage.entry_log.entry_log import KEPT, log_id_of
         from bkpy.storage.inspect.entry_log import LogInspection
+        from bkpy.storage.inspect.stored import inspect_kept_file
 
         for directory in _ledgers(target):
             names = [target.file] if target.file else bookie.files.listdir(directory)
             for name in names:
-                if log_id_of(name) is not None:
+                log_id = log_id_of(name)
+                if log_id is None:
+                    continue
+                if log_id & KEPT:
+                    store = bookie.indexes.get(directory)
+                    yield from inspect_kept_file(bookie.files, directory, name, store, ledger=ledger_id, offset=offset)
+                else:
                     path = f"{directory}/{name}"
                     living = bookie.living(directory)
                     yield from LogInspection(

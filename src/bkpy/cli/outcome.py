@@ -33,7 +33,9 @@ def status_of(arguments: Sequence[str] | None) -> int:
         e.show()
         return e.exit_code
     except click.UsageError as e:
-        path = e.ctx.command_path if e.ctx is not None else "bkpy"
+        path = (
+            e.ctx.command_path if e.ctx is not None else _command_path(sys.argv[1:] if arguments is None else arguments)
+        )
         return _complain(f"{e.format_message().rstrip('.')} (see {path} --help)", 2)
     except click.ClickException as e:
         return _complain(e.format_message(), 1)
@@ -45,6 +47,16 @@ def status_of(arguments: Sequence[str] | None) -> int:
         if isinstance(e, OSError) and _output_fails():
             return _complain(f"standard output: {(e.strerror or str(e)).lower()}", 1)
         return _complain(_told(e), 1)
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """The command that the arguments name: click doesn't say whose option it is that lacks a value."""
+    ctx = click.Context(bkpy, info_name="bkpy")
+    for word in arguments:
+        command = ctx.command.get_command(ctx, word) if isinstance(ctx.command, click.Group) else None
+        if command is not None:
+            ctx = click.Context(command, parent=ctx, info_name=word)
+    return ctx.command_path
 
 
 def _print_everything() -> None:

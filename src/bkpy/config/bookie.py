@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
 from bkpy.config.base import GIB, KIB, MIB, Seconds, Size
+from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
 from bkpy.config.recovery import RecoverySettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-# What the parts of the budget have by default, of memory_bytes_max' own default; of another one, as large a share. But
-# a start replays what the memtables held, so that with more memory they, and what feeds them, stay as they are.
-MEMORY_BYTES: Final = 512 * MIB
-MEMORY_FOR_REPLAY: Final = ("memtable_bytes_max", "journal_queue_bytes_max", "deferred_sync_bytes_max")
-MEMORY_PARTS: Final[Mapping[str, int]] = {
-    "memtable_bytes_max": 96 * MIB,
-    "journal_queue_bytes_max": 32 * MIB,
-    "deferred_sync_bytes_max": 32 * MIB,
-    "receive_bytes_max": 128 * MIB,
-    "answers_bytes_max": 128 * MIB,
-    "block_cache_bytes_max": 32 * MIB,
-    "ledger_states_max": 100_000,
-}
 
 
 class BookieSettings(RecoverySettings):
@@ -155,6 +139,10 @@ class BookieSettings(RecoverySettings):
     checkpoint_interval_s: Seconds = Field(
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
     )
+    checkpoint_commit_ledgers: Size = Field(
+        default=10_000,
+        description="ledgers that one transaction of a checkpoint writes, with a page in memory for each",
+    )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"
     )
@@ -209,6 +197,9 @@ class BookieSettings(RecoverySettings):
     index_bytes_max: Size = Field(
         default=64 * GIB, description="bytes that the index of one ledger directory may grow to; reserves no space"
     )
+    index_check_share: float = Field(
+        default=0.05, gt=0, le=1, description="share of a processor for looking through what is new in an index"
+    )
     index_step_rows: Size = Field(
         default=1000,
         description="rows of an index that are removed or counted, a few milliseconds at most, before flushes and "
@@ -258,6 +249,28 @@ class BookieSettings(RecoverySettings):
         default=128 * MIB,
         ge=0,
         description="bytes of a ledger directory's disk that compaction leaves free, for what has to be written",
+    )
+    scrub_interval_s: float = Field(
+        default=604_800.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds from the end of one round of the scrub, which reads what the index names and verifies it, "
+        "to the begin of the next, in each ledger directory; 0 for never, until somebody asks for it",
+    )
+    scrub_bytes_per_s: Size = Field(
+        default=8 * MIB, description="bytes that the scrub reads in a second at most, in each ledger directory"
+    )
+    scrub_step_bytes: Size = Field(
+        default=256 * KIB, description="bytes that the scrub reads at a time; a block at least"
+    )
+    scrub_save_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two times that the scrub stores how far it is, which a restart goes on from, and "
+        "looks whether what it has found is still there",
+    )
+    scrub_damages_max: Size = Field(
+        default=1000,
+        description="damages of each ledger directory that the scrub lists and logs; of more it says only how many",
     )
     # What is in two memtables, a few journal files and what recoveries write back still fit.
     disk_free_bytes_min: int = Field(
@@ -445,16 +458,7 @@ class BookieSettings(RecoverySettings):
     @model_validator(mode="before")
     @classmethod
     def _shares_of_memory(cls, values: dict[str, Any]) -> dict[str, Any]:
-        given = values.get("memory_bytes_max")
-        if given is None:
-            beyond = {name: values[name] - share for name, share in MEMORY_PARTS.items() if is_count(values.get(name))}
-            beyond["memtable_bytes_max"] = 2 * beyond.get("memtable_bytes_max", 0)  # one is filled, one is flushed
-            more = sum(max(0, by) for name, by in beyond.items() if "bytes" in name)
-            return {**values, "memory_bytes_max": MEMORY_BYTES + more}
-        if not is_count(given):
-            return values  # and it is refused
-        shares = {name: max(1, share * given // MEMORY_BYTES) for name, share in MEMORY_PARTS.items()}
-        return {**shares, **{name: min(shares[name], MEMORY_PARTS[name]) for name in MEMORY_FOR_REPLAY}, **values}
+        return shares_of_memory(values)
 
     @model_validator(mode="after")
     def _consistent(self) -> BookieSettings:
@@ -480,13 +484,15 @@ class BookieSettings(RecoverySettings):
             raise ValueError(
                 "disk_free_bytes_resume must exceed disk_free_bytes_min, or the bookie would change to and fro"
             )
+        if 0 < self.disk_free_bytes_min <= self.compaction_free_bytes_min:
+            raise ValueError(
+                f"compaction_free_bytes_min = {self.compaction_free_bytes_min} must be below disk_free_bytes_min = "
+                f"{self.disk_free_bytes_min}, or a bookie that is read-only for lack of space could not compact: lower "
+                "the one, or raise the other"
+            )
         if self.bookie_id == "readonly":
             raise ValueError("bookie_id = 'readonly': the name is taken in ZooKeeper")
         directories = [*self.journal_directories, *self.ledger_directories]
         if twice := sorted({d for d in directories if directories.count(d) > 1}):
             raise ValueError(f"directory {twice[0]} is used twice")
         return self
-
-
-def is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

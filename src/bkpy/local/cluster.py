@@ -197,6 +197,8 @@ class LocalCluster:
         """
         try:
             if not self.lock_fds:
+                if not (self.directory / LOCK_NAME).exists():
+                    self._check_port()  # before anything is left in the directory
                 await self._lock()
                 self._restore()
             await self.zookeeper.start()
@@ -296,8 +298,7 @@ class LocalCluster:
             state = json.loads((self.directory / "cluster.json").read_text())
         except FileNotFoundError:
             state = {"zookeeper_port": None, "bookies": {}}
-        if self._port is not None and not port_is_free(self._port):
-            raise ConfigError(f"port {self._port}, where ZooKeeper is to listen, is taken")
+        self._check_port()
         known = {bookie.id: bookie for bookie in self.bookies}  # a cluster that is started again keeps its objects
         self.moved, self.bookies, self.zookeeper.port = {}, [], self._port or 0
         if self._port is None:
@@ -309,6 +310,10 @@ class LocalCluster:
         while len(self.bookies) < self._bookies_wanted:
             self._new_bookie()
         self._save()
+
+    def _check_port(self) -> None:
+        if self._port is not None and not port_is_free(self._port):
+            raise ConfigError(f"port {self._port}, where ZooKeeper is to listen, is taken")
 
     def _usable(self, name: str, port: int | None) -> int:
         """The port, or another one if there is none or it was taken meanwhile."""

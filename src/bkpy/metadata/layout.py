@@ -17,7 +17,7 @@ from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 # A sequence number is a signed 32-bit counter of ZooKeeper's.
 SEQUENCE_BITS = 31
@@ -93,6 +93,27 @@ def layout_named(name: str) -> Layout:
     return LAYOUTS[name]
 
 
+async def next_id(store: MetadataStore, root: str, layout: Layout) -> int:
+    """The id that is given out next: all that were given out are below it.
+
+    As the server knows it, which may lag behind. Raises `NoNode` where there is no cluster of that layout.
+    """
+    node = f"{root}/{layout.id_nodes[0]}"
+    if not layout.long_ids:
+        return await store.children_made(node)
+    high = _newest_high(await store.children(node))
+    return (high << SEQUENCE_BITS) + await store.children_made(_high_node(node, high))
+
+
+def _high_node(node: str, high: int) -> str:
+    """The parent of the ids with `high`, below the node that long ids come from."""
+    return f"{node}/HOB-{high:010d}"
+
+
+def _newest_high(names: Sequence[str]) -> int:
+    return max(int(name.removeprefix("HOB-")) for name in names if name.startswith("HOB-"))
+
+
 @dataclass(frozen=True, slots=True)
 class NewId:
     """An id that nobody else has, and the node that holds it until its ledger is there or the session ends."""
@@ -160,12 +181,12 @@ class IdGenerator:
                 assert_never(outcome)
 
     def _high_node(self, high: int) -> str:
-        return f"{self._root}/{self._layout.id_nodes[0]}/HOB-{high:010d}"
+        return _high_node(f"{self._root}/{self._layout.id_nodes[0]}", high)
 
     async def _newest_high(self) -> int | NotDone:
         names = await attempt(self._store.children(f"{self._root}/{self._layout.id_nodes[0]}"))
         if isinstance(names, Answer):
-            return max(int(name.removeprefix("HOB-")) for name in names.value if name.startswith("HOB-"))
+            return _newest_high(names.value)
         return NotDone(names.error) if isinstance(names, NotDone | Unknown) else self._no_cluster()
 
     def _no_cluster(self) -> NotDone:

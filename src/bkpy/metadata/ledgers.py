@@ -99,6 +99,8 @@ class LedgerCatalog:
             ledger = Create(self.path_of(new.ledger_id), metadata.encode())
             try:
                 outcome = await self._create_at(ledger, Delete(new.node))
+            except GeneratorExit:  # the loop has ended, and with it whatever could take the ledger back
+                raise
             except BaseException:  # nobody will ever use the ledger
                 self._runtime.spawn(self._take_back(ledger, new.node), name=f"take back ledger {new.ledger_id}")
                 raise

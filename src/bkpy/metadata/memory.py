@@ -275,6 +275,9 @@ class MemorySession(MetadataStore):
     async def children(self, path: str) -> list[str]:
         return await self._call(lambda: sorted(self._tree.node(path).children), write=False)
 
+    async def children_made(self, path: str) -> int:
+        return await self._call(lambda: self._tree.node(path).created, write=False)
+
     async def exists(self, path: str) -> bool:
         try:
             await self._call(lambda: self._tree.node(path), write=False)

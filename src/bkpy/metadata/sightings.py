@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
 from bkpy.metadata import paths
+from bkpy.metadata.layout import next_id
 from bkpy.metadata.resolve import read_if_there
-from bkpy.protocol.collection import Sight, sight_of
+from bkpy.protocol.collection import Sight, sight_of, sight_of_nothing
 from bkpy.protocol.ledger_metadata import LedgerMetadata, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Lookout:
             instance = await read_if_there(self._store, f"{self._root}/{paths.INSTANCE_ID}")
             found = await read_if_there(self._store, path)
             own_lock = lock is None or await self._store.exists(lock.proof)
+            following = None if found is not None else await next_id(self._store, self._root, self._layout)
         except BookKeeperError as error:
             return Sighting(Sight.UNSURE, why=str(error))
         if self._store.session_id != session:  # another session may have got another, older server
@@ -62,7 +64,10 @@ class Lookout:
         if instance[0].decode(errors="replace") != self._instance_id:
             return Sighting(Sight.FOREIGN, why=f"the cluster under {self._root} is not {self._instance_id}")
         if found is None:
-            return Sighting(Sight.NO_LEDGER, own_lock=own_lock)
+            assert following is not None
+            sight = sight_of_nothing(ledger_id, following)
+            why = f"its next ledger id is {following}, and ledger {ledger_id} is here"
+            return Sighting(sight, own_lock=own_lock, why="" if sight is Sight.NO_LEDGER else why)
         try:
             metadata = LedgerMetadata.decode(ledger_id, found[0])
         except (CorruptDataError, UnsupportedVersionError) as error:

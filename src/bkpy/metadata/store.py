@@ -197,6 +197,13 @@ class MetadataStore(abc.ABC):
         """The names of the node's children, sorted. Raises `NoNode`."""
 
     @abc.abstractmethod
+    async def children_made(self, path: str) -> int:
+        """How many children the node has had in its life, which is its next number for a `sequential` one.
+
+        Raises `NoNode`. After 2**31 ZooKeeper begins to count again.
+        """
+
+    @abc.abstractmethod
     async def exists(self, path: str) -> bool: ...
 
     @abc.abstractmethod

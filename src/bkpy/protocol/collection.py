@@ -8,6 +8,10 @@ lock, and a second look behind the hiding.
     not listed --look--> DELETE
     listed, spare --lock, look--> HIDE --look--> DELETE
 
+Neither is true in a metadata store that was put back to an older state: ledgers that were created since are missing
+there, and ensembles that have changed since name others. Such a store gives itself away as long as it would give out an
+id that a ledger here has. So the first look of a run is at the highest ledger, and no run begins once one saw that.
+
 Invariants: nothing is deleted but by a look that was sure, in the cluster that the bookie belongs to; whatever a look
 could not tell keeps the ledger; a bookie that an ensemble names, or that an ensemble in somebody's memory may name (the
 ledger isn't CLOSED), keeps what it has.
@@ -36,11 +40,13 @@ class Sight(enum.StrEnum):
     UNREADABLE = "the metadata are unreadable"
     UNSURE = "the metadata store was away"  # or the session has ended between two reads
     FOREIGN = "the metadata store is another cluster's"
+    OLDER = "the metadata store is older than what this bookie has"
 
 
 class Step(enum.StrEnum):
     """How far the collection of a ledger has come."""
 
+    BEGUN = "begun"  # nothing was done yet; the ledger is the highest that is here
     UNLISTED = "unlisted"  # it is here, and a listing that began later doesn't have it
     LOCKED = "locked"  # it seemed to be spare, and its re-replication lock was taken
     HIDDEN = "hidden"  # and then it was hidden
@@ -51,12 +57,22 @@ class Action(enum.StrEnum):
 
     DELETE = "delete"
     HIDE = "hide"
-    KEEP = "keep"  # and unhide
+    KEEP = "keep"  # and unhide; go on with the others
     STOP = "stop"  # the same, and leave all the others for another time
 
 
 # A ledger that was deleted while it was locked, or exists though it was not listed, is for the next run to look at.
 DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
+    Step.BEGUN: {
+        Sight.NO_LEDGER: Action.KEEP,
+        Sight.NAMED: Action.KEEP,
+        Sight.SPARE: Action.KEEP,
+        Sight.NOT_CLOSED: Action.KEEP,
+        Sight.UNREADABLE: Action.KEEP,
+        Sight.UNSURE: Action.STOP,
+        Sight.FOREIGN: Action.STOP,
+        Sight.OLDER: Action.STOP,
+    },
     Step.UNLISTED: {
         Sight.NO_LEDGER: Action.DELETE,
         Sight.NAMED: Action.KEEP,
@@ -65,6 +81,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.UNREADABLE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
+        Sight.OLDER: Action.STOP,
     },
     Step.LOCKED: {
         Sight.NO_LEDGER: Action.KEEP,
@@ -74,6 +91,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.UNREADABLE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
+        Sight.OLDER: Action.STOP,
     },
     Step.HIDDEN: {
         Sight.NO_LEDGER: Action.KEEP,
@@ -83,6 +101,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.UNREADABLE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
+        Sight.OLDER: Action.STOP,
     },
 }
 
@@ -108,6 +127,23 @@ def sight_of(metadata: LedgerMetadata | None, bookie_id: str) -> Sight:
     if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
         return Sight.NAMED
     return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED
+
+
+def sight_of_nothing(ledger_id: int, next_id: int) -> Sight:
+    """What it means that the metadata lack a ledger that is here, in a store that gives out `next_id` next.
+
+    Ids come from there alone, ascending: this one was given out once, and a store that hasn't is an earlier one.
+    """
+    return Sight.NO_LEDGER if ledger_id < next_id else Sight.OLDER
+
+
+def may_begin(*, older: bool) -> bool:
+    """Whether a run may begin; `older`: one before has found the store to be older than what is here.
+
+    In a while such a store will have given out the ids that are here a second time, and then it no longer shows. So
+    it takes somebody who has looked into it, and starts the bookie again.
+    """
+    return not older
 
 
 def may_collect_spares(*, untrusted: bool) -> bool:

@@ -150,6 +150,13 @@ class OrderedStore(Protocol):
         The caller syncs the directory.
         """
 
+    def prepare_check(self, share: float) -> None:
+        """Look through what was written, beside its use, so that the next `Stores.check` has less to look at.
+
+        It goes on after the return, at that share of a processor, until `close`; nothing begins while one is under way,
+        and nothing relies on it. Blocks for milliseconds.
+        """
+
     def close(self) -> None: ...
 
 

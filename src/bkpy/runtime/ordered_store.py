@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _META_PAGES = 2
+_log = logging.getLogger("bkpy.bookie")
 
 
 class _LmdbTransaction:
@@ -86,14 +88,25 @@ def _as_os_error(error: lmdb.Error) -> OSError:
     return OSError(error.code if error.code and error.code > 0 else errno.EIO, str(error))
 
 
+def _child(statement: str) -> list[str]:
+    """The command that runs a statement with `lmdb_pages` as `pages`, importing little: each start waits for it."""
+    folder, name = os.path.split(lmdb_pages.__file__)
+    paths = [folder, os.path.dirname(os.path.dirname(lmdb.__file__))]
+    code = f"import sys; sys.path += {paths!r}; import {name.removesuffix('.py')} as pages; {statement}"
+    return [sys.executable, "-I", "-S", "-c", code]
+
+
 class LmdbStore:
     def __init__(self, env: lmdb.Environment) -> None:
         self._env = env
+        self._preparing: subprocess.Popen[bytes] | None = None
+        self._prepared_to = -1  # this transaction, or beyond
 
     def read(self) -> contextlib.AbstractContextManager[ReadTransaction]:
         return _LmdbContext(self._env, write=False)
 
     def write(self) -> contextlib.AbstractContextManager[WriteTransaction]:
+        self._env.reader_check()  # a process that was killed while it read would keep all pages from being used again
         return _LmdbContext(self._env, write=True)
 
     def sizes(self) -> tuple[int, int]:
@@ -112,7 +125,31 @@ class LmdbStore:
         finally:
             os.close(fd)
 
+    def prepare_check(self, share: float) -> None:
+        path, newest = self._env.path(), self._env.info()["last_txnid"]
+        if self._preparing is not None:
+            code = self._preparing.poll()
+            if code is None:
+                return
+            self._preparing = None
+            if code:
+                _log.warning("the pages of %s could not be looked through, the next start does it: %d", path, code)
+        if newest == self._prepared_to:
+            return
+        self._prepared_to = newest
+        nothing = subprocess.DEVNULL
+        try:
+            self._preparing = subprocess.Popen(
+                _child(f"pages.learn({path!r}, {share!r})"), stdin=nothing, stdout=nothing, stderr=nothing
+            )
+        except OSError as e:
+            _log.warning("the pages of %s can't be looked through, the next start does it: %s", path, e)
+
     def close(self) -> None:
+        if self._preparing is not None:
+            self._preparing.kill()
+            self._preparing.wait()
+            self._preparing = None
         self._env.close()
 
 
@@ -152,10 +189,10 @@ class LmdbStores:
 
     def check(self, path: str) -> None:
         # In a process of its own: what the library does with a damaged file may be the end of it.
-        file = os.path.join(path, "data.mdb")
+        file = os.path.join(path, lmdb_pages.DATA_NAME)
         if not os.path.exists(file):
             return  # there is nothing to harm, and opening it says so
-        done = subprocess.run([sys.executable, "-P", lmdb_pages.__file__, path], capture_output=True, text=True)
+        done = subprocess.run(_child(f"sys.exit(pages.main({path!r}))"), capture_output=True, text=True)
         if done.returncode == lmdb_pages.DAMAGED:
             raise CorruptDataError(done.stdout.strip(), path=file)
         if done.returncode < 0:

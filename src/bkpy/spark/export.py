@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.spark.failures import translating
 from bkpy.spark.lock import TargetLock, is_uri
@@ -147,7 +148,8 @@ def _plan(options: SourceOptions) -> tuple[Selection, list[EntryRange]]:
     """The ledgers to export and their partitions, as the data source will plan them."""
     from bkpy.spark.planning import load_ledgers, plan
 
-    selection = load_ledgers(options)
+    # Nothing was done yet, and an address where no ZooKeeper runs is told soon.
+    selection = load_ledgers(options, metadata_refused_timeout_s=ClientSettings().metadata_refused_timeout_s)
     return selection, plan(selection.ledgers, options)
 
 

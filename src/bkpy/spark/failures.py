@@ -22,15 +22,32 @@ _DISK_FULL: Final = "No space left on device"
 @contextmanager
 def translating(target: str) -> Iterator[None]:
     """Raise what Spark failed with when it wrote to `target` as an error of bkpy."""
-    from py4j.protocol import Py4JError, Py4JJavaError
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
+
+    with telling_of_the_end(target):
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as e:
+            raise translated(str(e), target) from e  # for its text, it may ask the Java process
+
+
+@contextmanager
+def telling_of_the_end(target: str | None = None) -> Iterator[None]:
+    """Raise what a conversation with a Java process that has ended fails with as an error that says so."""
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
         yield
-    except (PySparkException, Py4JJavaError) as e:
-        raise translated(str(e), target) from e
+    except Py4JJavaError:
+        raise  # it has answered
     except (Py4JError, ConnectionError, EOFError) as e:
-        raise BookKeeperError("Spark's Java process has ended, or can't be reached any more", path=target) from e
+        raise BookKeeperError(
+            "Spark's Java process has ended, or can't be reached any more: it was killed, perhaps because the machine "
+            "was short of memory (`dmesg` tells that); what was written is incomplete, so remove it and try again, "
+            "with fewer tasks at once if it was memory (--master 'local[1]')",
+            path=target,
+        ) from e
 
 
 def translated(text: str, target: str | None = None) -> BookKeeperError:

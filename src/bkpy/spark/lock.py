@@ -115,6 +115,7 @@ class TargetLock:
             process_runtime(),
             session_timeout_s=self._session_timeout_s,
             connect_timeout_s=self._connect_timeout_s,
+            refused_timeout_s=None,  # it was there a moment ago, when the export was planned
         )
         try:
             forget = store.session_events.subscribe(self._on_state)

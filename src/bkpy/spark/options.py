@@ -59,12 +59,16 @@ class SourceOptions:
     pushdown: bool = False
 
     def client_settings(self) -> dict[str, Any]:
-        """The settings of the clients that plan and read, as `bkpy.connect` takes them."""
+        """The settings of the clients that plan and read, as `bkpy.connect` takes them.
+
+        A job may have run for hours when it plans or reads: a ZooKeeper that is just being restarted is waited for.
+        """
         return {
             "read_bytes": self.fetch_bytes,
             "prefetch_depth": self.prefetch_depth,
             "read_timeout_s": self.timeout_s,
             "metadata_timeout_s": self.timeout_s,
+            "metadata_refused_timeout_s": self.timeout_s,
             "session_timeout_s": self.session_timeout_s,
         }
 

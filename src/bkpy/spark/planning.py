@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import bkpy
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
@@ -19,7 +19,7 @@ from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 from bkpy.spark.options import CLOSED, SourceOptions, format_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Selection:
     unauthorized: list[int]
 
 
-def load_ledgers(options: SourceOptions) -> Selection:
-    """The ledgers to read. Blocks, on an event loop of its own.
+def load_ledgers(options: SourceOptions, **settings: Any) -> Selection:
+    """The ledgers to read. Blocks, on an event loop of its own. `settings` are more of those of its client.
 
     Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed, `UnauthorizedError` that names all those
     with another password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are
     left out; without `fail_on_data_loss`, so are named ones that don't exist; with `skip_unauthorized`, those with
     another password.
     """
-    return asyncio.run(_load(options))
+    return asyncio.run(_load(options, options.client_settings() | settings))
 
 
-async def _load(options: SourceOptions) -> Selection:
-    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+async def _load(options: SourceOptions, settings: Mapping[str, Any]) -> Selection:
+    async with bkpy.connect(options.metadata_uri, **settings) as client:
         if options.ledgers is not None:
             ids = list(options.ledgers)
         else:

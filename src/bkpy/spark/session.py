@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError
 from bkpy.local.java import java_home_for_spark
+from bkpy.spark.failures import telling_of_the_end
 from bkpy.spark.jvm import GATEWAY_PORT, end_jvm, jvm_is_ours, start_jvm
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def local_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     variables = {"JAVA_HOME": str(java_home_for_spark()), "PYSPARK_PYTHON": sys.executable}
-    with _environment(variables | ({"SPARK_LOCAL_IP": _LOOPBACK} if local else {})):
+    with telling_of_the_end(), _environment(variables | ({"SPARK_LOCAL_IP": _LOOPBACK} if local else {})):
         if GATEWAY_PORT in os.environ or (SparkContext._gateway is not None and not jvm_is_ours()):
             return builder.getOrCreate()  # in a Java process that somebody else has started
         with _environment(start_jvm(settings, output=output, grace_s=jvm_grace_s)):

@@ -20,6 +20,7 @@ from bkpy.storage.journal.journal import begin_journals
 from bkpy.storage.ledgers.info import lac_of, take_explicit_lac
 from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
+from bkpy.storage.scrub.scrub import Scrub
 from bkpy.storage.space import hiding
 from bkpy.storage.space.reclaimer import Reclaimer, SpaceTotals
 
@@ -117,6 +118,7 @@ class LedgerStorage:
             for number, reclaimer in enumerate(self.reclaimers)
         ]
         self._periodic: asyncio.Task[None] | None = None
+        self.scrub = Scrub(self.shards, runtime, settings, observer)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -428,6 +430,8 @@ class LedgerStorage:
             if self._closed or self.failed.done():
                 return
             await self.checkpoint()
+            for shard in self.shards:
+                await shard.on_index(shard.store.prepare_check, self._settings.index_check_share)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -458,6 +462,7 @@ class LedgerStorage:
             return
         self._closed = True
         try:
+            await self.scrub.stop()
             for reclaimer in self.reclaimers:
                 reclaimer.stop()
             await asyncio.wait(self._reclaiming)
@@ -480,6 +485,7 @@ class LedgerStorage:
             self._periodic.cancel()
         for reclaiming in self._reclaiming:
             reclaiming.cancel()
+        self.scrub.close()
         for reclaimer in self.reclaimers:
             reclaimer.close()
         for journal in self.journals:

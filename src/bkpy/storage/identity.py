@@ -7,15 +7,13 @@ uuid inside each index agree; data is never created anew where a cookie says tha
 from __future__ import annotations
 
 import contextlib
-import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from crc32c import crc32c
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.file_names import LOCK_NAME
 from bkpy.storage.journal.format import file_id_of
+from bkpy.storage.sealed_json import replace_file, seal_json, unseal_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +47,7 @@ class Cookie(NamedTuple):
             "journal_directories": list(self.journal_directories),
             "ledger_directories": [{"path": d.path, "index_uuid": d.uuid} for d in self.ledger_directories],
         }
-        content["crc32c"] = _checksum(content)
-        return json.dumps(content, indent=2).encode() + b"\n"
+        return seal_json(content)
 
     def extends(self, older: Cookie) -> bool:
         """Whether this is `older`, perhaps with ledger directories added."""
@@ -76,17 +73,10 @@ class Cookie(NamedTuple):
         )
 
 
-def _checksum(content: dict[str, Any]) -> int:
-    return crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
-
-
 def decode_cookie(data: bytes, where: str) -> Cookie:
     """The cookie; `CorruptDataError` naming `where` it is from if it isn't a sound one."""
     try:
-        content = json.loads(data)
-        stored = content.pop("crc32c")
-        if stored != _checksum(content):
-            raise ValueError("its checksum is wrong")
+        content = unseal_json(data)
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']} is not supported")
         return Cookie(
@@ -116,18 +106,7 @@ def read_cookie(files: Files, directory: str) -> Cookie | None:
 
 def write_cookie(files: Files, directory: str, cookie: Cookie) -> None:
     """Replace the directory's cookie atomically and durably."""
-    path = f"{directory}/{COOKIE_NAME}"
-    temporary = f"{path}.new"
-    if files.exists(temporary):
-        files.unlink(temporary)
-    file = files.open(temporary, create=True)
-    try:
-        file.pwritev([cookie.encode()], 0)
-        file.fdatasync()
-    finally:
-        file.close()
-    files.rename(temporary, path)
-    files.sync_dir(directory)
+    replace_file(files, directory, COOKIE_NAME, cookie.encode())
 
 
 @contextlib.contextmanager

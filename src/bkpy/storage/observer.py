@@ -23,6 +23,9 @@ class StorageObserver(Protocol):
     def log_removed(self, bytes_: int) -> None:
         """An entry log of that many bytes was removed, because nothing in it lives."""
 
+    def scrubbed(self, bytes_: int) -> None:
+        """The scrub has read and verified that many bytes of blocks."""
+
     def damage(self, what: str, path: str) -> None:
         """Stored bytes were found damaged, or could not be read; `what` says which and what was done about it."""
 
@@ -39,6 +42,8 @@ class NoObserver:
     def compacted(self, bytes_: int) -> None: ...
 
     def log_removed(self, bytes_: int) -> None: ...
+
+    def scrubbed(self, bytes_: int) -> None: ...
 
     def damage(self, what: str, path: str) -> None: ...
 

@@ -69,6 +69,7 @@ async def open_storage(
             )
             held.callback(storage.release)
             await storage.checkpoint()  # lets the marks point at the new files: nothing before is needed any more
+            storage.scrub.start()
             # What was at risk is in the indexes now, or in limbo. Last: a start that fails puts nothing at risk.
             await storage.put_at_risk(at_risk.mark_of(settings, opening.boot_id))
         except OSError as e:

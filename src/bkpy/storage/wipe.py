@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.storage.entry_log.entry_log import log_id_of
-from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.file_names import INDEX_NAME, SCRUB_NAME
 from bkpy.storage.identity import COOKIE_NAME
 from bkpy.storage.journal.format import file_id_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files
 
 _BROKEN = ".broken"  # a copy of what was cut off a journal file
-_INDEX_FILES = ("data.mdb", "lock.mdb")
+_INDEX_FILES = ("data.mdb", "lock.mdb", "sound.pages", "sound.pages.new")
 
 
 class Belongings(NamedTuple):
@@ -29,6 +29,7 @@ class Belongings(NamedTuple):
     indexes: list[str]
     journals: list[str]
     logs: list[str]
+    scrubs: list[str]
     cookies: list[str]
     bytes: int
 
@@ -39,7 +40,7 @@ class Belongings(NamedTuple):
 
 def belongings(files: Files, directory: str) -> Belongings:
     """What a bookie has in the directory. Blocks."""
-    found = Belongings([], [], [], [], 0)
+    found = Belongings([], [], [], [], [], 0)
     size = 0
     for kind, path in _ours(files, directory):
         getattr(found, kind).append(path)
@@ -57,8 +58,9 @@ def wipe(files: Files, directories: Sequence[str]) -> None:
             for index in dict.fromkeys(path.rpartition("/")[0] for path in here.indexes):
                 files.sync_dir(index)
     for directory, here in found.items():
-        if here.journals or here.logs:
-            for path in (*here.journals, *here.logs):
+        others = (*here.journals, *here.logs, *here.scrubs)
+        if others:
+            for path in others:
                 files.unlink(path)
             files.sync_dir(directory)
     for directory, here in found.items():
@@ -77,6 +79,8 @@ def _ours(files: Files, directory: str) -> Iterator[tuple[str, str]]:
             yield "journals", f"{directory}/{name}"
         elif log_id_of(name) is not None:
             yield "logs", f"{directory}/{name}"
+        elif name in (SCRUB_NAME, f"{SCRUB_NAME}.new"):
+            yield "scrubs", f"{directory}/{name}"
         elif name in (COOKIE_NAME, f"{COOKIE_NAME}.new"):
             yield "cookies", f"{directory}/{name}"
         elif name == INDEX_NAME or name.startswith(f"{INDEX_NAME}."):  # or one that was being made anew, or was before

@@ -52,4 +52,5 @@ async def test_memory_is_noted_in_the_course_of_a_run_and_after_it(monkeypatch: 
         await asyncio.sleep(0)
     await course.rest()
     assert list(course.mb) == ["10 %", "50 %", "100 %", "after 0 s"]
-    assert all(mb is not None and mb > 1 for mb in course.mb.values())
+    assert list(course.files_mb) == list(course.mb)
+    assert all(mb is not None and mb > 1 for mb in (*course.mb.values(), *course.files_mb.values()))

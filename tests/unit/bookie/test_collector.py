@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from tests.hooks import catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
+from tests.hooks import backup_of, catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, stored
 from tests.unit.metadata.troubled import AWAY, Troubled
 
@@ -115,6 +115,7 @@ async def ask(client: Client, ledger_id: int, name: str = "a") -> tuple[list[int
     return [header.entry_id for header in walk(reply.body)], bool(m.decode_read_reply(reply.head).unknown)
 
 
+CALLS_OF_A_LOOK = 5  # at a ledger that is gone: a sync, the cluster, the ledger, and two for where new ids come from
 THERE = ([0, 1, 2], False)
 HIDDEN = ([], True)
 DENIED = ([], False)
@@ -199,7 +200,7 @@ async def test_a_listing_that_fails_collects_nothing_of_its_page(cluster: Collec
     listings = 0
     while True:
         cluster.session.script.clear()
-        cluster.session.script.extend([None] * listings + [AWAY])
+        cluster.session.script.extend([None] * (CALLS_OF_A_LOOK + listings) + [AWAY])
         run = await cluster.collect(dry_run=True)
         if run.failed != "listing":
             break
@@ -244,6 +245,40 @@ async def test_a_ledger_that_is_created_during_a_listing(cluster: Collecting, mo
     assert (run.gone, run.failed) == (1, "")
     assert await cluster.held() == created
     assert await ask(client, created[0]) == THERE
+
+
+@pytest.mark.scenario(51)
+async def test_in_a_store_that_was_put_back_nothing_is_collected(
+    cluster: Collecting, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await cluster.client()
+    gone = await closed_ledger(client, "abcd")
+    await client.delete_ledger(gone)
+    spare = await spare_on_a(cluster, client)
+    put_back = backup_of(cluster.tree)
+    newer = [await closed_ledger(client, "abcd") for _ in range(3)]
+    held = await cluster.held()
+    assert held == [gone, spare, *newer]
+    put_back()
+    for dry_run in (True, False):
+        run = await cluster.collect(dry_run=dry_run)
+        assert (run.failed, run.gone, run.spare, run.examined) == ("older", 0, 0, 0)
+        assert f"next ledger id is {newer[0]}, and ledger {newer[-1]} is here" in run.failure
+        assert "put the newer state back, or see" in run.failure
+    # Clients go on, and the ids are given out again: that makes the store no newer.
+    again = [await closed_ledger(await cluster.client(), "bcd") for _ in range(4)]
+    assert again[:3] == newer
+    await client.delete_ledger(newer[0])
+    assert (await cluster.collect()).failed == "older"
+    assert set(held) <= set(await cluster.held())
+    assert 'bkpy_bookie_gc_runs_total{outcome="older"} 3.0' in metrics_of(cluster.node("a"))
+    refusals = [record for record in caplog.records if "garbage collection refuses to go on" in record.message]
+    assert [record.levelname for record in refusals] == ["ERROR"] * 3
+    # Started again, it goes by what there is.
+    await cluster.restart("a")
+    run = await cluster.collect()
+    assert run.failed == ""
+    assert {gone, newer[0], spare} <= set(run.collected)
 
 
 @pytest.mark.scenario(51)
@@ -437,15 +472,19 @@ async def test_trouble_between_any_two_steps(cluster: Collecting, kind: str, tro
 
 async def test_a_storage_that_fails_ends_the_run(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await cluster.client()
-    await client.delete_ledger(await closed_ledger(client, "abcd"))
+    gone = await closed_ledger(client, "abcd")
+    await client.delete_ledger(gone)
 
     async def fail(hidden: Any) -> bool:
         raise StorageFailedError("it failed")
 
-    monkeypatch.setattr(cluster.storage("a"), "delete", fail)
-    run = await cluster.collect()
+    with monkeypatch.context() as context:
+        context.setattr(cluster.storage("a"), "delete", fail)
+        run = await cluster.collect()
     assert (run.failed, run.gone) == ("storage", 0)
     assert "it failed" in run.failure
+    assert await ask(client, gone) == THERE, "what was hidden is seen again"
+    assert (await cluster.collect()).gone == 1
 
 
 async def test_a_defect_costs_the_run_and_not_the_bookie(
@@ -463,6 +502,29 @@ async def test_a_defect_costs_the_run_and_not_the_bookie(
     assert (run.failed, run.spare) == ("defect", 0)
     assert "a defect" in caplog.text
     assert not cluster.lock_nodes()
+    assert await ask(client, spare) == THERE
+    assert (await cluster.collect()).spare == 1
+
+
+async def test_what_was_hidden_before_a_defect_is_seen_again(
+    cluster: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    spare = await spare_on_a(cluster, client)
+    lookout, storage = lookout_of(cluster.collector("a")), cluster.storage("a")
+    look = lookout.look
+
+    async def fail(ledger_id: int, lock: Any = None) -> Any:
+        state = (await storage.states((ledger_id,)))[ledger_id]
+        assert state is not None
+        if state.hidden:
+            raise ZeroDivisionError("a defect")
+        return await look(ledger_id, lock)
+
+    with monkeypatch.context() as context:
+        context.setattr(lookout, "look", fail)
+        run = await cluster.collect()
+    assert (run.failed, run.spare) == ("defect", 0)
     assert await ask(client, spare) == THERE
     assert (await cluster.collect()).spare == 1
 

@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import errno
 import json
+import logging
 import os
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +88,7 @@ class One:
                 "journal_directories": [str(self.directory / "journal")],
                 "ledger_directories": [str(self.directory / "ledgers0"), str(self.directory / "ledgers1")],
                 "disk_free_bytes_min": 100 * MIB,
+                "compaction_free_bytes_min": 50 * MIB,
                 "disk_free_bytes_resume": 200 * MIB,
                 "disk_check_interval_s": 0.01,
                 **values,
@@ -411,6 +414,43 @@ async def test_the_monitor_takes_the_worst_of_all_directories_and_doubts_the_sil
             0 if name in broken else free.get(name, PLENTY) for name in ("ledgers0", "ledgers1")
         )
     assert disks.threads == {"disk-monitor"}
+    monitor.close()
+
+
+async def test_the_monitor_says_what_it_waits_for_and_each_thing_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = Disks()
+    monitor = DiskMonitor(One(tmp_path).settings(), disks.runtime())
+    caplog.set_level(logging.INFO, "bkpy.bookie")
+    less = (
+        r"WARNING \d+ bytes are free in .*/%s, less than disk_free_bytes_min = \d+; new entries are taken again when .*"
+    )
+    silent = "ERROR can't tell the free space of .*/ledgers1: .*"
+    between = (
+        r"INFO \d+ bytes are free in .*/ledgers0: more than disk_free_bytes_min = .* only at disk_free_bytes_resume"
+    )
+    steps: list[tuple[dict[str, int], set[str], list[str]]] = [
+        ({}, set(), []),
+        ({"ledgers0": 99 * MIB}, set(), [less % "ledgers0"]),
+        ({"ledgers0": 150 * MIB}, set(), [between]),
+        ({"ledgers0": 160 * MIB}, set(), []),
+        ({"ledgers0": 99 * MIB}, set(), []),
+        ({"ledgers0": 150 * MIB}, set(), [between]),
+        ({}, set(), [r"INFO \d+ bytes or more are free in every directory"]),
+        ({}, {"ledgers1"}, [silent, less % "ledgers1"]),
+        ({}, {"ledgers1"}, []),
+        ({}, set(), [r"INFO \d+ bytes or more are free in every directory"]),
+        ({}, {"ledgers1"}, [silent, less % "ledgers1"]),
+    ]
+    for free, broken, told in steps:
+        disks.free, disks.broken = free, broken
+        caplog.clear()
+        await monitor.look()
+        lines = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+        assert len(lines) == len(told), lines
+        for line, pattern in zip(lines, told, strict=True):
+            assert re.match(pattern, line), line
     monitor.close()
 
 

@@ -142,6 +142,27 @@ async def test_a_bookie_that_owes_too_much_stops_the_writer_until_it_is_given_up
     await writer.close()
 
 
+@pytest.mark.scenario(43)
+async def test_a_writer_goes_on_when_what_others_added_on_the_same_connections_is_answered(cluster: InProcess) -> None:
+    client = await cluster.client(owed_bytes_max=100_000, add_timeout_s=2 * DEADLINE_S)
+    writer, other = await client.create_ledger(ack_quorum=3), await client.create_ledger(ack_quorum=3)
+    await asyncio.gather(writer.append(b"x"), other.append(b"x"))
+    pool = pool_of(client)
+    channel = pool.channel("b")
+    parts: list[Any] = []
+    codec_of(other).encode(parts, [bytes(200_000)], 1, 1, 0, [200_001])
+    body = b"".join(parts)
+    order = []
+    adding = asyncio.ensure_future(add(channel, [0, [other.ledger_id], [1], [1], 1, [len(body)]], body, pool))
+    adding.add_done_callback(lambda _: order.append("added"))
+    await asyncio.sleep(0)
+    assert channel.congested
+    appended = writer.append_nowait(b"y")
+    appended.add_done_callback(lambda _: order.append("appended"))
+    assert (await adding, await asyncio.wait_for(appended, DEADLINE_S)) == (Status.OK, 1)
+    assert order == ["added", "appended"]
+
+
 async def test_memory_pressure_in_a_bookie_pauses_its_clients_and_loses_nothing(tmp_path: Path) -> None:
     cluster = InProcess(tmp_path)
     await cluster.start(memtable_bytes_max=200_000)

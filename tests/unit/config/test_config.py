@@ -10,9 +10,10 @@ from tests import settings_page
 
 from bkpy.config.address import split_address
 from bkpy.config.base import GIB, MIB
-from bkpy.config.bookie import MEMORY_FOR_REPLAY, MEMORY_PARTS, BookieSettings
+from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import ClientSettings, client_settings
 from bkpy.config.loading import load_bookie_settings
+from bkpy.config.memory import MEMORY_FOR_REPLAY, MEMORY_PARTS
 from bkpy.errors import BookKeeperError, ConfigError
 
 if TYPE_CHECKING:
@@ -105,6 +106,14 @@ def test_every_setting_has_a_reason_and_survives_as_text() -> None:
         ("", {}, {"frame_bytes_max": "1000"}, ["frame_bytes_max", "entry_bytes_max"]),
         ("", {}, {"disk_free_bytes_min": "-1"}, ["flag", "disk_free_bytes_min", "-1", "or equal to 0"]),
         ("", {}, {"disk_free_bytes_min": "5", "disk_free_bytes_resume": "5"}, ["_resume", "disk_free_bytes_min"]),
+        (
+            "compaction_free_bytes_min = 700_000_000",
+            {},
+            {},
+            ["compaction_free_bytes_min = 700000000", "below disk_free_bytes_min = 536870912", "read-only", "lower"],
+        ),
+        ("", {}, {"disk_free_bytes_min": "100000000"}, ["compaction_free_bytes_min", "disk_free_bytes_min"]),
+        ("compaction_free_bytes_min = 536_870_912", {}, {}, ["compaction_free_bytes_min", "disk_free_bytes_min"]),
         ("metadata_uri = ", {}, {}, ["bookie.toml", "not TOML"]),
     ],
 )
@@ -118,6 +127,12 @@ def test_refusals_are_one_line_and_name_their_place(
     message = str(caught.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
+
+
+def test_compaction_may_leave_more_where_a_bookie_is_never_read_only_for_lack_of_space() -> None:
+    flags = {"metadata_uri": "zk://127.0.0.1:1/x", "bookie_id": "one", "disk_free_bytes_min": "0"}
+    flags |= {"journal_directories": "/j", "ledger_directories": "/l", "compaction_free_bytes_min": "1000000000"}
+    assert load_bookie_settings(None, {}, flags).compaction_free_bytes_min == 1_000_000_000
 
 
 def test_a_missing_setting_or_file_is_named(tmp_path: Path) -> None:

@@ -185,6 +185,25 @@ async def test_only_what_was_made_is_taken_back(store: Troubled, cluster: Cluste
     assert (await store.children(f"{ROOT}/idgen-long/HOB-0000000000")) == []
 
 
+async def test_a_creation_that_ends_with_its_loop_takes_nothing_back(store: Troubled, cluster: Cluster) -> None:
+    """There is no loop any more that a task could be started on: its coroutine would never be awaited."""
+    sent = asyncio.Event()
+
+    async def held(operations: Any) -> Any:
+        sent.set()
+        await asyncio.Event().wait()
+
+    store.multi = held  # type: ignore[method-assign]
+    coroutine = cluster.catalog.create(builder("ours"))
+    creating = asyncio.create_task(coroutine)
+    await sent.wait()
+    coroutine.close()  # as the end of a loop does with what it leaves behind
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "take back ledger 1"]
+    creating.cancel()
+    await asyncio.wait([creating])
+    assert isinstance(creating.exception(), RuntimeError)
+
+
 async def test_a_cluster_that_was_removed_under_a_client(store: Troubled, cluster: Cluster) -> None:
     for path in sorted((path for path in store.tree.paths if path != "/"), key=len, reverse=True):
         store.tree.apply(Delete(path), 0)

@@ -12,12 +12,13 @@ from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST,
 
 from bkpy.config.base import MetadataSettings
 from bkpy.metadata.cluster import Cluster, init_cluster
+from bkpy.metadata.layout import LAYOUTS, next_id
 from bkpy.metadata.ledgers import Created
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.memory import MemoryStore
-from bkpy.metadata.outcome import Done, Exists, NotDone
+from bkpy.metadata.outcome import Done, Exists, Gone, NotDone
 from bkpy.metadata.sightings import Lookout
-from bkpy.metadata.store import Delete, Put
+from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.collection import Sight
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.runtime.system import real_runtime
@@ -188,11 +189,33 @@ async def test_what_a_look_sees(tree: MemoryStore, cluster: Cluster) -> None:
     seen = await looks.look(spare)
     assert (seen.sight, seen.version, seen.own_lock) == (Sight.SPARE, 1, True)
     assert (await looks.look(open_)).sight is Sight.NOT_CLOSED
-    assert (await looks.look(1 << 40)).sight is Sight.NO_LEDGER
+    gone = await stored(cluster, LedgerState.OPEN, "a", "b")
+    assert isinstance(await cluster.catalog.delete(gone), Gone)
+    seen = await looks.look(gone)
+    assert (seen.sight, seen.why) == (Sight.NO_LEDGER, "")
+    for never_given_out in (gone + 1, 1 << 40):
+        seen = await looks.look(never_given_out)
+        assert seen.sight is Sight.OLDER
+        assert f"next ledger id is {gone + 1}, and ledger {never_given_out} is here" in seen.why
     tree.apply(Put(cluster.catalog.path_of(named), b"{", 0), 0)
     assert (await looks.look(named)).sight is Sight.UNREADABLE
     tree.apply(Put(cluster.catalog.path_of(spare), b'{"version": 2}', 1), 0)
     assert (await looks.look(spare)).sight is Sight.UNREADABLE
+
+
+@pytest.mark.scenario(51)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_which_ids_were_given_out(tree: MemoryStore, layout: str) -> None:
+    cluster = await init_cluster(tree.session(), ROOT, layout)
+    looks, store = lookout(tree, cluster)
+    assert (await looks.look(0)).sight is Sight.OLDER
+    first = await stored(cluster, LedgerState.OPEN, "a", "b")
+    assert await next_id(store, ROOT, cluster.catalog.layout) == first + 1 == 1
+    if cluster.catalog.layout.long_ids:
+        tree.apply(Create(f"{ROOT}/idgen-long/HOB-0000000001", b""), 0)
+        assert await next_id(store, ROOT, cluster.catalog.layout) == 1 << 31
+        assert (await looks.look((1 << 31) - 1)).sight is Sight.NO_LEDGER
+        assert (await looks.look(1 << 31)).sight is Sight.OLDER
 
 
 async def test_an_id_that_the_layout_has_no_room_for(tree: MemoryStore) -> None:
@@ -210,7 +233,7 @@ async def test_another_cluster_and_none(tree: MemoryStore, cluster: Cluster) -> 
 
 
 @pytest.mark.scenario(51)
-@pytest.mark.parametrize("call", range(4))
+@pytest.mark.parametrize("call", range(6))
 @pytest.mark.parametrize("trouble", [AWAY, CLOSED, "expired"])
 async def test_a_look_in_which_anything_fails_is_not_sure(
     tree: MemoryStore, cluster: Cluster, trouble: str, call: int

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 from tests.unit.protocol.collection_model import Rules, State, explore
 
-from bkpy.protocol.collection import DECISIONS, Action, Sight, Step, decide, may_collect_spares, sight_of, unlisted
+from bkpy.protocol.collection import (
+    DECISIONS,
+    Action,
+    Sight,
+    Step,
+    decide,
+    may_begin,
+    may_collect_spares,
+    sight_of,
+    sight_of_nothing,
+    unlisted,
+)
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 
@@ -24,7 +35,7 @@ def test_every_case_is_decided() -> None:
 def test_what_is_not_sure_keeps_the_ledger(own_lock: bool, unchanged: bool) -> None:
     for step, sight in itertools.product(Step, Sight):
         action = decide(step, sight, own_lock=own_lock, unchanged=unchanged)
-        if sight in (Sight.UNSURE, Sight.FOREIGN):
+        if sight in (Sight.UNSURE, Sight.FOREIGN, Sight.OLDER):
             assert action is Action.STOP
         elif action in (Action.DELETE, Action.HIDE):
             # The only three ways on.
@@ -68,6 +79,16 @@ def test_a_copy_is_spare_if_no_ensemble_names_it_and_the_ledger_is_closed(state:
         assert sight_of(metadata(state, *ensembles), "a") is Sight.NAMED
     spare = Sight.SPARE if state is LedgerState.CLOSED else Sight.NOT_CLOSED
     assert sight_of(metadata(state, "bc", "cd"), "a") is spare
+
+
+@pytest.mark.scenario(51)
+def test_a_store_that_would_give_out_the_id_of_a_ledger_that_is_here_is_older() -> None:
+    ids = [0, 1, 2, 2**31 - 1, 2**31, 2**31 + 1, 2**63 - 1]
+    for ledger_id, following in itertools.product(ids, [*ids, 2**63]):
+        given_out = any(ledger_id == one for one in ids if one < following)
+        assert sight_of_nothing(ledger_id, following) is (Sight.NO_LEDGER if given_out else Sight.OLDER)
+    assert may_begin(older=False)
+    assert not may_begin(older=True)
 
 
 def test_spare_copies_stay_where_data_were_lost() -> None:

@@ -68,6 +68,7 @@ def settings(root: str = "/b", *, journals: int = 1, ledgers: int = 1, **values:
             "checkpoint_interval_s": 1e6,
             "reclaim_interval_s": 1e6,
             "index_step_pause_s": 1e-6,
+            "scrub_interval_s": 0,
             **values,
         }
     )
@@ -90,6 +91,7 @@ SMALLEST: dict[str, Any] = {
     "entry_log_max_size_mb": 1,
     "entry_log_blocks_max": 1,
     "entry_log_write_bytes": 1,
+    "checkpoint_commit_ledgers": 1,
     "flush_step_batches": 1,
     "rebuild_step_blocks": 1,
     "flush_part_batches": 1,
@@ -109,6 +111,10 @@ SMALLEST: dict[str, Any] = {
     "compaction_major_interval_s": 0.001,
     "compaction_step_bytes": 1,
     "compaction_commit_bytes": 1,
+    "scrub_interval_s": 0.001,
+    "scrub_step_bytes": 1,
+    "scrub_save_interval_s": 0.001,
+    "scrub_damages_max": 1,
 }
 
 
@@ -222,6 +228,7 @@ class Reports:
         self.removed: list[int] = []
         self.copied: list[int] = []
         self.replayed_frames = 0
+        self.scrubbed_bytes = 0
         self.checkpoints = 0
         self.flushed: list[int] = []
 
@@ -240,6 +247,9 @@ class Reports:
 
     def log_removed(self, bytes_: int) -> None:
         self.removed.append(bytes_)
+
+    def scrubbed(self, bytes_: int) -> None:
+        self.scrubbed_bytes += bytes_
 
     def damage(self, what: str, path: str) -> None:
         self.damages.append((what, path))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from tests.golden.regenerate import HERE, KEY, LEDGER, STRIPED, UUID, exact
+from tests.golden.regenerate import HERE, KEY, LEDGER, NONCE, STRIPED, UUID, exact
 from tests.sim.disk import SimDisk
 from tests.unit.storage.support import found_ids
 
+from bkpy.storage.at_risk import IN_MEMORY, is_lost
 from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, kept_in, log_name
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import decode_tombstone, tombstone_key
 from bkpy.storage.journal.format import Mark, RecordKind, decode_ledger, decode_records, file_name
 from bkpy.storage.journal.reader import JournalReader
+from bkpy.storage.scrub.state import decode_state
 
 
 @pytest.mark.parametrize("name", exact())
@@ -66,6 +68,37 @@ def test_golden_rows_of_kept_batches_are_read() -> None:
     assert {row.kept for row in found} == {(3, 4, 0x2468ACE0)}
     assert {kept_in(row.place.log_id) for row in found} == {(1, 0x18F00000000)}
     assert {row.place[1:] for row in found} == {(8260, 400)}
+
+
+def test_golden_rows_of_shards_at_risk_are_read() -> None:
+    """In each of them is a mark of a run that acknowledged what no disk had, after which everything may be in limbo."""
+    lines = (HERE / "at-risk-rows.txt").read_text().splitlines()
+    memory, cache = ([bytes.fromhex(part) for part in line.split()] for line in lines)
+    assert (memory[0], cache[0]) == (index.SHARD_KEY, index.SHARD_KEY)
+    assert (memory[1][0], cache[1][0]) == (3, 3), "software that doesn't know the mark must not start"
+    for found, in_limbo, keeps, mark in ((memory, True, False, IN_MEMORY), (cache, False, True, NONCE)):
+        row = index.decode_shard(found[1])
+        assert (row.at_risk, row.keeps, row.unknown_in_limbo) == (mark, keeps, in_limbo)
+        assert (row.uuid, row.next_log_id, row.ledgers, row.checksum) == (UUID, 4, 1, 0x9ABCDEF0)
+        assert row.marks == (Mark(0x18F00000000, 4096, 7, 0xABCD),)
+    for today in ("another boot", NONCE.decode()):
+        assert is_lost(IN_MEMORY, today.encode())
+        assert is_lost(NONCE, today.encode()) == (today == "another boot")
+
+
+def test_the_golden_state_of_the_scrub_is_read() -> None:
+    state = decode_state((HERE / "scrub.json").read_bytes(), "/elsewhere")
+    assert (state.rounds, state.counted_from_s, state.ended_s, state.left_out) == (
+        3,
+        1_700_000_000.5,
+        1_700_000_000.5,
+        7,
+    )
+    assert state.round == (1_700_604_800.0, LEDGER, 9, 4096)
+    assert [(*one.defect[:3], one.defect.first, one.defect.last, one.round) for one in state.known] == [
+        (f"/elsewhere/{log_name(3)}", 64, LEDGER, 0, 2, 4),
+        ("/elsewhere/index", None, LEDGER, None, None, 3),
+    ]
 
 
 def test_golden_rows_and_cookie_are_read() -> None:

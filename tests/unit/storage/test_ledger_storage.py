@@ -11,6 +11,7 @@ from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import IdentityError
 from bkpy.protocol.records import RecordCodec
+from bkpy.runtime.lmdb_pages import look_through
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.open import open_storage
@@ -202,6 +203,23 @@ async def test_checkpoints_come_by_themselves(tmp_path: Path) -> None:
         while storage.memory_bytes:
             await asyncio.sleep(0.01)
     await storage.close()
+
+
+async def test_what_checkpoints_write_to_the_index_is_looked_through_before_the_next_start(tmp_path: Path) -> None:
+    bookie = Bookie(tmp_path, checkpoint_interval_s=0.01)
+    storage = await bookie.boot()
+    index = tmp_path / "ledgers0" / "index"
+    for ledger_id in range(3):
+        await add(storage, *(Batch(300 * ledger_id + i, 0) for i in range(300)))
+        async with asyncio.timeout(DEADLINE_S):
+            while storage.memory_bytes or not is_known(index):
+                await asyncio.sleep(0.01)
+    await storage.close()
+
+
+def is_known(index: Path) -> bool:
+    """Whether nothing in the index would have to be looked into."""
+    return not look_through(str(index)).looked_into
 
 
 async def test_an_idle_bookie_does_not_write() -> None:

@@ -342,9 +342,8 @@ class BookieChannel:
             delay = shortest
             self._came_up(connection)
             await connection.lost
-            await asyncio.sleep(
-                shortest
-            )  # a bookie that greets and hangs up at once is not connected to in a tight loop
+            # A bookie that greets and hangs up at once is not connected to in a tight loop.
+            await asyncio.sleep(shortest)
 
     async def _connect_once(self) -> BookieConnection:
         connection: BookieConnection | None = None
@@ -432,8 +431,8 @@ class BookieChannel:
             self._add_failed(add, index, error)
 
     def _add_failed(self, add: Add, index: int, error: BookKeeperError) -> None:
-        self._count_in_flight(-add.body_bytes)
         add.failed(index, error)
+        self._count_in_flight(-add.body_bytes)
 
     def _watch_oldest(self) -> None:
         """Give the connection up when the oldest append has waited too long: a hung bookie is a failed one.
@@ -469,12 +468,13 @@ class BookieChannel:
             if sent is not None:
                 add, index, _ = sent
                 self._answered_at = self._runtime.clock.monotonic()
-                self._count_in_flight(-add.body_bytes)
                 try:
                     add.replied(index, frame.head)
                 except ProtocolError as e:
                     add.failed(index, e)  # it is no longer among those that fail with the connection
                     raise
+                finally:  # and not before: who waits for an append goes on before those who wait for the bookie
+                    self._count_in_flight(-add.body_bytes)
             return
         if frame.opcode == Op.HELLO | wire.REPLY and self._greeting is not None and not self._greeting.done():
             self._greeting.set_result(m.decode_hello_reply(frame.head))

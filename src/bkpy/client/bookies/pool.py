@@ -12,6 +12,8 @@ from bkpy.errors import ClientClosedError
 from bkpy.protocol.receive_buffer import ChunkPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.runtime.interfaces import Runtime
@@ -40,6 +42,7 @@ class BookiePool:
         self._closed = False
         self._chunks = ChunkPool(settings.receive_chunks_max)
         self.congested: set[BookieChannel] = set()
+        self._on_relief: list[Callable[[], None]] = []
         self.latency = ReadLatency(settings)
         # One sequence for all connections: the same ADD frame, its correlation id included, goes to several bookies.
         self.next_id = itertools.count(1).__next__
@@ -68,6 +71,15 @@ class BookiePool:
             self.congested.add(channel)
         else:
             self.congested.discard(channel)
+            for relieved in self._on_relief:
+                relieved()
+
+    def on_relief(self, relieved: Callable[[], None]) -> None:
+        """Call that whenever a bookie has ceased to owe too much, whoever it was that added so much there.
+
+        The futures of what it has answered are done by then, but nobody who waited for them has run yet.
+        """
+        self._on_relief.append(relieved)
 
     def add_key(self, ledger_id: int, key: bytes) -> None:
         """From now on the ledger's key can be presented to bookies."""

@@ -15,8 +15,6 @@ from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bkpy.buffers import Bytes
     from bkpy.client.bookies.channel import BookieChannel
     from bkpy.protocol.acks import AckOutcome, Batch, Flight
@@ -51,7 +49,6 @@ class AddRequest:
         "correlation_id",
         "flight",
         "ledger_ids",
-        "on_reply",
     )
 
     def __init__(
@@ -62,7 +59,6 @@ class AddRequest:
         buffers: list[Bytes],
         body_bytes: int,
         ledger_ids: set[int],
-        on_reply: Callable[[], None],
     ) -> None:
         self.flight = flight
         self.channels = channels
@@ -70,7 +66,6 @@ class AddRequest:
         self.buffers = buffers
         self.body_bytes = body_bytes
         self.ledger_ids = ledger_ids
-        self.on_reply = on_reply
         self._retried = 0
         self._released: set[Batch] | None = None
         self._places: dict[tuple[int, int], SentBatch] | None = None
@@ -96,7 +91,6 @@ class AddRequest:
             self._decide_failed(verdict, index, answer)
         if self.flight.settled:
             self.flight.settle()
-        self.on_reply()
 
     def _decide_released(self, verdict: AckOutcome, index: int, released: set[Batch]) -> None:
         name = self.channels[index].bookie_id
@@ -179,7 +173,6 @@ class ResendRequest:
     __slots__ = (
         "_batches",
         "_channel",
-        "_on_reply",
         "_owner",
         "_retried",
         "_to_come",
@@ -198,7 +191,6 @@ class ResendRequest:
         to_come: dict[Batch, int],
         *,
         correlation_id: int,
-        on_reply: Callable[[], None],
     ) -> None:
         """`to_come`: of batches that are sent in several pieces, how many are still to be accepted."""
         batches = [batch for batch, _ in parts]
@@ -214,7 +206,6 @@ class ResendRequest:
                 [len(piece.records) for piece in pieces],
             ]
         )
-        self._on_reply = on_reply
         self._owner = owner
         self._channel = channel
         self._batches = batches
@@ -232,7 +223,6 @@ class ResendRequest:
             self._channel.add_again(self, index)
             return
         self._take(statuses)
-        self._on_reply()
 
     def _take(self, statuses: int | list[int]) -> None:
         name = self._channel.bookie_id
@@ -253,7 +243,6 @@ class ResendRequest:
 
     def failed(self, index: int, error: BookKeeperError) -> None:
         self._owner.bookie_failed(self._channel.bookie_id, error, self._batches[0].first_id)
-        self._on_reply()
 
 
 def _key_required(statuses: int | list[int]) -> bool:

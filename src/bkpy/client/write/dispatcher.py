@@ -67,6 +67,7 @@ class AddDispatcher:
         self._resting: dict[Sender, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self.next_id = pool.next_id
+        pool.on_relief(self._resume_held)
 
     def queue(
         self, bookie_ids: Iterable[str], ack_quorum: int, flags: int = 0, *, shared: bool = True
@@ -90,9 +91,7 @@ class AddDispatcher:
         size = 0
 
         def send() -> None:
-            request = ResendRequest(
-                owner, channel, flags, some, to_come, correlation_id=self.next_id(), on_reply=self.resume_held
-            )
+            request = ResendRequest(owner, channel, flags, some, to_come, correlation_id=self.next_id())
             channel.add(request, 0)
 
         for batch in batches:
@@ -142,7 +141,8 @@ class AddDispatcher:
         for queue in loaded:
             queue.send()
 
-    def resume_held(self) -> None:
+    def _resume_held(self) -> None:
+        """A bookie has ceased to owe too much: those that wait for it are looked at again, next turn."""
         if self._held:
             self._scheduled += self._held
             self._held.clear()

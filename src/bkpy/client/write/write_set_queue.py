@@ -28,9 +28,6 @@ class QueueOwner(Protocol):
     def next_id(self) -> int:
         """A correlation id that no other request of the client has."""
 
-    def resume_held(self) -> None:
-        """A bookie has answered: writers that waited for it may go on."""
-
 
 class WriteSetQueue:
     """One write set with one ack quorum: collects the batches of a tick, of any number of ledgers, in columns."""
@@ -43,7 +40,6 @@ class WriteSetQueue:
         "_owner",
         "_part_bytes_min",
         "_parts",
-        "_resume_held",
         "_settings",
         "_size",
         "_sizes",
@@ -60,7 +56,6 @@ class WriteSetQueue:
         self.ack_quorum = ack_quorum
         self._flags = flags
         self._owner = owner
-        self._resume_held = owner.resume_held
         self._settings = settings
         self._part_bytes_min = settings.part_bytes_min
         self.limit()
@@ -120,7 +115,6 @@ class WriteSetQueue:
             wire.encode(Op.ADD, correlation_id, head, body),
             size,
             set(ledger_ids),
-            self._resume_held,
         )
         for batch in batches:
             batch.sent = request

@@ -125,6 +125,13 @@ class ZooKeeperStore(MetadataStore):
         response = await self._call(protocol.GetChildrenRequest(path=path, watch=False), path, write=False)
         return sorted(response.children)
 
+    async def children_made(self, path: str) -> int:
+        check_path(path)
+        response = await self._call(protocol.ExistsRequest(path=path, watch=False), path, write=False)
+        # What a server tells is the number of changes, creations and deletions, in 32 bits that may have overflowed.
+        changes = int(response.stat.child_version) % 2**32
+        return (changes + int(response.stat.num_children)) // 2
+
     async def exists(self, path: str) -> bool:
         check_path(path)
         return await self._is_there(path, watch=False)

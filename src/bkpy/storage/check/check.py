@@ -199,7 +199,6 @@ class _Check:
                 damages,
                 self._found,
                 open_max=self._settings.open_entry_logs_max,
-                run_bytes=self._settings.block_run_bytes,
                 running=self._running,
             )
             check.run()

@@ -12,10 +12,15 @@ REBUILD: Final = "`bkpy bookie rebuild-index`"
 
 
 class Defect(NamedTuple):
-    """Something that is not as it should be. `offset` is in bytes, None for the whole file."""
+    """Something that is not as it should be. `offset` is in bytes, None for the whole file.
+
+    `first` and `last`: the entries of the ledger that it concerns lie between them; None if that can't be told.
+    """
 
     path: str
     offset: int | None
     ledger_id: int | None
     what: str
     remedy: str
+    first: int | None = None
+    last: int | None = None

@@ -9,7 +9,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, RESTORE, Defect
+from bkpy.storage.check.defects import REBUILD, RESTORE, Defect
+from bkpy.storage.check.ledger_rows import LedgerRows, damaged_block, damaged_ledger, damaged_row
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     LogReader,
@@ -31,7 +32,7 @@ from bkpy.storage.index.index import (
     scan_blocks,
     trash_rows,
 )
-from bkpy.storage.reads.blocks import read_block
+from bkpy.storage.reads.blocks import check_ids, verify_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +56,6 @@ class RowCheck:
         found: Callable[[Defect], None],
         *,
         open_max: int,
-        run_bytes: int,
         running: bool,
     ) -> None:
         self.ledgers = 0
@@ -69,7 +69,6 @@ class RowCheck:
         self._found = found
         self._reader = LogReader(files, directory, open_max=open_max)
         self._running = running
-        self._run_bytes = run_bytes
         self._living = dict.fromkeys(self.logs, 0)
 
     def run(self) -> None:
@@ -110,7 +109,7 @@ class RowCheck:
             try:
                 row: LedgerRow | None = decode_ledger(key, value)
             except CorruptDataError as e:
-                self._found(Defect(self._path, None, ledger_id, f"the ledger's row: {e.message}", REBUILD))
+                self._found(damaged_ledger(self._path, ledger_id, e))
                 row = None
             self._check_blocks(ledger_id, row)
         if (self.ledgers, checksum) != (self._shard.ledgers, self._shard.checksum):
@@ -118,65 +117,41 @@ class RowCheck:
             self._found(Defect(self._path, None, None, what, REBUILD))
 
     def _check_blocks(self, ledger_id: int, ledger: LedgerRow | None) -> None:
-        count = checksum = 0
-        behind = -1  # the highest id of the rows so far, where these don't overlap in range
-        overlapping: list[BlockRow] = []
+        rows = LedgerRows(ledger_id, self._path, self._found)
         for key, value in scan_blocks(self._txn, ledger_id, 0, U64_END - 1):
-            count += 1
             self.blocks += 1
-            checksum ^= checksum_of(value)
             try:
-                row = decode_block_row(key, value)
+                row = rows.take(key, value)
             except CorruptDataError as e:
-                self._found(Defect(self._path, None, ledger_id, f"a row of its blocks: {e.message}", REBUILD))
+                self._found(damaged_row(self._path, ledger_id, key, e))
                 continue
-            overlapping = [other for other in overlapping if other.ids.last >= row.ids.first]
-            for other in overlapping:
-                shared = other.ids.bits(row.ids.first, row.ids.last) & row.ids.bits(row.ids.first, row.ids.last)
-                if shared:
-                    what = f"two blocks are said to hold entry {row.ids.first + (shared & -shared).bit_length() - 1}"
-                    self._found(Defect(self._path, None, ledger_id, what, REBUILD))
-            overlapping.append(row)
-            behind = max(behind, row.ids.last)
             if row.place.log_id in self._living:
                 self._living[row.place.log_id] += row.place.length
             self._check_block(ledger_id, row)
-        if ledger is None:
-            return
-        if (count, checksum) != (ledger.blocks, ledger.checksum):
-            what = "rows of its blocks are missing, or are not those that were stored: it is in limbo for that"
-            self._found(Defect(self._path, None, ledger_id, what, REBUILD))
-        if behind > ledger.last_entry:
-            what = f"the ledger's row ends at entry {ledger.last_entry}, and a block holds entry {behind}"
-            self._found(Defect(self._path, None, ledger_id, what, REBUILD))
+        if ledger is not None:
+            rows.end(ledger)
 
     def _check_block(self, ledger_id: int, row: BlockRow) -> None:
         """That the block which the row names is there. Its checksum is looked at where the whole log is."""
-        path = f"{self._directory}/{log_name(row.place.log_id)}"
         begin, end = row.place.offset, row.place.offset + row.place.length
         for damage in self._damages.get(row.place.log_id, ()):
             if damage.offset < end and begin < damage.offset + damage.length:
                 what = f"the block with {row.ids.count} entries from {row.ids.first} to {row.ids.last} is damaged"
-                self._found(Defect(path, begin, ledger_id, what, OTHER_COPIES))
+                self._found(damaged_block(self._directory, ledger_id, row, what))
                 return
-        wrong = ""
         try:
             if row.kept is not None:
-                read_block(self._reader, ledger_id, row, self._run_bytes)
-                return
-            head = decode_block_head(self._reader.read(row.place._replace(length=BLOCK_HEADER_BYTES)))
-            if head is None or (head.ledger_id, head.length) != (ledger_id, row.place.length):
-                wrong = "the index points at something that is no block of this ledger"
+                verify_block(self._reader, ledger_id, row)
             else:
-                stored = decode_block_ids(self._reader.read(row.place._replace(length=head.table_bytes)), head)
-                low, high = row.ids.first, row.ids.last
-                if row.ids.bits(low, high) & ~stored.bits(low, high):
-                    wrong = "the block holds other entries than the index says"
-        except FileNotFoundError:
+                self._check_head(ledger_id, row)
+        except FileNotFoundError as e:
             if not self._running:  # else it may have been removed since, and the index as it is now knows better
-                self._found(Defect(path, None, ledger_id, "the log is gone, and the index needs it", OTHER_COPIES))
-            return
+                self._found(damaged_block(self._directory, ledger_id, row, e))
         except (CorruptDataError, OSError) as e:
-            wrong = str(e)
-        if wrong:
-            self._found(Defect(path, row.place.offset, ledger_id, wrong, RESTORE))
+            self._found(damaged_block(self._directory, ledger_id, row, e, RESTORE))
+
+    def _check_head(self, ledger_id: int, row: BlockRow) -> None:
+        head = decode_block_head(self._reader.read(row.place._replace(length=BLOCK_HEADER_BYTES)))
+        if head is None or (head.ledger_id, head.length) != (ledger_id, row.place.length):
+            raise CorruptDataError("the index points at something that is no block of this ledger")
+        check_ids(row, decode_block_ids(self._reader.read(row.place._replace(length=head.table_bytes)), head))

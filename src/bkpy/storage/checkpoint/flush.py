@@ -301,7 +301,7 @@ class Flush:
         self._log_blocks_max = settings.entry_log_blocks_max
         self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
         self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
-        self._changes = Changes(shard, living)
+        self._changes = Changes(shard, living, settings.checkpoint_commit_ledgers)
         self._rows: dict[int, LedgerRow] = {}
         self._wrote = False
         self._kept = kept

@@ -1,12 +1,15 @@
-"""What a checkpoint changes in the index, gathered from snapshots for one short transaction.
+"""What a checkpoint changes in the index, gathered from snapshots for a few short transactions.
+
+LMDB has the pages that a transaction changes in memory, up to a page for each ledger, and keeps that. So a transaction
+has only so many ledgers, and the last one has the marks.
 
 Invariants: a block takes over exactly its ids from those stored before (S7); counts, XORs of checksums and living bytes
-fit the rows in every committed state.
+fit the rows in every committed state; marks come after all rows that they are about.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
@@ -33,19 +36,34 @@ if TYPE_CHECKING:
     from bkpy.storage.index.living import LivingBytes
 
 
-class Changes:
-    """Gathers what one checkpoint writes, from snapshots that only it will change, for one short transaction."""
+class _Part:
+    """What one transaction changes: all that there is of some ledgers."""
 
-    def __init__(self, shard: ShardRow, living: LivingBytes) -> None:
+    __slots__ = ("checksum", "deletes", "ledgers", "moved", "new_ledgers", "puts")
+
+    def __init__(self) -> None:
+        self.ledgers = 0
+        self.new_ledgers = 0
+        self.checksum = 0  # by which that of all ledger rows changes
+        self.moved: defaultdict[int, int] = defaultdict(int)  # by how many bytes more or less of each log live
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: list[bytes] = []
+
+
+class Changes:
+    """Gathers what one checkpoint writes, each ledger once, from snapshots that only it will change.
+
+    `ledgers_max`: of one transaction.
+    """
+
+    def __init__(self, shard: ShardRow, living: LivingBytes, ledgers_max: int) -> None:
         self.shard = shard
+        self._marks = shard.marks  # those that the index has
         self._living = living
-        self._moved: defaultdict[int, int] = defaultdict(int)  # by how many bytes more or less of each log live
+        self._ledgers_max = ledgers_max
         self._finished: dict[int, LogRow] = {}
         self._unlisted: dict[int, LogRow] = {}
-        self._new_ledgers = 0
-        self._checksum = shard.checksum
-        self._puts: dict[bytes, bytes] = {}
-        self._deletes: list[bytes] = []
+        self._parts = deque([_Part()])
 
     def ledger(
         self,
@@ -59,9 +77,13 @@ class Changes:
 
         Strong blocks take over ids that older blocks have; weak ones get only ids that nothing else has.
         """
+        if self._parts[-1].ledgers == self._ledgers_max:
+            self._parts.append(_Part())
+        part = self._parts[-1]
+        part.ledgers += 1
         added = list(strong)
         if strong and row.last_entry >= min(block.ids.first for block in strong):
-            row = self._take_over(txn, ledger_id, row, strong)
+            row = self._take_over(txn, part, ledger_id, row, strong)
         for block in weak:
             rest = self._unclaimed(txn, ledger_id, row, block)
             if rest is not None:
@@ -69,16 +91,18 @@ class Changes:
         checksum, span, last = row.checksum, row.span_max, row.last_entry
         for block in added:
             key, value = encode_block_row(ledger_id, block)
-            self._puts[key] = value
-            self._moved[block.place.log_id] += block.place.length
+            part.puts[key] = value
+            part.moved[block.place.log_id] += block.place.length
             checksum ^= checksum_of(value)
             span = max(span, block.ids.last - block.ids.first)
             last = max(last, block.ids.last)
         row = LedgerRow(*row[:4], last, row.lac, span, row.blocks + len(added), checksum)
-        self._put_ledger(txn, ledger_id, row)
+        self._put_ledger(txn, part, ledger_id, row)
         return row
 
-    def _take_over(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow, blocks: Sequence[BlockRow]) -> LedgerRow:
+    def _take_over(
+        self, txn: ReadTransaction, part: _Part, ledger_id: int, row: LedgerRow, blocks: Sequence[BlockRow]
+    ) -> LedgerRow:
         """Remove the ids of `blocks` from the rows that have them now."""
         # By the key that the row has in the snapshot: its value, the row that it is, what is left of its ids.
         current: dict[bytes, tuple[bytes, BlockRow, Ids | None]] = {}
@@ -98,14 +122,14 @@ class Changes:
                     current[key] = (value, old, Ids.from_bits(ids.first, left) if left else None)
         checksum, count = row.checksum, row.blocks
         for key, (value, old, rest) in current.items():
-            self._deletes.append(key)
+            part.deletes.append(key)
             checksum ^= checksum_of(value)
             if rest is None:
                 count -= 1
-                self._moved[old.place.log_id] -= old.place.length
+                part.moved[old.place.log_id] -= old.place.length
             else:
                 new_key, new_value = encode_block_row(ledger_id, old._replace(ids=rest))
-                self._puts[new_key] = new_value
+                part.puts[new_key] = new_value
                 checksum ^= checksum_of(new_value)
         return row._replace(checksum=checksum, blocks=count)
 
@@ -120,13 +144,13 @@ class Changes:
                 return None
         return block._replace(ids=Ids.from_bits(base, bits)) if bits else None
 
-    def _put_ledger(self, txn: ReadTransaction, ledger_id: int, row: LedgerRow) -> None:
+    def _put_ledger(self, txn: ReadTransaction, part: _Part, ledger_id: int, row: LedgerRow) -> None:
         key = ledger_key(ledger_id)
         old = txn.get(key)
         value = encode_ledger(ledger_id, row)
-        self._puts[key] = value
-        self._new_ledgers += old is None
-        self._checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
+        part.puts[key] = value
+        part.new_ledgers += old is None
+        part.checksum ^= checksum_of(value) ^ (0 if old is None else checksum_of(old))
 
     def unlisted_log(self, log_id: int, row: LogRow) -> None:
         """Give a row to a log that an unclean stop left without one: what lives in it is to be counted."""
@@ -137,20 +161,28 @@ class Changes:
         self._finished[log_id] = row
 
     def commit(self, store: OrderedStore) -> None:
-        """One synced transaction with everything; after it, `shard` is the row that was stored."""
-        ledgers = self.shard.ledgers + self._new_ledgers
-        self.shard = self.shard._replace(ledgers=ledgers, checksum=self._checksum)
-        self._new_ledgers = 0
+        """Synced transactions; after the last, which has the marks, `shard` is the row that was stored.
+
+        A crash between two of them leaves rows of what is in the journal behind the marks: it is replayed, and takes
+        its ids over.
+        """
+        while self._parts:
+            self._commit(store, self._parts.popleft(), last=not self._parts)
+
+    def _commit(self, store: OrderedStore, part: _Part, *, last: bool) -> None:
+        ledgers, checksum = self.shard.ledgers + part.new_ledgers, self.shard.checksum ^ part.checksum
+        self.shard = self.shard._replace(ledgers=ledgers, checksum=checksum)
         with store.write() as txn:
-            for key in self._deletes:
+            for key in part.deletes:
                 txn.delete(key)
             put = txn.put
-            for key, value in self._puts.items():
+            for key, value in part.puts.items():
                 put(key, value)
-            self._living.change(txn, self._moved)
-            for log_id, row in self._finished.items():
-                self._living.finish(txn, log_id, row)
-            for log_id, row in self._unlisted.items():
-                self._living.begin_anew(txn, log_id, row)
-            put(SHARD_KEY, encode_shard(self.shard))
+            self._living.change(txn, part.moved)
+            if last:
+                for log_id, row in self._finished.items():
+                    self._living.finish(txn, log_id, row)
+                for log_id, row in self._unlisted.items():
+                    self._living.begin_anew(txn, log_id, row)
+            put(SHARD_KEY, encode_shard(self.shard if last else self.shard._replace(marks=self._marks)))
         self._living.committed()

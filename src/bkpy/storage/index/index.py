@@ -31,6 +31,7 @@ FENCED: Final = 1
 LIMBO: Final = 2
 UNKNOWN_IN_LIMBO: Final = 1
 KEEPS: Final = 2  # of a row of version 3: what version 2 alone says of others
+UNASKED: Final = 4
 HAS_FOOTER: Final = 1
 
 _SHARD = struct.Struct("<BBH16sQQI")
@@ -57,6 +58,7 @@ class ShardRow(NamedTuple):
     marks: tuple[Mark, ...]
     keeps: bool = False  # batches stayed in journal files; software that can't know of that must not start here
     at_risk: bytes = b""
+    unasked: bool = False  # ledgers without a row are in limbo only because no metadata said which there are
 
 
 class LedgerRow(NamedTuple):
@@ -112,6 +114,12 @@ def ledger_of_block(key: bytes) -> int:
     return ledger_id
 
 
+def first_of_block(key: bytes) -> int:
+    """The lowest entry id in the key of a block row."""
+    first: int = _BLOCK_KEY.unpack(key)[2]
+    return first
+
+
 def log_key(log_id: int) -> bytes:
     return _LEDGER_KEY.pack(b"g", log_id)
 
@@ -143,7 +151,9 @@ def encode_shard(row: ShardRow) -> bytes:
     parts = [
         _SHARD.pack(
             VERSION_AT_RISK if row.at_risk else VERSION_WITH_KEPT if row.keeps else VERSION,
-            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0) | (KEEPS if row.keeps and row.at_risk else 0),
+            (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0)
+            | (KEEPS if row.keeps and row.at_risk else 0)
+            | (UNASKED if row.unasked else 0),
             len(row.marks),
             row.uuid,
             row.next_log_id,
@@ -172,7 +182,7 @@ def decode_shard(value: bytes) -> ShardRow:
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
     in_limbo = bool(flags & UNKNOWN_IN_LIMBO)
     keeps = version == VERSION_WITH_KEPT or (version == VERSION_AT_RISK and bool(flags & KEEPS))
-    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk)
+    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk, bool(flags & UNASKED))
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
@@ -210,7 +220,7 @@ def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
 def decode_block_row(key: bytes, value: bytes) -> BlockRow:
     content = unseal(key, value)
     log_id, offset, length, span = _BLOCK.unpack_from(content)
-    first = _BLOCK_KEY.unpack(key)[2]
+    first = first_of_block(key)
     kept, end = None, _BLOCK.size
     if log_id & KEPT:
         kept, end = KeptBatch(*_KEPT.unpack_from(content, end)), end + _KEPT.size
@@ -373,7 +383,7 @@ def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:
             txn.put(key, value)
             count += 1
             checksum ^= checksum_of(value)
-        shard = shard._replace(unknown_in_limbo=True, ledgers=count, checksum=checksum)
+        shard = shard._replace(unknown_in_limbo=True, unasked=False, ledgers=count, checksum=checksum)
         txn.put(SHARD_KEY, encode_shard(shard))
     return shard
 
@@ -386,5 +396,5 @@ def _row_from_blocks(txn: ReadTransaction, ledger_id: int) -> LedgerRow:
         try:
             last_entry = max(last_entry, decode_block_row(key, value).ids.last)
         except CorruptDataError:
-            last_entry = max(last_entry, _BLOCK_KEY.unpack(key)[2] + SPAN_MAX - 1)
+            last_entry = max(last_entry, first_of_block(key) + SPAN_MAX - 1)
     return LedgerRow(b"", True, True, b"", last_entry, -1, SPAN_MAX - 1, count, checksum)

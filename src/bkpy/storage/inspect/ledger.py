@@ -10,17 +10,17 @@ import heapq
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, CorruptDataError
-from bkpy.storage.entry_log.entry_log import LogReader, log_name
+from bkpy.storage.entry_log.entry_log import LogReader
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.tombstones import is_buried
 from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
-from bkpy.storage.inspect.index import NOT_READABLE, IndexInspection, block_facts
+from bkpy.storage.inspect.index import NOT_READABLE, IndexInspection
 from bkpy.storage.inspect.journal import JournalInspection
 from bkpy.storage.inspect.marks import lowest_mark, read_marks
+from bkpy.storage.inspect.stored import stored_block
 from bkpy.storage.journal.format import RecordKind, split_records
-from bkpy.storage.reads.blocks import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +168,7 @@ class LedgerInspection:
             ):
                 self._gaps.add(ids)
                 if row is not None:
-                    yield self._block(directory, reader, row)
+                    yield stored_block(directory, reader, self._ledger_id, row)
         finally:
             reader.close()
 
@@ -180,26 +180,6 @@ class LedgerInspection:
             except NOT_READABLE:
                 continue  # told with the state
             yield row.ids, row
-
-    def _block(self, directory: str, reader: LogReader, row: BlockRow) -> Finding:
-        facts = block_facts(self._ledger_id, row)
-        path = f"{directory}/{log_name(row.place.log_id)}"
-        advice = f"{COPIES}; reads of these entries are answered *unknown* here"
-        try:
-            block = read_block(reader, self._ledger_id, row, row.place.length)
-        except FileNotFoundError:
-            return damage(
-                path, None, "the entry log is gone, unless the bookie runs and has just moved it", advice, **facts
-            )
-        except OSError as e:
-            return damage(path, row.place.offset, f"can't be read: {e.strerror}", advice, **facts)
-        except CorruptDataError as e:
-            return damage(path, row.place.offset, e.message, advice, **facts)
-        base, end = row.ids.first, row.ids.last
-        if row.ids.bits(base, end) & ~block.ids.bits(base, end):
-            what = "the row names ids that are not in the block"
-            return damage(path, row.place.offset, what, advice, **facts)
-        return Finding("block", path, row.place.offset, {**facts, "checked": True})
 
     # --- journal ------------------------------------------------------------------------------------------------------
 

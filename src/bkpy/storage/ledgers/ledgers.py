@@ -81,7 +81,10 @@ class Ledgers:
             async with self._loading:
                 wanted = set(ledger_ids)
                 self.trim(keep=wanted)  # and what others evicted while this one waited is missing, too
-                await self._load({ledger_id for ledger_id in wanted if cached(ledger_id) is None})
+                self._unseen = set()
+                # Once more if one was deleted while others were looked for: whether it was is asked next.
+                while not (missing := {i for i in wanted if cached(i) is None}) <= self._unseen:
+                    await self._load(missing)
         return {ledger_id: cached(ledger_id) for ledger_id in ledger_ids}
 
     async def _load(self, missing: set[int]) -> None:
@@ -192,7 +195,8 @@ class Ledgers:
             self._cache.remove(ledger_id)
             self._shard_overrides.pop(ledger_id, None)
         shard.deletions.condemned.add(ledger_id)
-        self.fenced.discard(ledger_id)
+        if self._cache.get(ledger_id) is None:  # else it has a second life already, in another directory
+            self.fenced.discard(ledger_id)
         for callback in self.on_deleted:
             callback(ledger_id)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bkpy.storage.entry_log.entry_log import LogReader, Place
-    from bkpy.storage.index.index import BlockRow
+    from bkpy.storage.index.index import BlockRow, KeptBatch
 
 _SIZE: Final = struct.Struct("<I")  # a record begins with it: the bytes behind its header
 
@@ -29,12 +29,33 @@ def read_block(reader: LogReader, ledger_id: int, row: BlockRow, run_bytes: int)
 
     `run_bytes`: between two places where a walk through a batch may begin (a block brings its own). Blocks.
     """
-    raw = reader.read(row.place)
     if row.kept is None:
-        return decode_block(raw, ledger_id)
-    if len(raw) != row.place.length or crc32c(raw) != row.kept.checksum:
-        raise CorruptDataError("the journal file doesn't hold the batch that the index names", ledger_id=ledger_id)
+        return decode_block(reader.read(row.place), ledger_id)
+    raw = _read_kept(reader, ledger_id, row.place, row.kept)
     return StoredBlock(Ids(row.kept.first, row.kept.entries), _table(raw, row.kept.entries, run_bytes), memoryview(raw))
+
+
+def verify_block(reader: LogReader, ledger_id: int, row: BlockRow) -> None:
+    """Read what the row names and forget it; raises what `read_block` does, and if it lacks ids of the row. Blocks."""
+    if row.kept is None:
+        check_ids(row, decode_block(reader.read(row.place), ledger_id).ids)
+    else:
+        _read_kept(reader, ledger_id, row.place, row.kept)
+        check_ids(row, Ids(row.kept.first, row.kept.entries))
+
+
+def check_ids(row: BlockRow, stored: Ids) -> None:
+    """`CorruptDataError` unless the ids that the row names are among those of the block."""
+    low, high = row.ids.first, row.ids.last
+    if row.ids.bits(low, high) & ~stored.bits(low, high):
+        raise CorruptDataError("the block holds other entries than the index says")
+
+
+def _read_kept(reader: LogReader, ledger_id: int, place: Place, kept: KeptBatch) -> bytes:
+    raw = reader.read(place)
+    if len(raw) != place.length or crc32c(raw) != kept.checksum:
+        raise CorruptDataError("the journal file doesn't hold the batch that the index names", ledger_id=ledger_id)
+    return raw
 
 
 def read_blocks(

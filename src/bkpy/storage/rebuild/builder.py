@@ -1,10 +1,10 @@
 """Makes the rows of a new index from the entry logs of one ledger directory.
 
 Invariants: logs are gone through in the order in which they were written, so that of two copies of an entry the later
-one counts (S7), and journal files that are kept before all others: a batch stays there only if nothing of it is stored
-yet, so that any other copy is a later one; every ledger that is found is fenced and in limbo; blocks that a sound
-footer names get rows though they can't be read, so that their entries are unknown and not missing. Everything here
-blocks.
+one counts (S7), if its checksum is right: compaction copies blocks whole, with what was replaced; and journal files
+that are kept before all others: a batch stays there only if nothing of it is stored yet, so that any other copy is a
+later one; every ledger that is found is fenced and in limbo; blocks that a sound footer names get rows though they
+can't be read, so that their entries are unknown and not missing. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
-from bkpy.protocol.records import HEADER_BYTES
+from bkpy.protocol.records import HEADER_BYTES, RecordCodec, walk
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
     KEPT,
     Place,
+    decode_block,
     decode_block_head,
     decode_block_ids,
     log_id_of,
@@ -26,8 +27,9 @@ from bkpy.storage.entry_log.entry_log import (
 from bkpy.storage.entry_log.scan import LogScan
 from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
-from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, get_ledger
+from bkpy.storage.index.index import BlockRow, LedgerRow, LogRow, find_blocks, get_ledger
 from bkpy.storage.index.living import LivingBytes
+from bkpy.storage.reads.ranges import verifies
 from bkpy.storage.rebuild.kept_file import KeptFileScan
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class IndexBuilder:
             found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
         for ledger_id, row, has_data in found:
             self.blocks += 1
-            self._take(ledger_id, row, has_data)
+            self._take(ledger_id, row, has_data and (self._is_new(ledger_id, row) or _is_right(file, ledger_id, row)))
             if self._pending_blocks >= self._settings.rebuild_step_blocks:
                 self._commit()
                 self.done_bytes = began + row.place.offset
@@ -170,19 +172,32 @@ class IndexBuilder:
         except (CorruptDataError, OSError):
             return None
 
-    def _take(self, ledger_id: int, row: BlockRow, has_data: bool) -> None:
+    def _is_new(self, ledger_id: int, row: BlockRow) -> bool:
+        """Whether the index has none of these ids."""
+        if row.ids.first > self._last_of(ledger_id):
+            return True
+        self._commit()
+        first, last = row.ids.first, row.ids.last
+        wanted = row.ids.bits(first, last)
+        with self._store.read() as txn:
+            stored = get_ledger(txn, ledger_id)
+            span_max = 0 if stored is None else stored.span_max
+            rows, _, _ = find_blocks(txn, ledger_id, span_max, first, last, 1 << 62)
+        return not any(other.ids.bits(first, last) & wanted for other in rows)
+
+    def _take(self, ledger_id: int, row: BlockRow, strong: bool) -> None:
         pending = self._pending.get(ledger_id)
         if pending is not None and row.ids.first <= pending.last:
             self._commit()  # it may share ids with an earlier one, which then is to be in the index
             pending = None
         if pending is None:
             pending = self._pending[ledger_id] = _Pending()
-        (pending.strong if has_data else pending.weak).append(row)
+        (pending.strong if strong else pending.weak).append(row)
         pending.last = row.ids.last
         self._pending_blocks += 1
 
     def _commit(self, log_id: int = -1, log: LogRow | None = None) -> None:
-        changes = Changes(self.row, self._living)
+        changes = Changes(self.row, self._living, max(1, len(self._pending)))
         with self._store.read() as txn:
             for ledger_id, pending in self._pending.items():
                 row = get_ledger(txn, ledger_id) or LedgerRow(b"", True, True)
@@ -192,3 +207,13 @@ class IndexBuilder:
         changes.commit(self._store)
         self.row = changes.shard
         self._pending, self._pending_blocks = {}, 0
+
+
+def _is_right(file: File, ledger_id: int, row: BlockRow) -> bool:
+    """Whether all records of the block have right checksums, as those must that take ids over from another."""
+    codec = RecordCodec(ledger_id)
+    try:
+        data = decode_block(file.pread(row.place.length, row.place.offset), ledger_id).data
+        return all(verifies(codec, data, header) for header in walk(data))
+    except (CorruptDataError, OSError):
+        return False

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError, IdentityError
 from bkpy.protocol.ledger_metadata import LedgerMetadata
+from bkpy.storage.at_risk import is_lost
 from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME, OLD_INDEX_NAME
 from bkpy.storage.identity import Directories, locked, read_cookie
 from bkpy.storage.index import index
@@ -28,6 +29,7 @@ from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.open import check_indexes
 from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.settle import Settled, ledger_ids_after, settle
+from bkpy.storage.rebuild.standing import Standing, standing_of
 from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
 
@@ -63,7 +65,7 @@ class Rebuilt(NamedTuple):
     keyless: int
     unknown: int  # not in the metadata: deleted, or never created
     damages: list[tuple[str, str]]
-    trusted: bool  # nothing was found damaged, and there are metadata: what was not found certainly isn't here
+    trusted: bool  # nothing is damaged or was lost, and there are metadata: what was not found certainly isn't here
     kept: list[str]
 
 
@@ -152,14 +154,23 @@ class _Rebuild:
     ) -> Rebuilt:
         intact = await self._open_intact([path for path in self._paths.ledgers if path not in directories])
         marks = self._first_marks([row for _, row in intact.values()])
-        done = 0
+        done, lost = 0, False
         builders: dict[str, IndexBuilder] = {}
         for path in directories:
-            builders[path] = await self._build(path, marks, functools.partial(_add, progress, done))
+            standing = await self._worker.run(standing_of, self._runtime, path, self._settings)
+            if standing.limbo or is_lost(standing.at_risk, self._files.boot_id()):
+                lost = True
+                self._observer.damage(
+                    "the old index is gone, or in limbo, or of a run that gave up its journal or the syncs: what can't "
+                    "be found counts as lost",
+                    path,
+                )
+            builders[path] = await self._build(path, marks, standing, functools.partial(_add, progress, done))
             done += builders[path].done_bytes
-        trusted = not any(builder.lost for builder in builders.values()) and self._catalog is not None
-        trusted = await self._replay(intact, builders) and trusted
-        settled = {path: await self._settle(path, trusted) for path in directories}
+        sound = await self._replay(intact, builders, lost=lost)
+        sound = sound and not lost and not any(builder.lost for builder in builders.values())
+        trusted = sound and self._catalog is not None
+        settled = {path: await self._settle(path, sound) for path in directories}
         kept = [old for path in directories if (old := self._install(path)) is not None]
         uuids = {path: row.uuid for path, (_, row) in intact.items()}
         uuids |= {path: found.shard.uuid for path, found in settled.items()}
@@ -215,7 +226,9 @@ class _Rebuild:
 
     # --- the steps ----------------------------------------------------------------------------------------------------
 
-    async def _build(self, path: str, marks: Sequence[Mark], progress: Callable[[int], None]) -> IndexBuilder:
+    async def _build(
+        self, path: str, marks: Sequence[Mark], standing: Standing, progress: Callable[[int], None]
+    ) -> IndexBuilder:
         """A new index beside the old one, with everything that is in the logs. Closed on return."""
         new = f"{path}/{NEW_INDEX_NAME}"
         if self._files.exists(new):
@@ -223,7 +236,7 @@ class _Rebuild:
         with contextlib.closing(self._open(new, create=True)) as store:
             row = index.initialise(store, self._new_uuid(path), len(self._paths.journals))
             # What the replay finds besides is in limbo, too.
-            row = row._replace(marks=tuple(marks), unknown_in_limbo=True)
+            row = row._replace(marks=tuple(marks), unknown_in_limbo=True, at_risk=standing.at_risk)
             index.put_shard(store, row)
             builder = IndexBuilder(self._files, path, store, row, self._settings)
             while await self._worker.run(builder.step):
@@ -239,7 +252,7 @@ class _Rebuild:
         return self._runtime.rng.randbytes(16)
 
     async def _replay(
-        self, intact: dict[str, tuple[OrderedStore, ShardRow]], builders: dict[str, IndexBuilder]
+        self, intact: dict[str, tuple[OrderedStore, ShardRow]], builders: dict[str, IndexBuilder], *, lost: bool
     ) -> bool:
         """Bring everything that the journals have into the indexes; whether the journals were found sound."""
         shards: list[Shard] = []
@@ -254,12 +267,16 @@ class _Rebuild:
                 shards.append(Shard(number, path, store, row, self._runtime, self._settings, self._observer, memory))
                 opened.callback(shards[-1].close)
             ledgers = Ledgers(shards, self._settings, self._observer, memory)
-            replay = Replay(ledgers, self._paths.journals, self._settings, self._files, self._observer)
+            replay = Replay(ledgers, self._paths.journals, self._settings, self._files, self._observer, lost=lost)
             await replay.run()
             return not replay.damaged
 
-    async def _settle(self, path: str, trusted: bool) -> Settled:
-        """Give the ledgers what the metadata say of them, and the shard what is true of those that weren't found."""
+    async def _settle(self, path: str, sound: bool) -> Settled:
+        """Give the ledgers what the metadata say of them, and the shard what is true of those that weren't found.
+
+        `sound`: nothing is damaged or was lost.
+        """
+        trusted = sound and self._catalog is not None
         with contextlib.closing(self._open(f"{path}/{NEW_INDEX_NAME}")) as store:
             row = index.load_shard(store)
             assert row is not None
@@ -273,7 +290,7 @@ class _Rebuild:
                 part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, trusted)
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
-            row = done.shard._replace(unknown_in_limbo=not trusted)
+            row = done.shard._replace(unknown_in_limbo=not trusted, unasked=sound and not trusted)
             await self._worker.run(self._finish, store, row)
         return done._replace(shard=row)
 

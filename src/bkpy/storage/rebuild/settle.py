@@ -48,7 +48,7 @@ def settle(
     trusted: bool,
 ) -> Settled:
     """Store what `metadata` say of these ledgers, None of one that there isn't. `trusted`: no damage was found."""
-    changes = Changes(shard, LivingBytes())
+    changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = unknown = 0
     with store.read() as txn:
         for ledger_id, found in metadata.items():

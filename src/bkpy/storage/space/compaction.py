@@ -13,7 +13,6 @@ for checkpoints and fences is left free.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import defaultdict
 from itertools import groupby
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from bkpy.storage.entry_log.entry_log import LogWriter
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
+    from bkpy.storage.space.pauses import WorkPauses
 
 
 class _Source(NamedTuple):
@@ -69,7 +69,14 @@ class _Move(NamedTuple):
 class Compactor:
     """Of one shard. `pending_bytes`: living bytes of the logs that are being compacted, not copied yet."""
 
-    def __init__(self, shard: Shard, runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        runtime: DiskRuntime,
+        settings: BookieSettings,
+        observer: StorageObserver,
+        pauses: WorkPauses,
+    ) -> None:
         self.pending_bytes = 0
         self._shard = shard
         self._files = runtime.files
@@ -82,11 +89,7 @@ class Compactor:
         self._written: set[int] = set()
         self._left: dict[int, LogRow] = {}  # logs that an error ended, and that have no row yet
         self.moves: list[_Move] = []
-        self._stopping = False
-
-    def stop(self) -> None:
-        """Let `compact` end soon."""
-        self._stopping = True
+        self._pauses = pauses
 
     def close(self) -> None:
         """End the thread. Blocks until what it does has ended."""
@@ -106,7 +109,7 @@ class Compactor:
         candidates = await self._shard.on_index(self._candidates, living_ratio)
         candidates = {log_id: living for log_id, living in candidates.items() if log_id not in tried}
         chosen = self._affordable(candidates, await self._worker.run(self._files.space, self._shard.directory))
-        if not chosen or self._stopping:
+        if not chosen or self._pauses.over:
             return False
         tried.update(chosen)
         self.pending_bytes = sum(chosen.values())
@@ -151,7 +154,7 @@ class Compactor:
     async def _copy(self, log_ids: Collection[int]) -> None:
         cursor: bytes | None = block_key(0, 0)
         uncommitted = 0
-        while cursor is not None and not self._stopping:
+        while cursor is not None and not self._pauses.over:
             sources, cursor = await self._shard.on_index(self._gather, cursor, log_ids)
             copied = 0
             for ledger_id, group in groupby(sources, attrgetter("ledger_id")):
@@ -162,7 +165,8 @@ class Compactor:
             if uncommitted >= self._settings.compaction_commit_bytes:
                 await self.commit()
                 uncommitted = 0
-            await asyncio.sleep(max(copied / self._settings.compaction_bytes_per_s, self._settings.index_step_pause_s))
+            rate = self._settings.compaction_bytes_per_s
+            await self._pauses.pause(max(copied / rate, self._settings.index_step_pause_s))
         await self._finish_target()
 
     def _gather(self, cursor: bytes, log_ids: Collection[int]) -> tuple[list[_Source], bytes | None]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.index.index import LogRow, log_key, log_rows
 from bkpy.storage.space.compaction import Compactor
+from bkpy.storage.space.pauses import WorkPauses
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
@@ -42,13 +43,13 @@ class Reclaimer:
         self._clock = runtime.clock
         self._settings = settings
         self._observer = observer
-        self.compactor = Compactor(shard, runtime, settings, observer)
+        self._pauses = WorkPauses()
+        self.compactor = Compactor(shard, runtime, settings, observer, self._pauses)
         self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
         self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
         self._woken = asyncio.Event()
         self._reclaiming = asyncio.Lock()
-        self._stopping = False
         self._log = logging.getLogger("bkpy.bookie")
 
     @property
@@ -68,7 +69,7 @@ class Reclaimer:
         """Reclaim what there is, now and then, until `stop`."""
         while True:
             await self._pause()
-            if self._stopping:
+            if self._pauses.over:
                 return
             try:
                 await self.reclaim(await self.ratio_due())
@@ -79,8 +80,7 @@ class Reclaimer:
 
     def stop(self) -> None:
         """Let `run` end after the step that it is in: what it has begun to change is changed."""
-        self._stopping = True
-        self.compactor.stop()
+        self._pauses.stop()
         self._woken.set()
 
     def close(self) -> None:
@@ -125,9 +125,9 @@ class Reclaimer:
         if shard.deletions.condemned:
             async with shard.checkpointing:
                 await shard.bury()
-        while shard.deletions.trash and not self._stopping:
+        while shard.deletions.trash and not self._pauses.over:
             await shard.purge(shard.deletions.trash)
-            await asyncio.sleep(self._settings.index_step_pause_s)
+            await self._pauses.pause(self._settings.index_step_pause_s)
 
     async def _remove_dead_logs(self) -> None:
         shard = self._shard
@@ -140,10 +140,10 @@ class Reclaimer:
         """Count what lives in logs of which that isn't known."""
         shard = self._shard
         counting = shard.living.count(shard.store, self._settings.index_step_rows, self._size_of)
-        while not self._stopping:
+        while not self._pauses.over:
             if not await shard.on_index(next, counting, False):
                 return
-            await asyncio.sleep(self._settings.index_step_pause_s)
+            await self._pauses.pause(self._settings.index_step_pause_s)
         await shard.on_index(counting.close)
 
     def _size_of(self, log_id: int) -> int:

@@ -43,7 +43,7 @@ def fresh() -> tuple[OrderedStore, ShardRow]:
 
 
 def insert(store: OrderedStore, shard: ShardRow, strong: list[BlockRow], weak: list[BlockRow]) -> ShardRow:
-    changes = Changes(shard, LivingBytes())
+    changes = Changes(shard, LivingBytes(), 1)
     with store.read() as txn:
         row = index.get_ledger(txn, LEDGER) or LedgerRow(KEY, False, False)
         changes.ledger(txn, LEDGER, row, strong, weak)

@@ -19,9 +19,11 @@ STRIPED = 4
 FENCED = 3
 
 
-async def build(root: Path, *, clean: bool = False, journals: int = 1, ledgers: int = 1) -> BookieSettings:
+async def build(
+    root: Path, *, clean: bool = False, journals: int = 1, ledgers: int = 1, **values: object
+) -> BookieSettings:
     """Ledgers 0 to 4, half of their entries in blocks and half in the journal; with `clean` all of them in blocks."""
-    settings = bookie_settings(str(root), journals=journals, ledgers=ledgers)
+    settings = bookie_settings(str(root), journals=journals, ledgers=ledgers, **values)
     storage = await open_storage(settings, real_runtime(), instance_id=INSTANCE, expected_cookie=None)
     await add(storage, *(Batch(i, 0, 3, payload=b"x" * 100) for i in range(STRIPED)))
     await add(storage, Batch(STRIPED, 0, 10, stride=3))

@@ -7,13 +7,30 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from tests.sim.disk import SimulatedCrash
-from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, read_all, settings, sim_runtime
+from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.store import SimStores
+from tests.unit.storage.support import (
+    INSTANCE,
+    KEY,
+    Batch,
+    Host,
+    Reports,
+    add,
+    read_all,
+    reclaim,
+    settings,
+    sim_runtime,
+)
 from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_life
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.storage.entry_log.entry_log import LogReader
+from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block
+from bkpy.storage.reads.blocks import read_blocks
+from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
+from bkpy.storage.wipe import wipe
 
 BOOKIE = "bookie-1"
 NEWEST = 100  # the highest id that the cluster has given out
@@ -301,42 +318,94 @@ async def test_an_error_at_every_operation() -> None:
         await check(torn, told)
 
 
-async def damaged_logs(places: int, seed: int, *, clean: bool) -> None:
-    """Flip bytes of entry logs, one at a time; nothing may be denied that only the logs have."""
-    host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), Told()
-    storage = await host.boot()
-    await script(storage, told)
-    await storage.checkpoint()
-    if clean:
-        await storage.close()
-    else:
-        host.disk.crash()
-    logs = [
-        f"{directory}/{name}"
-        for directory in host.settings.ledger_directories
-        for name in host.disk.listdir(directory)
-        if name.endswith(".log")
-    ]
-    everywhere = [(path, offset) for path in logs for offset in range(len(host.disk.contents(path)))]
-    rng = random.Random(seed)
-    closed = Metadata({1: metadata_of(1, 8), 2: metadata_of(2, 4), 3: metadata_of(3, 11)})
-    for path, offset in rng.sample(everywhere, places) if places else everywhere:
-        torn = copy_of(host)
-        torn.disk.flip(path, offset, rng.randrange(1, 256))
-        await rebuild(torn, closed)
-        await check(torn, told, whole=False)
+class DamagedLogs:
+    """Entry logs that are the only copies of what is in them, and what comes of a flipped byte."""
+
+    def __init__(self, host: Host, told: Told) -> None:
+        self._host = host
+        self._told = told
+        self._closed = Metadata({1: metadata_of(1, 8), 2: metadata_of(2, 4), 3: metadata_of(3, 11)})
+
+    @classmethod
+    async def written(cls, *, clean: bool) -> DamagedLogs:
+        host, told = new_host(journal_max_backups=0, journal_recycled_files_max=0), Told()
+        storage = await host.boot()
+        await script(storage, told)
+        await storage.checkpoint()
+        if clean:
+            await storage.close()
+        else:
+            host.disk.crash()
+        return cls(host, told)
+
+    def places(self) -> list[tuple[str, int]]:
+        """(path, offset) of each byte of each log."""
+        disk = self._host.disk
+        logs = [
+            f"{directory}/{name}"
+            for directory in self._host.settings.ledger_directories
+            for name in disk.listdir(directory)
+            if name.endswith(".log")
+        ]
+        return [(path, offset) for path in logs for offset in range(len(disk.contents(path)))]
+
+    async def check(self, path: str, offset: int, mask: int) -> None:
+        """After a rebuild nothing may be denied that only the logs have."""
+        torn = copy_of(self._host)
+        torn.disk.flip(path, offset, mask)
+        await rebuild(torn, self._closed)
+        await check(torn, self._told, whole=False)
+
+    def learned(self, path: str, offset: int, mask: int) -> object:
+        """All that a rebuild and the reads after it learn of the log in which this byte is flipped."""
+        self._host.disk.flip(path, offset, mask)
+        try:
+            return self._learned(path)
+        finally:
+            self._host.disk.flip(path, offset, mask)
+
+    def _learned(self, path: str) -> object:
+        files, settings, directory = self._host.disk, self._host.settings, path.rpartition("/")[0]
+        store = SimStores(SimDisk()).open("/index", create=True)
+        builder = IndexBuilder(files, directory, store, initialise(store, bytes(16), 2), settings)
+        while builder.step():
+            pass
+        reader = LogReader(files, directory)
+        with store.read() as txn:
+            rows = tuple(txn.scan(b"\0", b"\xff"))
+            reads = tuple(
+                str(found)
+                if isinstance(found, Exception)
+                else (*found.ids.from_rank(0), *found.runs, bytes(found.data))
+                for key, value in block_rows(txn)
+                for found in read_blocks(
+                    reader, ledger_of_block(key), [decode_block_row(key, value)], settings.block_run_bytes
+                ).values()
+            )
+        reader.close()
+        return builder.row, tuple(builder.damages), builder.lost, rows, reads
 
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_damaged_logs_lead_to_unknown_entries(clean: bool) -> None:
-    await damaged_logs(60, 1, clean=clean)
+    logs, rng = await DamagedLogs.written(clean=clean), random.Random(1)
+    for path, offset in rng.sample(logs.places(), 60):
+        await logs.check(path, offset, rng.randrange(1, 256))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("clean", [True, False])
 async def test_every_flipped_byte_of_a_log_leads_to_unknown_entries(clean: bool) -> None:
-    await damaged_logs(0, 2, clean=clean)
+    """Two of which a rebuild learns the same lead to the same index and the same reads: one of them is tried."""
+    logs, rng = await DamagedLogs.written(clean=clean), random.Random(2)
+    tried: set[object] = set()
+    for path, offset in logs.places():
+        mask = rng.randrange(1, 256)
+        learned = logs.learned(path, offset, mask)
+        if learned not in tried:
+            tried.add(learned)
+            await logs.check(path, offset, mask)
+    assert len(tried) > 10
 
 
 async def test_what_is_not_this_bookies_is_left_alone() -> None:
@@ -355,3 +424,115 @@ async def test_what_is_not_this_bookies_is_left_alone() -> None:
     host.cookie = None
     with pytest.raises(IdentityError, match="the cluster doesn't know this bookie id"):
         await rebuild(host, Metadata())
+
+
+async def test_what_a_run_without_syncs_may_have_lost_is_not_denied() -> None:
+    """Neither by a new index of one that can be read and says so, nor where only the settings do."""
+    kinds = set()
+    for seed in range(24):
+        host = Host(settings=settings(journal_sync_data=False))
+        host.disk.rng.seed(seed)
+        storage = await host.boot()
+        await storage.states((1,))
+        await add(storage, Batch(1, 0, 10))
+        await storage.checkpoint()
+        await storage.states((2,))
+        await add(storage, Batch(2, 0, 10))
+        host.disk.power_cut()
+        if seed % 2:
+            damage_indexes(host)
+        else:
+            host.settings = settings()  # what counts is how it ran
+        metadata = Metadata({1: metadata_of(1, 9), 2: metadata_of(2, None)})
+        for nth in range(1 + seed % 3):  # the second sees only what the first has made
+            assert not (await rebuild(host, metadata)).trusted, nth
+        storage = await host.boot()
+        have, unknown = await read_all(storage, 2, 0, 9)
+        assert have.keys() | unknown == set(range(10))
+        assert storage.untrusted
+        assert (await read_all(storage, 1, 0, 9))[0] == dict.fromkeys(range(10), b"data")
+        kinds.add(bool(have))
+    assert kinds == {True, False}
+
+
+async def test_limbo_for_what_was_lost_outlives_an_index() -> None:
+    """A rebuild finds nothing damaged any more, since the damaged journal is long gone."""
+    host = Host(settings=settings(journal_damage="limbo", journal_max_backups=0, journal_recycled_files_max=0))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await add(storage, Batch(1, 0, 10))
+    await storage.checkpoint()
+    await add(storage, Batch(2, 0, 10, payload=b"x" * 9000))
+    await add(storage, Batch(1, 10, 1))
+    host.disk.crash()
+    for path in host.journal_files():
+        host.disk.flip(path, host.disk.contents(path).find(b"x" * 9000) + 4500)
+    storage = await host.boot()
+    assert storage.untrusted
+    await storage.close()
+    host.settings = settings()
+    metadata = Metadata({1: metadata_of(1, 10), 2: metadata_of(2, None)})
+    for attempt in (None, metadata, metadata):  # without metadata, too
+        assert not (await rebuild(host, attempt)).trusted
+        storage = await host.boot()
+        assert storage.untrusted
+        assert await read_all(storage, 2, 0, 9) == ({}, set(range(10)))
+        await storage.close()
+
+
+async def test_a_copy_that_compaction_made_takes_nothing_over_from_a_later_one_that_is_sound() -> None:
+    """Blocks are copied whole, with the record that was replaced, to a log behind that which replaced it."""
+    host = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    body = bytearray(Batch(1, 0, 10).body())
+    body[len(body) // 2 + 33] ^= 255  # in entry 5, on its way here
+    await add(storage, Batch(2, 0, 100))
+    await add(storage, Batch(1, 0, 10), bodies=[bytes(body)])
+    await storage.close()
+    storage = await host.boot()
+    await storage.states((1,))
+    await add(storage, Batch(1, 5))  # by a recovery
+    await storage.checkpoint()
+    hidden = await storage.hide(2)
+    assert hidden is not None
+    assert await storage.delete(hidden)
+    await reclaim(storage, 0.9)
+    assert host.reports.copied
+    wanted = dict.fromkeys(range(10), b"data")
+    assert await read_all(storage, 1, 0, 9) == (wanted, set())
+    await storage.close()
+    await (await host.boot()).close()
+    damage_indexes(host)
+    assert (await rebuild(host, Metadata({1: metadata_of(1, 9)}))).damages == []
+    storage = await host.boot()
+    assert await read_all(storage, 1, 0, 9) == (wanted, set())
+    storage.release()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clean: bool) -> None:
+    """A start then says that the index is gone, and names this command."""
+    host, told = new_host(), Told()
+    if clean:
+        await whole_life(host, told)
+    else:
+        await script(await host.boot(), told)
+        host.disk.crash()
+    directories = (*host.settings.journal_directories, *host.settings.ledger_directories)
+    whole = copy_of(host)
+    before = whole.disk.operations
+    wipe(whole.disk, directories)
+    for nth in range(1, whole.disk.operations - before + 1):
+        torn = copy_of(host)
+        torn.disk.crash_at(nth)
+        with pytest.raises(SimulatedCrash):
+            wipe(torn.disk, directories)
+        torn.disk.crash()
+        torn.disk.heal()
+        try:
+            for _ in range(2):
+                await rebuild(torn, Metadata(dict(ALL_OPEN)))
+        except (CorruptDataError, IdentityError):
+            continue  # what is missing was noticed
+        await check(torn, told, whole=False)

@@ -168,6 +168,7 @@ async def test_a_damaged_block_is_told_once_and_its_log_stays() -> None:
     storage = await host.boot()
     for _ in range(3):
         await reclaim(storage, 0.8)
+    assert not await storage.reclaimers[0].compactor.compact(0.8, set()), "it isn't tried again and again"
     told = [what for what, _ in host.reports.damages if "isn't compacted" in what]
     assert len(told) == 1
     assert "ledger 1" in told[0]
@@ -191,6 +192,26 @@ async def test_it_keeps_to_its_rate() -> None:
 
 
 # --- little space -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", ["compaction_bytes_per_s", "index_step_pause_s"])
+async def test_a_stop_does_not_wait_for_its_rate(bound: str) -> None:
+    host = await fragmented()
+    host.settings = host.settings.model_copy(update={bound: 1 if bound == "compaction_bytes_per_s" else 1e6})
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    await storage.checkpoint()
+    reclaiming = asyncio.ensure_future(reclaim(storage, 0.8))
+    await turns(500)
+    assert not reclaiming.done()
+    async with asyncio.timeout(20):
+        await storage.close()
+        await reclaiming
+    storage = await host.boot()
+    for ledger_id in KEEP:
+        assert len((await read_all(storage, ledger_id, 0, 40))[0]) == 30
+    check_living_bytes(storage)
 
 
 async def test_it_works_on_a_disk_that_is_nearly_full_and_leaves_some_space() -> None:

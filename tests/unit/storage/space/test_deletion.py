@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.hooks import open_logs
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes, read_all, reclaim, turns
@@ -236,6 +237,50 @@ async def test_ledgers_of_an_older_number_of_directories_stay_deleted() -> None:
         assert storage.was_deleted(i)
 
 
+async def test_who_asks_for_several_ledgers_learns_of_one_that_is_deleted_meanwhile() -> None:
+    """Its state was in memory when the question came, and another's had to be looked up."""
+    storage = await Host().boot()
+    await put(storage, Batch(1, 0, 5, payload=OLD))
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    asking = asyncio.ensure_future(storage.states((1, 99)))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    assert await storage.delete(hidden)
+    assert await asking == {1: None, 99: None}
+    assert storage.was_deleted(1), "a writer that was cut off for long would be let in"
+    assert not storage.was_deleted(99)
+    assert storage.create(1, KEY).fenced
+    assert not storage.create(99, KEY).fenced
+
+
+async def test_a_deletion_that_is_replayed_leaves_the_fence_of_a_second_life_in_another_directory() -> None:
+    """Of the first life a batch is replayed as well, so that the second one's state is in memory by then."""
+    host = Host(settings=bookie_settings(ledgers=1))
+    storage = await host.boot()
+    await put(storage, Batch(3, 0, 5, payload=OLD))
+    await storage.close()
+    host.settings = bookie_settings(ledgers=2)
+    storage = await host.boot()
+    await storage.states((3,))
+    added = add(storage, Batch(3, 5, payload=OLD))  # not synced yet when it is written to the index
+    hidden = await storage.hide(3)
+    await added
+    assert hidden is not None
+    for reclaimer in storage.reclaimers:
+        reclaimer.stop()  # it is not buried before the crash
+    await turns()
+    assert await storage.delete(hidden)
+    await put(storage, Batch(3, 7, payload=NEW))
+    await storage.checkpoint_shard(storage.shards[1])  # where it lives now, but didn't
+    host.disk.power_cut()
+    storage = await host.boot()
+    state = (await storage.states((3,)))[3]
+    assert state is not None
+    assert (state.fenced, 3 in storage.fenced) == (True, True)
+    assert await read_all(storage, 3, 0, 9) == ({7: NEW}, set())
+
+
 async def test_a_read_that_a_deletion_overtakes_denies_nothing() -> None:
     host = Host(settings=bookie_settings(block_bytes=100))
     storage = await host.boot()
@@ -334,6 +379,43 @@ async def test_what_lives_in_logs_of_an_unclean_stop_is_counted() -> None:
     storage = await host.boot()
     await reclaim(storage)
     assert logs(host) == []
+
+
+async def test_a_log_that_is_not_counted_yet_is_not_dead() -> None:
+    """A bookie that is stopped counts no more, and removes only what it knows to be dead."""
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, *(Batch(1, i, payload=b"x" * 4000) for i in range(5)))
+    await storage.checkpoint()
+    host.disk.power_cut()
+    storage = await host.boot()
+    before = logs(host)
+    assert before
+    storage.reclaimers[0].stop()
+    await reclaim(storage)
+    assert logs(host) == before
+    await storage.close()
+    storage = await host.boot()
+    assert len((await read_all(storage, 1, 0, 9))[0]) == 5
+
+
+async def test_a_log_that_was_removed_is_not_held_open() -> None:
+    """Its space would not be given back before the bookie's end."""
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, 0, payload=b"x" * 4000) for i in (1, 2)))
+    await storage.close()
+    storage = await host.boot()
+    await put(storage, Batch(3, 0, payload=b"x" * 4000))
+    await storage.checkpoint()
+    for ledger_id in (1, 2, 3):
+        assert len((await read_all(storage, ledger_id, 0, 0))[0]) == 1
+    assert open_logs(storage.shards[0]) == 2
+    for ledger_id in (1, 2):
+        await delete(storage, ledger_id)
+    await reclaim(storage)
+    assert len(logs(host)) == 1
+    assert open_logs(storage.shards[0]) == 1
 
 
 async def test_yesterdays_rows_of_logs_are_counted() -> None:

@@ -1,0 +1,128 @@
+"""Finds a running bookie's pages and asks it: what the commands that talk to a bookie share."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bkpy.cli.common import metadata
+from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import aiohttp
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+POLL_S = 0.2
+_TIMEOUT_S = 10.0
+
+
+def pages_options(command: F) -> F:
+    """The options that say which bookie is meant: `admin`, `bookie_id` and `uri`."""
+    for option in (
+        click.option(
+            "--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="The cluster.  [env: BKPY_CONNECT]"
+        ),
+        click.option("--bookie", "bookie_id", metavar="ID", help="The bookie, to be found by its registration."),
+        click.option("--admin", "admin", metavar="HOST:PORT", help="The port of the bookie's metrics page."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.asynccontextmanager
+async def open_pages(
+    page: str, admin: str | None, bookie_id: str | None, uri: str | None
+) -> AsyncIterator[BookiePages]:
+    """The page of that path, of the bookie that the options name."""
+    import aiohttp
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
+        pages = BookiePages(session, page)
+        await pages.find(admin, bookie_id, uri)
+        yield pages
+
+
+class BookiePages:
+    """One page of a bookie, which is asked once it is found."""
+
+    def __init__(self, session: aiohttp.ClientSession, page: str) -> None:
+        self._session = session
+        self._page = page
+        self._where = ""  # HOST:PORT
+
+    async def get(self) -> dict[str, Any]:
+        """What the page says."""
+        told: dict[str, Any] = await self._ask("GET", self._where)
+        return told
+
+    async def post(self, body: Any = None) -> dict[str, Any] | None:
+        """Begin what the page is for; None if that goes on already."""
+        told: dict[str, Any] | None = await self._ask("POST", self._where, body)
+        return told
+
+    async def find(self, admin: str | None, bookie_id: str | None, uri: str | None) -> None:
+        """See where it is."""
+        if admin is not None:
+            told = await self._ask("GET", admin)
+            if bookie_id not in (None, told["bookie_id"]):
+                raise ConfigError(f"at {admin} is bookie {told['bookie_id']}, not {bookie_id}")
+            self._where = admin
+            return
+        if not bookie_id or not uri:
+            raise click.UsageError("which bookie? Give --admin HOST:PORT, or --bookie ID and --connect URI")
+        info = await _registered(uri, bookie_id)
+        if not info.metrics_port:
+            raise ConfigError("the bookie has no metrics page: run it with a metrics_port", bookie=bookie_id)
+        host = info.address.rpartition(":")[0]
+        # Without a setting the page is for the bookie's own machine, which this one is then.
+        places = list(dict.fromkeys(f"{h}:{info.metrics_port}" for h in ("127.0.0.1", host)))
+        errors = []
+        for place in places:
+            try:
+                if (await self._ask("GET", place))["bookie_id"] == bookie_id:
+                    self._where = place
+                    return
+                errors.append(f"{place} is another bookie's")
+            except BookKeeperError as error:
+                errors.append(str(error))
+        raise BookieUnavailableError(
+            f"its pages can't be reached ({'; '.join(errors)}): run this on its machine, or give --admin HOST:PORT",
+            bookie=bookie_id,
+        )
+
+    async def _ask(self, method: str, where: str, body: Any = None) -> Any:
+        """The answer, a JSON object; None if what is to begin goes on already."""
+        import aiohttp
+
+        try:
+            async with self._session.request(method, f"http://{where}{self._page}", json=body) as response:
+                told = await response.json()
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            why = str(error) or "no answer in time"
+            raise BookieUnavailableError(f"no bookie answers at {where}: {why}") from error
+        if status == 409:
+            return None
+        if status != 200 or not isinstance(told, dict):
+            why = told.get("error", told) if isinstance(told, dict) else told
+            raise BookieUnavailableError(f"{where} refuses: {why}", retriable=False)
+        return told
+
+
+async def _registered(uri: str, bookie_id: str) -> Any:
+    from bkpy.metadata.cluster import open_cluster
+    from bkpy.metadata.registration import BookieDirectory
+
+    async with metadata(uri) as (store, root):
+        await open_cluster(store, root)
+        directory = BookieDirectory(store, root, store.runtime)
+        await directory.refresh()
+    found = directory.bookies | directory.read_only
+    if bookie_id not in found:
+        raise BookieUnavailableError("no such bookie is registered now: see `bkpy bookies list`", bookie=bookie_id)
+    return found[bookie_id]

@@ -1,0 +1,85 @@
+"""The scrub of a bookie: one scrubber for each ledger directory, and what they have found, all together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.storage.scrub.scrubber import Scrubber, ScrubStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.storage.check.defects import Defect
+    from bkpy.storage.observer import StorageObserver
+    from bkpy.storage.shard import Shard
+
+
+class Damages(NamedTuple):
+    """What is damaged here, each with its ledger and the entries from `first` to `last` that it may concern.
+
+    `last` is None where all entries of the ledger may be concerned. `left_out`: how many more there are.
+    """
+
+    found: list[Defect]
+    left_out: int
+
+
+class Scrub:
+    """Of all ledger directories. Its methods run on the event loop; making one blocks."""
+
+    def __init__(
+        self, shards: Iterable[Shard], runtime: DiskRuntime, settings: BookieSettings, observer: StorageObserver
+    ) -> None:
+        self._scrubbers = [Scrubber(shard, runtime, settings, observer) for shard in shards]
+
+    def start(self) -> None:
+        """Scrub from now on: what was interrupted goes on, and later what is due."""
+        for scrubber in self._scrubbers:
+            scrubber.start()
+
+    def begin(self) -> bool:
+        """Begin a round in each directory in which none is under way; False if that is nowhere so."""
+        begun = [scrubber.begin() for scrubber in self._scrubbers]
+        return any(begun)
+
+    @property
+    def statuses(self) -> list[ScrubStatus]:
+        """Of each directory, in their order."""
+        return [scrubber.status for scrubber in self._scrubbers]
+
+    async def damages(self) -> Damages:
+        """What is known to be damaged; what has been deleted or replaced since is not in it any more."""
+        for scrubber in self._scrubbers:
+            await scrubber.look_again()
+        lists = [scrubber.damages for scrubber in self._scrubbers]
+        return Damages([defect for one in lists for defect in one.defects], sum(one.left_out for one in lists))
+
+    @property
+    def damage_count(self) -> int:
+        """How many damages are known, those included for which the lists have no room."""
+        return sum(len(scrubber.damages.known) + scrubber.damages.left_out for scrubber in self._scrubbers)
+
+    @property
+    def progress(self) -> float:
+        """The share that is done of what the rounds under way have to read; 1 if there are none."""
+        running = [status for status in self.statuses if status.running]
+        total = sum(status.total_bytes for status in running)
+        return sum(status.done_bytes for status in running) / total if total else float(not running)
+
+    @property
+    def last_round_ended_s(self) -> float | None:
+        """When each directory had been scrubbed once since, in seconds since 1970; None if one never was."""
+        ends = [status.ended_s for status in self.statuses]
+        return None if None in ends else min(end for end in ends if end is not None)
+
+    async def stop(self) -> None:
+        """End within a step, and store how far it is."""
+        await asyncio.gather(*(scrubber.stop() for scrubber in self._scrubbers))
+
+    def close(self) -> None:
+        """End the threads. Blocks until what they do has ended."""
+        for scrubber in self._scrubbers:
+            scrubber.close()
