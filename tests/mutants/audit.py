@@ -64,8 +64,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marks of a bookie that is back are dropped whatever they were for",
         "what a check has missed on it, or what it lost, is never copied",
-        "return bool(loss.reason == LossReason.LOST and instance and loss.instance and covers(instance, loss.instance))",
-        "return bool(instance)",
+        "loss.reason == LossReason.LOST and instance and loss.instance and covers(instance, loss.instance)",
+        "instance",
         (
             f"{_AUDITOR}::test_a_bookie_that_comes_back_as_it_was_is_not_lost",
             f"{_AUDITOR}::test_a_bookie_in_limbo_is_lost_though_it_is_there",
