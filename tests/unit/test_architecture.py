@@ -36,6 +36,7 @@ LAYERS = {
     "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
+    "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "log": {"client", "client/client", "metadata", "protocol", *BASE},
 }
 
@@ -155,7 +156,7 @@ OUTCOMES = [
 # The writer's error, on its way to those who append: it was made there, and not told by a metadata store.
 COPIES_ITS_OWN = {("client/write/replication.py", "failure")}
 STORE_WRITES = {"create", "put", "delete", "multi"}
-CATALOG_WRITES = {"create", "write", "delete"}
+CATALOG_WRITES = {"create", "write", "write_locked", "delete"}
 RESOLVED_WRITES = {
     "attempt", "create_certainly", "put_certainly", "delete_certainly", "delete_together", "take_number", "ensure_path",
 }  # fmt: skip
@@ -257,9 +258,13 @@ CONSTANTS = {
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
     "client/write/batch.py": {"_UNSENT": A_MARK},
+    "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/locks.py": {"LOCK_VERSION": ON_DISK},
+    "metadata/audit_record.py": {"RECORD_VERSION": ON_DISK},
+    "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
         "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
@@ -294,6 +299,10 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "recovery/ledger_repair.py": {"_TOLD_MAX": OF_A_TEXT},
+    "recovery/ledger_scan.py": {"_TOLD_MAX": OF_A_TEXT},
+    "recovery/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
+    "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",
         "_BIG": ON_DISK,
@@ -433,6 +442,7 @@ INHERITED = {
     "metadata.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
+    "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
 }
 
 

@@ -15,12 +15,19 @@ from bkpy.config.loading import load_bookie_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.recovery.auto_recovery import AutoRecovery
+    from bkpy.runtime.interfaces import Runtime
+
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie_identity:init", "Make a new bookie's directories and register its id."),
     "format": ("bkpy.cli.bookie_identity:format_", "Delete a stopped bookie's files and free its id."),
     "check": ("bkpy.cli.bookie_check:check", "Check every checksum and reference in a bookie's directories."),
     "rebuild-index": ("bkpy.cli.bookie_rebuild:rebuild_index", "Make a stopped bookie's index anew."),
+    "recover": ("bkpy.cli.bookie_recover:recover", "Copy to other bookies what a lost one had."),
     "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
     "scrub": ("bkpy.cli.bookie_scrub:scrub", "Show what a bookie's scrub has found damaged, or scrub now."),
     "cookie": ("bkpy.cli.bookie_identity:cookie", "Show and update what says which directories are a bookie's."),
@@ -76,4 +83,12 @@ def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
     settings = settings_from(path, flags)
     from bkpy.bookie.process import run_bookie
 
-    return run_bookie(settings)
+    return run_bookie(settings, _auto_recovery if settings.auto_recovery else None)
+
+
+def _auto_recovery(
+    settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime, registry: CollectorRegistry
+) -> AutoRecovery:
+    from bkpy.recovery.auto_recovery import AutoRecovery  # loaded when the bookie serves already
+
+    return AutoRecovery(settings, store, root, runtime, settings.bookie_id, registry)

@@ -7,11 +7,12 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
-from bkpy.config.base import GIB, KIB, MIB, MetadataSettings, Seconds, Size
+from bkpy.config.base import GIB, KIB, MIB, Seconds, Size
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
+from bkpy.config.recovery import RecoverySettings
 
 
-class BookieSettings(MetadataSettings):
+class BookieSettings(RecoverySettings):
     """The settings of one bookie."""
 
     metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")
@@ -42,6 +43,10 @@ class BookieSettings(MetadataSettings):
         default="local",
         description="who may give commands at the metrics page's port, which protects nothing: those on the same "
         "machine, or all who can reach it",
+    )
+    auto_recovery: bool = Field(
+        default=True,
+        description="stand for auditor, which finds what bookies have lost, and help to copy it",
     )
     rack: str = Field(default="default", min_length=1, description="what fails together with this bookie")
     region: str = Field(default="default", min_length=1, description="the group of racks that this bookie is in")

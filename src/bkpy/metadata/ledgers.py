@@ -35,12 +35,13 @@ from bkpy.metadata.resolve import (
     put_certainly,
     read_certainly,
 )
-from bkpy.metadata.store import Create, Delete, MetadataStore, SessionState, Watch, parent_of
+from bkpy.metadata.store import Check, Create, Delete, MetadataStore, SessionState, Watch, parent_of
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
 _DEFAULTS = ClientSettings()
@@ -182,6 +183,14 @@ class LedgerCatalog:
             self._store, path, metadata.encode(), expected_version, attempts_max=self._attempts_max
         )
 
+    async def write_locked(self, metadata: LedgerMetadata, expected_version: int, lock: LedgerLock) -> PutOutcome:
+        """The same, and only while the ledger's re-replication lock is held; else `Missing` names the lock's proof."""
+        path = self.path_of(metadata.ledger_id)
+        held = Check(lock.proof, 0)
+        return await put_certainly(
+            self._store, path, metadata.encode(), expected_version, held, attempts_max=self._attempts_max
+        )
+
     async def delete(self, ledger_id: int) -> DeleteOutcome:
         """Remove the ledger."""
         return await delete_certainly(self._store, self.path_of(ledger_id), attempts_max=self._attempts_max)
@@ -191,7 +200,7 @@ class LedgerCatalog:
 
         A ledger that exists during the whole listing is in it; one that is created or deleted meanwhile may be.
         """
-        async for partition in self._partitions(0, LEDGER_ID_MAX):
+        async for partition in self.partitions():
             for ledger_id in partition:
                 yield ledger_id
 
@@ -202,11 +211,11 @@ class LedgerCatalog:
         """
         wanted = set(ledger_ids)
         found: set[int] = set()
-        async for partition in self._partitions(ledger_ids[0], ledger_ids[-1]):
+        async for partition in self.partitions(ledger_ids[0], ledger_ids[-1]):
             found.update(wanted.intersection(partition))
         return found
 
-    async def _partitions(self, first: int, last: int) -> AsyncIterator[list[int]]:
+    async def partitions(self, first: int = 0, last: int = LEDGER_ID_MAX) -> AsyncIterator[list[int]]:
         """See `Layout.partitions`; from a server that has caught up."""
         await self._store.sync(self._root)
         async for partition in self.layout.partitions(self._store, self._root, first, last):

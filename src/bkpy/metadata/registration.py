@@ -66,6 +66,7 @@ class BookieInfo:
     read_only: bool = False
     metrics_port: int = 0
     read_only_reason: str = ""
+    in_limbo: bool = False  # it has lost data
 
 
 class Registration:
@@ -277,6 +278,7 @@ class Registration:
             "read_only": info.read_only,
             "read_only_reason": info.read_only_reason,
             "metrics_port": info.metrics_port,
+            "in_limbo": info.in_limbo,
             "token": self._token,
             "session": _session(self._store),
             "identity": self._identity,
@@ -310,6 +312,7 @@ def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> Book
             read_only=read_only,
             metrics_port=int(fields.get("metrics_port", 0)),
             read_only_reason=str(fields.get("read_only_reason", "")),
+            in_limbo=bool(fields.get("in_limbo", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(f"the bookie's registration is unreadable: {error!r}", bookie=bookie_id) from error
@@ -376,6 +379,10 @@ class BookieDirectory:
             raise NotEnoughBookiesError(
                 f"{len(self.bookies)} bookies take writes after {timeout} s, {count} are needed"
             ) from None
+
+    async def changed(self) -> None:
+        """Return when the list has been read again: the next time, whether it is another one or not."""
+        await self._changed.wait()
 
     async def address_of(self, bookie_id: str) -> str:
         """The bookie's address, "host:port": as registered, as last known, or else from its cookie.

@@ -1,0 +1,101 @@
+"""The settings of recovery: who finds out what bookies have lost, and who copies it. A part of those of a bookie."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bkpy.config.base import MIB, MetadataSettings, Seconds, Size
+
+
+class RecoverySettings(MetadataSettings):
+    """How under-replicated ledgers are found and worked off."""
+
+    marks_look_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds after which the marks of under-replicated ledgers are looked through again, even if "
+        "nobody told of a new one",
+    )
+
+    # How lost bookies are found, and what they had.
+    lost_bookie_settle_s: Seconds = Field(
+        default=30.0,
+        description="seconds that a bookie may be absent without being lost, and after which two that are absent at "
+        "the same time both are",
+    )
+    lost_bookie_recovery_delay_s: float = Field(
+        default=300.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after which a single absent bookie is lost, and its ledgers are copied; longer than a "
+        "restart takes",
+    )
+    audit_look_interval_s: Seconds = Field(
+        default=10.0,
+        description="seconds between two looks at the bookies by the auditor, which is told of those that come and go",
+    )
+    audit_follow_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two looks, while bookies are lost, at ledgers that are new, not closed, or worked "
+        "off: they may name a lost bookie now",
+    )
+    audit_whole_interval_s: Seconds = Field(
+        default=86_400.0, description="seconds for which the auditor relies on what it has learnt of closed ledgers"
+    )
+    audit_reads_at_once: Size = Field(
+        default=64, description="reads and marks of ledgers that an audit has in flight at the metadata store"
+    )
+    audit_remembered_max: Size = Field(
+        default=2_000_000,
+        description="copies of ledgers that the auditor remembers, 8 bytes each, so that the next loss needs no whole "
+        "audit; when there are more, it does",
+    )
+
+    # How copies are made.
+    open_ledger_grace_s: Seconds = Field(
+        default=30.0,
+        description="seconds that the writer of an open ledger has to leave a lost bookie by itself, before the ledger "
+        "is recovered, which ends its writer",
+    )
+    copies_at_once: Size = Field(
+        default=8, description="fragments that one worker copies at the same time, each of another ledger"
+    )
+    copy_bytes_per_s_max: Size = Field(
+        default=100 * MIB, description="bytes a second that one worker copies at most, of all fragments together"
+    )
+    copy_bytes_per_s_min: Size = Field(
+        default=MIB,
+        description="bytes a second that it copies however busy bookies are: a cluster that is always busy has to heal",
+    )
+    copy_late_s: Seconds = Field(
+        default=0.1,
+        description="seconds after which a bookie's answer to a part of a copy is late: then the rate is halved, and "
+        "clients get the bookie's time",
+    )
+    copy_rate_growth: float = Field(
+        default=0.05,
+        gt=0,
+        allow_inf_nan=False,
+        description="share by which the rate is raised again by each answer that is not late",
+    )
+    copy_window_bytes: Size = Field(
+        default=4 * MIB, description="bytes of one copy that may be unanswered, beyond those that are read ahead"
+    )
+    repair_pause_min_s: Seconds = Field(
+        default=1.0, description="seconds after which a ledger that could not be worked off is tried again at first"
+    )
+    repair_pause_max_s: Seconds = Field(default=300.0, description="seconds that this pause grows to, doubling")
+    repair_attempts_max: Size = Field(
+        default=10,
+        description="attempts that fail in a row after which a ledger is left alone, until its bookies or its mark "
+        "change",
+    )
+    repair_looks_at_once: Size = Field(
+        default=16, description="marked ledgers whose metadata are read at the same time, to see how urgent they are"
+    )
+    repair_queue_max: Size = Field(
+        default=100_000, description="marked ledgers that one worker keeps in order of urgency; the others wait"
+    )
+    stuck_ledgers_max: Size = Field(
+        default=10_000,
+        description="ledgers that could not be worked off of which a worker remembers why; the oldest are forgotten",
+    )
