@@ -84,7 +84,7 @@ def add_missing(
 
     They are in the metadata store and in no index of the bookie; None stands for metadata that can't be read.
     """
-    changes = Changes(shard, LivingBytes())
+    changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = 0
     with store.read() as txn:
         for ledger_id, found in metadata.items():
