@@ -454,4 +454,18 @@ MUTANTS: list[Mutant] = [
         'files.rename(copy, f"{path}/{DATA_NAME}")',
         (f"{_TESTS}/index/test_shrink.py::test_the_smaller_file_has_its_name_for_good",),
     ),
+    Mutant(
+        "a journal file that ends before the mark is taken for the journal's end",
+        "what was acknowledged behind the mark is denied",
+        "if source.file.size() < self._mark.offset:\n    return AtBreak.CUT_OFF",
+        "if False:\n    return AtBreak.CUT_OFF",
+        ("tests/unit/storage/journal/test_journal.py::test_truncation_below_the_mark_is_damage_and_never_an_end",),
+    ),
+    Mutant(
+        "a journal file of zeros is taken for the journal's end",
+        "what was acknowledged behind the mark is denied",
+        "if source.header is None:\n    return AtBreak.MISSING",
+        "if False:\n    return AtBreak.MISSING",
+        ("tests/unit/storage/journal/test_journal.py::test_a_file_of_zeros_that_the_mark_is_in_is_damage",),
+    ),
 ]

@@ -235,6 +235,14 @@ def test_truncation_below_the_mark_is_damage_and_never_an_end(stride: int) -> No
     assert (outcome.bodies, outcome.damages, outcome.torn) == ([], [], None)
 
 
+def test_a_file_of_zeros_that_the_mark_is_in_is_damage() -> None:
+    journal = Journal(file_bytes=ONE_FILE_BYTES)
+    mark = journal.write(*BODIES)[-1]
+    outcome = journal.patched(0, bytes(len(journal.bytes_of(0))), mark)
+    assert len(outcome.damages) == 1
+    assert "its header can't be read" in outcome.damages[0].what
+
+
 @pytest.mark.scenario(44)
 @strides
 def test_truncation_at_every_byte_of_an_older_file_is_damage(stride: int) -> None:
