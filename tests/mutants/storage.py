@@ -110,8 +110,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "kept journal file recycled",
         "other bytes are where the index says that a batch is",
-        "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",
-        "own = old",
+        "(file_id, self._files.links(self._path(file_id)) == 1)",
+        "(file_id, True)",
         (f"{_KEPT}::test_a_kept_file_outlives_its_name_in_the_journal_and_is_never_overwritten",),
     ),
     Mutant(
