@@ -542,6 +542,7 @@ async def test_a_record_of_a_newer_version_stops_the_audit(cluster: Auditing, ca
     cluster.tree.apply(Create(f"{ROOT}/underreplication/audit", b'{"version": 2}'), 0)
     await cluster.auditor()
     await cluster.until(lambda: "upgrade it" in caplog.text)
+    assert cluster.record() == {"version": 2}, "it was written over"
 
 
 async def test_unknown_fields_of_the_record_survive(cluster: Auditing) -> None:
