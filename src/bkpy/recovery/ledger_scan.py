@@ -10,8 +10,8 @@ marked without a look, and only those are read that may have changed since.
                      are announced, and whatever was announced by others makes that all is forgotten
     hand             that is announced as well, and said by a node until it is over (`metadata/by_hand.py`)
 
-Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark that says so, or
-was told of as unreadable.
+Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark, or was told of
+as unreadable. The mark says so; or, if it was there before, another one does, when it was worked off.
 """
 
 from __future__ import annotations
