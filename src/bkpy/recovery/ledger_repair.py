@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
+_TOLD_MAX = 5  # fragments
 GRACE = "its writer may still leave the lost bookie by itself"
 
 
@@ -222,6 +223,8 @@ class _LockedRepair:
         reasons = [_told(self._failed[copy.fragment, copy.place]) for copy in planned.copies]
         reasons += [stuck.told for stuck in planned.stuck]
         transient = any(isinstance(self._failed[copy.fragment, copy.place], Failed) for copy in planned.copies)
+        if len(reasons) > _TOLD_MAX:
+            reasons[_TOLD_MAX:] = [f"and {len(reasons) - _TOLD_MAX} more"]
         return Repaired(How.LATER if transient or planned.unclosed else How.STUCK, "; ".join(reasons), left)
 
     async def _copy(

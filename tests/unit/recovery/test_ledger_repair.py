@@ -247,6 +247,21 @@ def damage(cluster: InProcess, name: str, ledger_id: int, entry_id: int) -> None
     storage.read = damaged  # type: ignore[method-assign]
 
 
+@pytest.mark.scenario(41)
+async def test_a_reader_goes_on_when_all_copies_have_moved(four: InProcess) -> None:
+    client = await four.client(read_entries_max=5, prefetch_depth=1)
+    writer = await closed(client, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    reader = await client.open_ledger(writer.ledger_id)
+    read = []
+    async for entry in reader.read():
+        read.append(entry.data)
+        if len(read) == 8:
+            other = await four.client()
+            assert (await Repairs(other).run(writer.ledger_id, writer.ensemble)).how is How.DONE
+            await lose(four, other, *writer.ensemble)
+    assert read == [payload(i) for i in range(ENTRIES)]
+
+
 @pytest.mark.scenario(59)
 async def test_what_nobody_can_read_is_said_and_nothing_is_swapped(five: InProcess) -> None:
     client = await five.client()
