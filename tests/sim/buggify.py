@@ -115,7 +115,7 @@ BOOKIE: Mapping[str, Bound] = {
     "copy_late_s": Bound((0.001, 0.01)),
     "copy_rate_growth": Bound((0.001, 1.0)),
     "copy_window_bytes": Bound((1, 4 * KIB)),
-    "drain_look_interval_s": Bound((0.01, 1.0)),
+    "drain_look_interval_s": Bound((0.01, 0.3)),
     "decommission_patience_s": Bound((0.1,)),
     "repair_pause_min_s": Bound((0.01,)),
     "repair_pause_max_s": Bound((0.1, 5.0)),

@@ -16,7 +16,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
-from bkpy.protocol.draining import Standing, standing
+from bkpy.protocol.draining import Tenure, tenure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ log = logging.getLogger("bkpy.bookie")
 
 
 class DrainWatch:
-    """Of one bookie. `stand` makes it what its standing says, and returns when everybody can see that."""
+    """Of one bookie. `stand` makes it what its tenure says, and returns when everybody can see that."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class DrainWatch:
         store: MetadataStore,
         root: str,
         runtime: Runtime,
-        stand: Callable[[Standing], Awaitable[None]],
+        stand: Callable[[Tenure], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._store = store
         self._root = root
         self._drains = Drains(store, root, runtime, settings)
         self._stand = stand
-        self._said: Standing | None = None
+        self._said: Tenure | None = None
 
     async def draining(self) -> bool:
         """Whether the bookie is draining, before it serves. Raises `MetadataUnavailableError`."""
@@ -77,7 +77,7 @@ class DrainWatch:
         bookie_id = self._settings.bookie_id
         drain = await self._drains.read(bookie_id)
         known = drain is not None or await read_cookie(self._store, self._root, bookie_id) is not None
-        now = standing(draining=drain is not None, known=known)
+        now = tenure(draining=drain is not None, known=known)
         self._tell(now)
         await self._stand(now)
         return drain is None or drain.refuses or await self._say(drain)
@@ -95,9 +95,9 @@ class DrainWatch:
             case _:
                 assert_never(outcome)
 
-    def _tell(self, now: Standing) -> None:
-        if now is Standing.GONE and self._said is not now:
+    def _tell(self, now: Tenure) -> None:
+        if now is Tenure.GONE and self._said is not now:
             log.warning("decommissioned: no ledger names this bookie, and its cookie is gone: stop it for good")
-        elif now is Standing.TAKES and self._said is Standing.LEAVES:
+        elif now is Tenure.TAKES and self._said is Tenure.LEAVES:
             log.warning("draining was cancelled")
         self._said = now

@@ -28,7 +28,7 @@ from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
-from bkpy.protocol.draining import Standing
+from bkpy.protocol.draining import Tenure
 from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.open import open_storage
@@ -297,15 +297,15 @@ class BookieNode:
         self._refusals.add(reason)
         self._service.refuse_entries()
 
-    async def _stand(self, standing: Standing) -> None:
+    async def _stand(self, tenure: Tenure) -> None:
         """Take entries, or none, not even of recoveries; returns when the registration says so."""
         assert self._service is not None
-        if standing is Standing.TAKES:
+        if tenure is Tenure.TAKES:
             self._service.stay()
             self._refusals.discard(_DRAINING)
             await self.set_read_only(False, _DECOMMISSIONED)
             return
-        reason = _DRAINING if standing is Standing.LEAVES else _DECOMMISSIONED
+        reason = _DRAINING if tenure is Tenure.LEAVES else _DECOMMISSIONED
         self._refuse(reason)
         self._service.leave()
         self._refusals -= {_DRAINING, _DECOMMISSIONED} - {reason}

@@ -14,7 +14,7 @@ So the *scan* that finds nothing counts only if these came before it, in this or
 metadata, that it refuses all entries; the locks that were held then were given back. And it counts only if every ledger
 that it finds IN_RECOVERY is closed before its word is taken.
 
-Invariants: `OBJECTIONS` and `standing` are total; a bookie that may be named with an entry that it has is never
+Invariants: `OBJECTIONS` and `tenure` are total; a bookie that may be named with an entry that it has is never
 decommissioned; the mark of a bookie that was lost is never taken for void.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-class Standing(enum.Enum):
+class Tenure(enum.Enum):
     """What a bookie is in its cluster."""
 
     TAKES = "takes entries"
@@ -40,11 +40,11 @@ class Standing(enum.Enum):
     GONE = "was decommissioned, and takes none"
 
 
-def standing(*, draining: bool, known: bool) -> Standing:
+def tenure(*, draining: bool, known: bool) -> Tenure:
     """By what the metadata say: whether it is draining, and whether it has a cookie."""
     if draining:
-        return Standing.LEAVES
-    return Standing.TAKES if known else Standing.GONE
+        return Tenure.LEAVES
+    return Tenure.TAKES if known else Tenure.GONE
 
 
 def takes_entries(*, leaves: bool, read_only: bool, recovery: bool) -> bool:

@@ -130,7 +130,7 @@ class Decommission:
         return {name for name in await children_if_there(self._store, folder) if "-" in name}
 
     async def _look(self, looked_at: Callable[[int], None]) -> Looked:
-        session = self._store.session_id
+        before = self._store.session_id
         count = 0
         needs: dict[Need, list[int]] = {need: [] for need in Need}
         unreadable: list[int] = []
@@ -149,7 +149,7 @@ class Decommission:
                 needs[Need.NAMED].append(ledger_id)
             elif need is Need.UNSETTLED:
                 unsettled.append(ledger_id)
-        if self._store.session_id != session:  # another session may have got another, older server
+        if self._store.session_id != before:  # the server of another session may have been an older one
             raise MetadataUnavailableError("the session with the metadata store has ended during the scan")
         return Looked(count, tuple(sorted(needs[Need.NAMED])), tuple(unsettled), tuple(unreadable))
 

@@ -104,6 +104,8 @@ class ReplicationWorker:
         self._bookies = self._upkeep.bookies()  # when stuck ledgers were last looked at
         self._filled = asyncio.Event()  # there is something in the queue
         self._emptied = asyncio.Event()  # something was taken out
+        self._wakes_at = float("inf")
+        self._due_sooner = asyncio.Event()  # a ledger is due before that
         self._told_at, self._told_bytes = self._now(), 0
 
     async def run(self) -> None:
@@ -152,11 +154,17 @@ class ReplicationWorker:
         """Until there is news of marks or of bookies, or a ledger is due."""
         due = min((one.due for one in self._postponed.values() if not one.stuck), default=float("inf"))
         timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
-        bookies = self._runtime.spawn(self._upkeep.directory.changed(), name="news of bookies")
+        self._wakes_at = self._now() + timeout_s
+        self._due_sooner.clear()
+        others = [
+            self._runtime.spawn(self._upkeep.directory.changed(), name="news of bookies"),
+            self._runtime.spawn(_set(self._due_sooner), name="news of postponed ledgers"),
+        ]
         try:
-            await asyncio.wait((news, bookies), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((news, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            bookies.cancel()
+            for other in others:
+                other.cancel()
 
     async def _look_at_all(self) -> None:
         some: list[int] = []
@@ -360,6 +368,8 @@ class ReplicationWorker:
         if one.stuck and (before is None or before.why != one.why):
             log.warning("ledger %d stays under-replicated: %s", ledger_id, one.why)
         self._postponed[ledger_id] = one
+        if not one.stuck and one.due < self._wakes_at:
+            self._due_sooner.set()
         while len(self._postponed) > settings.stuck_ledgers_max:
             del self._postponed[next(iter(self._postponed))]
 
@@ -394,6 +404,10 @@ class ReplicationWorker:
             "bytes_per_s": round(copied / seconds) if seconds > 0 else 0,
             "bytes_per_s_allowed": round(self._rate.bytes_per_s),
         }
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _bookies(metadata: LedgerMetadata) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """A bookie that leaves, and all who may store something on it and come to name it, one atomic step at a time.
 
-Three ledgers, each with somebody whose list of bookies is old, and who has chosen this one: a recovery, which writes back and names it
-when it closes the ledger; somebody who copies under a lock, and swaps it in; a writer, whose new ensemble is stored
-before it sends. Beside them the bookie itself, and who decommissions it, who asks `protocol/draining.py`.
+Three ledgers, each with somebody whose list of bookies is old, and who has chosen this one: a recovery, which writes
+back and names it when it closes the ledger; somebody who copies under a lock, and swaps it in; a writer, whose new
+ensemble is stored before it sends. Beside them the bookie itself, and who decommissions it, by `protocol/draining.py`.
 
 `Rules` are the parts of the rule; each of them can be switched off.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.protocol.draining import OBJECTIONS, Candidate, Need, Scan, Standing, need_of, standing, takes_entries
+from bkpy.protocol.draining import OBJECTIONS, Candidate, Need, Scan, Tenure, need_of, takes_entries, tenure
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _bookie(state: State) -> Iterator[State]:
     if not state.draining:
         yield state._replace(draining=True)
     elif not state.leaves:
-        yield state._replace(leaves=standing(draining=True, known=True) is Standing.LEAVES)
+        yield state._replace(leaves=tenure(draining=True, known=True) is Tenure.LEAVES)
     elif not state.said:
         yield state._replace(said=True)
 

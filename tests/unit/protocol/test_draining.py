@@ -14,11 +14,11 @@ from bkpy.protocol.draining import (
     Need,
     Objection,
     Scan,
-    Standing,
+    Tenure,
     is_void,
     need_of,
-    standing,
     takes_entries,
+    tenure,
     to_leave,
 )
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -35,10 +35,10 @@ def test_a_bookie_that_leaves_takes_nothing_and_a_read_only_one_what_recoveries_
 
 
 def test_a_bookie_without_a_cookie_takes_nothing_and_draining_comes_first() -> None:
-    assert standing(draining=True, known=True) is Standing.LEAVES
-    assert standing(draining=True, known=False) is Standing.LEAVES
-    assert standing(draining=False, known=True) is Standing.TAKES
-    assert standing(draining=False, known=False) is Standing.GONE
+    assert tenure(draining=True, known=True) is Tenure.LEAVES
+    assert tenure(draining=True, known=False) is Tenure.LEAVES
+    assert tenure(draining=False, known=True) is Tenure.TAKES
+    assert tenure(draining=False, known=False) is Tenure.GONE
 
 
 @pytest.mark.parametrize(
