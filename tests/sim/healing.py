@@ -1,10 +1,10 @@
 """The healing run: a bookie never comes back, and workers copy what it had while bookies and workers fail.
 
 Ledgers are written, some of them closed, some left by their writer, and one of five bookies loses its host for good.
-Its ledgers are marked, as an auditor would, and two workers, on hosts of their own, work them off. Meanwhile one of the
-workers dies, or loses the network or the metadata store; another bookie dies and comes back; a client writes on; a
-ledger is deleted, or read all the while. When the faults have ended, every mark must go, every ledger must be closed
-where it was promised to be or later, and on as many living bookies as its write quorum says, all of it.
+Two processes of autorecovery, on hosts of their own, are to elect an auditor, to mark its ledgers and to work them off.
+Meanwhile one of them dies, or loses the network or the metadata store; another bookie dies and comes back; a client
+writes on; a ledger is deleted, or read all the while. When the faults have ended, every mark must go, every ledger must
+be closed where it was promised to be or later, and on as many living bookies as its write quorum says, all of it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import BookKeeperError, MetadataUnavailableError
-from bkpy.metadata.locks import LedgerLocks
-from bkpy.metadata.marks import LostBookie, Marks
-from bkpy.metadata.outcome import Done
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.marks import Marks
 from bkpy.protocol.holdings import holdings
-from bkpy.recovery.worker import ReplicationWorker
+from bkpy.recovery.auto_recovery import AutoRecovery
 
 from .buggify import BOOKIE, draw
-from .cluster import Cluster, Ledger, held_by
+from .cluster import ROOT, Cluster, Ledger, held_by
 from .marks import REPLICATED, WORKER_DIED
 from .scenario import DEATHS, death
 from .world import Host, HostDied
@@ -49,7 +49,15 @@ class Healing:
         self.workers = [self.world.add_host("worker-1"), self.world.add_host("worker-2")]
         self.lives: dict[Host, asyncio.Future[None]] = {}
         drawn = draw(self.world, "workers", {k: v for k, v in BOOKIE.items() if k in RecoverySettings.model_fields})
-        quick = {"open_ledger_grace_s": 2.0, "repair_pause_max_s": 5.0, "marks_look_interval_s": 5.0}
+        quick = {
+            "open_ledger_grace_s": 2.0,
+            "repair_pause_max_s": 5.0,
+            "marks_look_interval_s": 5.0,
+            "lost_bookie_settle_s": 2.0,
+            "lost_bookie_recovery_delay_s": 5.0,
+            "audit_look_interval_s": 1.0,
+            "audit_follow_interval_s": 2.0,
+        }
         self.settings = RecoverySettings(**{**quick, **drawn})
         self.lost = self.plan.choice(cluster.bookies)
         self.named: dict[int, set[str]] = {}  # by ledger that was closed before the loss
@@ -64,7 +72,8 @@ class Healing:
             host.boot()
             self.begin(host)
         await asyncio.sleep(self.plan.random() * 2)
-        await cluster.client_host.start(self.mark_all(), name="marks")
+        if self.plan.random() < 0.5:
+            await cluster.client_host.start(self.delete_one(), name="deletion")
         await asyncio.gather(*(self.misfortune() for _ in range(self.plan.randrange(4))))
         self.world.net.heal()
         for host in self.workers:
@@ -101,18 +110,12 @@ class Healing:
             ledger.acknowledged[await writer.append(b"%d" % i * 50)] = b"%d" % i * 50
         writer.abandon()
 
-    async def mark_all(self) -> None:
+    async def delete_one(self) -> None:
+        """At any time, from before its mark to after its copies."""
         async with self.cluster.client(calm=True) as client:
-            cluster = client.upkeep.cluster
-            marks = Marks(cluster.store, cluster.root, client.upkeep.parts.runtime)
-            lost = {self.lost.settings.bookie_id: LostBookie(int(self.world.loop.time() * 1000))}
-            async for ledger_id in client.list_ledgers():
-                assert isinstance(await marks.add(ledger_id, lost), Done)
-            await marks.announce()
-            if self.plan.random() < 0.5:
-                await asyncio.sleep(self.plan.random())
-                await client.delete_ledger(self.deleted)
-                del self.cluster.ledgers[self.deleted]
+            await asyncio.sleep(self.plan.random() * 20)
+            await client.delete_ledger(self.deleted)
+            del self.cluster.ledgers[self.deleted]
 
     # --- workers and their misfortunes ------------------------------------------------------------------------------
 
@@ -120,16 +123,9 @@ class Healing:
         self.lives[host] = host.start(self.work(host), name="worker")
 
     async def work(self, host: Host) -> None:
-        while True:
-            try:
-                client = await self.cluster.connect(host)
-                break
-            except MetadataUnavailableError:
-                await asyncio.sleep(0.5)
-        cluster = client.upkeep.cluster
-        marks = Marks(cluster.store, cluster.root, host.runtime, self.settings)
-        locks = LedgerLocks(cluster.store, cluster.root, host.name, host.runtime, self.settings)
-        await ReplicationWorker(client, marks, locks, host.runtime, self.settings, host.name).run()
+        recovery = AutoRecovery(self.settings, host.session(), ROOT, host.runtime, host.name, CollectorRegistry())
+        recovery.start()
+        await asyncio.Event().wait()
 
     async def misfortune(self) -> None:
         await asyncio.sleep(self.plan.random() ** 2 * 3)
@@ -168,12 +164,22 @@ class Healing:
             marks = Marks(cluster.store, cluster.root, client.upkeep.parts.runtime)
             try:
                 async with asyncio.timeout(HEALED_WITHIN_S):
-                    while left := [ledger_id async for ledger_id in marks.list()]:
+                    while left := {*[ledger_id async for ledger_id in marks.list()], *await self.unhealed(client)}:
                         await asyncio.sleep(0.5)
             except TimeoutError:
                 raise AssertionError(f"ledgers {left} stay under-replicated") from None
             for ledger_id in self.cluster.ledgers:
                 await self.check_ledger(client, ledger_id)
+
+    async def unhealed(self, client: Client) -> list[int]:
+        """The ledgers that name the lost bookie."""
+        lost = self.lost.settings.bookie_id
+        found = []
+        for ledger_id in self.cluster.ledgers:
+            metadata = await client.ledger_metadata(ledger_id)
+            if any(lost in fragment.bookies for fragment in metadata.fragments):
+                found.append(ledger_id)
+        return found
 
     async def check_ledger(self, client: Client, ledger_id: int) -> None:
         """Nothing is lost, all that are named live, and whoever is new has all that it is named for."""

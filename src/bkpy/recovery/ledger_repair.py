@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
-from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, Step, Swap, Then, next_step, plan, swapped
+from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, RepairStep, Swap, Then, next_step, plan, swapped
 from bkpy.recovery.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
 
 if TYPE_CHECKING:
@@ -196,18 +196,18 @@ class _LockedRepair:
             possible = None if planned is None else self._possible(planned)
             unclosed = frozenset() if planned is None else frozenset(planned.unclosed)
             step = next_step(possible, grace_over=unclosed <= self._waited_for)
-            if step is Step.COPY:
+            if step is RepairStep.COPY:
                 assert found is not None
                 assert possible is not None
                 then, why = await self._copy(*found, possible.copies[0], leaving)
                 if then is Then.LOOK:
                     continue
                 return Repaired(How.LATER, why, left)
-            if step is Step.RECOVER and not self._recovered:
+            if step is RepairStep.RECOVER and not self._recovered:
                 self._recovered = True  # afterwards it is closed, or gone
                 await self._repair.recover(self._ledger_id)
                 continue
-            if step is Step.WAIT:
+            if step is RepairStep.WAIT:
                 return Repaired(How.WAITING, GRACE, left, unclosed)
             return self._ended(planned, left)
 
