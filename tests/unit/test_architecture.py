@@ -259,6 +259,7 @@ CONSTANTS = {
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
     "client/write/batch.py": {"_UNSENT": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/locks.py": {"LOCK_VERSION": ON_DISK},

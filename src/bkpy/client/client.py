@@ -17,6 +17,7 @@ from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.dispatcher import AddDispatcher
 from bkpy.client.write.interfaces import ReplicationParts
 from bkpy.client.write.lac_publisher import Publisher
+from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import ClientSettings, client_settings
@@ -81,6 +82,7 @@ class Client:
         )
         self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
+        self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -177,6 +179,7 @@ class Client:
                 ledger_id=metadata.ledger_id,
             )
         self._pool.add_key(metadata.ledger_id, key)
+        self._leaving.start()
         writer = LedgerWriter(
             metadata,
             version,
@@ -320,15 +323,16 @@ class Client:
 
         A `ResourceWarning` tells of writers that were neither closed nor abandoned and have not failed.
         """
-        if self._left_open and not self._closed:
-            ledgers = ", ".join(map(str, self._left_open[:_TOLD_MAX])) + ", ..." * (len(self._left_open) > _TOLD_MAX)
-            warn_unclosed(f"writers of {len(self._left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
+        left_open = [writer.ledger_id for writer in self._writers]
+        if left_open and not self._closed:
+            ledgers = ", ".join(map(str, left_open[:_TOLD_MAX])) + ", ..." * (len(left_open) > _TOLD_MAX)
+            warn_unclosed(f"writers of {len(left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
         await self._close()
 
     @property
-    def _left_open(self) -> list[int]:
-        """The ledgers whose writers could go on."""
-        return [writer.ledger_id for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
+    def _writers(self) -> list[LedgerWriter]:
+        """Those that could go on."""
+        return [writer for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
 
     async def _close(self) -> None:
         if self._closed:
@@ -336,6 +340,7 @@ class Client:
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
+        self._leaving.close()
         for writing in list(self._writing):
             writing.abandon()
         self._dispatcher.close()

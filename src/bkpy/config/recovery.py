@@ -50,6 +50,16 @@ class RecoverySettings(MetadataSettings):
         "audit; when there are more, it does",
     )
 
+    # How bookies leave.
+    drain_look_interval_s: Seconds = Field(
+        default=1.0, description="seconds between two looks at the ledgers that still name a bookie which is draining"
+    )
+    decommission_patience_s: Seconds = Field(
+        default=60.0,
+        description="seconds that decommissioning a bookie waits for those who move copies meanwhile, who may have "
+        "chosen it, before it is refused",
+    )
+
     # How copies are made.
     open_ledger_grace_s: Seconds = Field(
         default=30.0,

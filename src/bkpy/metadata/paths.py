@@ -16,6 +16,7 @@ MARKS = "underreplication/ledgers"
 MARKS_NEWS = "underreplication/news"
 DISABLED = "underreplication/disable"
 BY_HAND = "underreplication/byhand"
+DRAINING = "underreplication/draining"
 AUDIT = "underreplication/audit"
 ELECTION = "underreplication/auditorelection"
 
@@ -41,3 +42,7 @@ def cookie(root: str, bookie_id: str) -> str:
 
 def ledger_lock(root: str, ledger_id: int) -> str:
     return f"{root}/{LOCKS}/L{ledger_id:019d}"
+
+
+def draining(root: str, bookie_id: str) -> str:
+    return f"{root}/{DRAINING}/{checked_bookie_id(bookie_id)}"

@@ -1,0 +1,46 @@
+"""All ledgers of a cluster, read some at a time, for those who look for what names a bookie."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.errors import CorruptDataError, NoSuchLedgerError
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+
+async def all_ledgers(
+    catalog: LedgerCatalog, *, reads_at_once: int
+) -> AsyncIterator[list[tuple[int, LedgerMetadata | None]]]:
+    """Each ledger, ascending, with its metadata as they were after the call began; None for those that can't be read.
+
+    A ledger that exists the whole time is among them. Raises `MetadataUnavailableError`.
+    """
+    some: list[int] = []
+    async for ledger_id in catalog.ids():
+        some.append(ledger_id)
+        if len(some) == reads_at_once:
+            yield await read_ledgers(catalog, some)
+            some = []
+    yield await read_ledgers(catalog, some)
+
+
+async def read_ledgers(catalog: LedgerCatalog, ledger_ids: Iterable[int]) -> list[tuple[int, LedgerMetadata | None]]:
+    """Those of them that there are, at once."""
+
+    async def read(ledger_id: int) -> tuple[int, LedgerMetadata | None] | None:
+        try:
+            return ledger_id, (await catalog.read(ledger_id))[0]
+        except NoSuchLedgerError:
+            return None
+        except (CorruptDataError, UnsupportedVersionError):
+            return ledger_id, None
+
+    found = await asyncio.gather(*map(read, ledger_ids))
+    return [one for one in found if one is not None]
