@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.protocol.rereplication_model import Recovery, Rules, State, Worker, explore
+from tests.unit.protocol.rereplication_model import ledger as ledger_of
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -242,3 +244,58 @@ def test_a_copy_fits_metadata_that_others_have_changed_as_long_as_its_place_is_t
     assert swapped(metadata.replace_bookie(0, 1, SPARE), copy, SPARE) is None  # it is there already
     assert swapped(metadata, copy._replace(last=5), SPARE) is None
     assert swapped(ledger((3, 3, 2), LedgerState.OPEN, fragments=1), copy._replace(fragment=1), SPARE) is None
+
+
+# --- every order of everybody's steps ---------------------------------------------------------------------------------
+
+A_IS_MARKED: dict[str, Any] = {"mark": frozenset("a"), "marked": frozenset("a")}
+OPEN = State(ledger_of("abc"), writer=True, **A_IS_MARKED)
+FULL = State(ledger_of("abc", last_entry=0), stored=frozenset("abc"), acknowledged=True, **A_IS_MARKED)
+NARROW = FULL._replace(stored=frozenset("ab"))  # on its ack quorum alone
+MOVED_ON = State(ledger_of("abc", "bce"), stored=frozenset("ab"), acknowledged=True, **A_IS_MARKED)
+
+STARTS = {
+    "a writer and a worker": OPEN._replace(one=Worker(), losses=1),
+    "a writer, a worker and a recovery": OPEN._replace(one=Worker(), recovery=Recovery("mark")),
+    "two workers": FULL._replace(one=Worker(), two=Worker(), losses=1),
+    "two workers and a narrow ledger": NARROW._replace(one=Worker(), two=Worker(), losses=1),
+    "a second loss": FULL._replace(one=Worker(), two=Worker(), second_loss=True),
+    "a second loss while it is written": OPEN._replace(one=Worker(), second_loss=True),
+    "a deletion": FULL._replace(one=Worker(), two=Worker(), deleter=True, losses=1),
+    "a deletion while it is written": OPEN._replace(one=Worker(), deleter=True, losses=1),
+    "a collection": NARROW._replace(one=Worker(), collector="start", losses=1),
+    "an earlier fragment": MOVED_ON._replace(one=Worker(), two=Worker(), losses=1),
+    "an earlier fragment and a recovery": MOVED_ON._replace(one=Worker(), recovery=Recovery("mark"), losses=1),
+    "an earlier fragment and a deletion": MOVED_ON._replace(one=Worker(), deleter=True, second_loss=True),
+}
+
+
+@pytest.mark.scenario(22)
+@pytest.mark.parametrize("name", STARTS)
+def test_nothing_is_lost_in_any_order_of_steps(name: str) -> None:
+    seen, broken = explore(STARTS[name], Rules())
+    assert not broken
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize("name", ["two workers", "a collection", "an earlier fragment", "a deletion"])
+def test_workers_get_there(name: str) -> None:
+    """In some order of steps nothing is left to be done."""
+    seen, _ = explore(STARTS[name], Rules())
+    there = [state.metadata for state in seen if not state.mark and state.metadata is not None]
+    assert any("d" in metadata.fragments[0].bookies for metadata in there)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "broken"),
+    [
+        ("waits_for_the_writer", "a writer and a worker", "a writer was ended that still had time"),
+        ("keeps_newer_marks", "a second loss", "a mark is lost: of b"),
+        ("copies_before_the_swap", "two workers and a narrow ledger", "a copy was replaced by a worse one"),
+        ("leaves_last_fragments", "a writer, a worker and a recovery", "the ledger was cut short"),
+        ("checks_its_lock", "a collection", "a copy was replaced by a worse one"),
+    ],
+)
+def test_without_a_rule_something_is_lost(rule: str, name: str, broken: str) -> None:
+    _, found = explore(STARTS[name], Rules()._replace(**{rule: False}))
+    assert broken in found
