@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 
-class Unreadable(NamedTuple):
+class LostEntries(NamedTuple):
     """Entries of one fragment whose whole write sets can't be read: `entries` of those from `first` to `last`."""
 
     first: int
@@ -28,7 +28,7 @@ class Unreadable(NamedTuple):
     bookies: tuple[str, ...]  # one of which would have to come back
 
 
-def unreadable(metadata: LedgerMetadata, last_entry: int, readable: Collection[str]) -> list[Unreadable]:
+def unreadable(metadata: LedgerMetadata, last_entry: int, readable: Collection[str]) -> list[LostEntries]:
     """What no bookie of `readable` should have, up to `last_entry`, as the metadata tell."""
     found = []
     size, quorum = metadata.ensemble_size, metadata.write_quorum
@@ -41,7 +41,7 @@ def unreadable(metadata: LedgerMetadata, last_entry: int, readable: Collection[s
             ends = [last - (last - start) % size for start in lost]
             entries = sum((end - start) // size + 1 for start, end in zip(lost, ends, strict=True))
             away = sorted({name for start in lost for name in sets[start]})
-            found.append(Unreadable(min(lost), max(ends), entries, tuple(away)))
+            found.append(LostEntries(min(lost), max(ends), entries, tuple(away)))
     return found
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bkpy.protocol.giving_up import Unreadable, length_candidates, unreadable
+from bkpy.protocol.giving_up import LostEntries, length_candidates, unreadable
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import covered, write_set
 from bkpy.protocol.recovery import Fate, Fencing, Forward, Reply, fate
@@ -102,8 +102,8 @@ def test_unreadable_is_exactly_what_no_readable_bookie_is_named_for(sizes: tuple
 def test_what_is_unreadable_is_told_with_those_that_would_have_to_come_back() -> None:
     metadata = ledger((3, 2, 2), (0, "abc"), (5, "abd"))
     assert unreadable(metadata, 9, "cd") == [
-        Unreadable(0, 3, 2, ("a", "b")),
-        Unreadable(6, 9, 2, ("a", "b")),
+        LostEntries(0, 3, 2, ("a", "b")),
+        LostEntries(6, 9, 2, ("a", "b")),
     ]
 
 
