@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_PLAN = "tests/unit/protocol/test_rebalance.py"
+_PLAN = "tests/unit/protocol/test_rebalance_plan.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(

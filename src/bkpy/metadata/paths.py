@@ -17,6 +17,7 @@ MARKS_NEWS = "underreplication/news"
 DISABLED = "underreplication/disable"
 BY_HAND = "underreplication/byhand"
 AUDIT = "underreplication/audit"
+CHECKS = "underreplication/checks"
 ELECTION = "underreplication/auditorelection"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")

@@ -1,20 +1,25 @@
 """All ledgers of a cluster, one after the other, their metadata read some at a time.
 
-Invariant: not more than `at_once` reads are in flight, and no more ledgers are in memory.
+Invariants: not more than `at_once` reads are in flight, and no more ledgers in memory; one whose metadata can't
+be read is told of, and holds up no other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
-from bkpy.errors import NoSuchLedgerError
+from bkpy.errors import CorruptDataError, NoSuchLedgerError
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+log = logging.getLogger("bkpy.recovery")
 
 
 async def all_ledgers(catalog: LedgerCatalog, at_once: int, *, after: int = -1) -> AsyncIterator[LedgerMetadata]:
@@ -42,3 +47,6 @@ async def _read_one(catalog: LedgerCatalog, ledger_id: int) -> LedgerMetadata | 
         return (await catalog.read(ledger_id))[0]
     except NoSuchLedgerError:
         return None  # deleted since it was listed
+    except (CorruptDataError, UnsupportedVersionError) as error:
+        log.warning("ledger %d is left out: %s", ledger_id, error)
+        return None
