@@ -220,6 +220,31 @@ def test_truncation_at_every_byte_of_the_newest_file_keeps_the_whole_frames_befo
 
 @pytest.mark.scenario(44)
 @strides
+def test_truncation_below_the_mark_is_damage_and_never_an_end(stride: int) -> None:
+    """A mark is a place that was synced: a file that ends before it has lost what was behind it, too."""
+    journal = Journal(file_bytes=ONE_FILE_BYTES)
+    marks = journal.write(*BODIES)
+    data = journal.bytes_of(0)
+    mark = marks[-1]
+    assert journal.replay(mark).bodies == BODIES[-1:]
+    for length in every_byte(0, mark.offset, stride):
+        outcome = journal.patched(0, data[:length], mark)
+        assert outcome.damages, f"truncated to {length} bytes"
+        assert outcome.torn is None
+    outcome = journal.patched(0, data[: mark.offset], mark)
+    assert (outcome.bodies, outcome.damages, outcome.torn) == ([], [], None)
+
+
+def test_a_file_of_zeros_that_the_mark_is_in_is_damage() -> None:
+    journal = Journal(file_bytes=ONE_FILE_BYTES)
+    mark = journal.write(*BODIES)[-1]
+    outcome = journal.patched(0, bytes(len(journal.bytes_of(0))), mark)
+    assert len(outcome.damages) == 1
+    assert "its header can't be read" in outcome.damages[0].what
+
+
+@pytest.mark.scenario(44)
+@strides
 def test_truncation_at_every_byte_of_an_older_file_is_damage(stride: int) -> None:
     journal = Journal()
     marks = journal.write(*BODIES)
