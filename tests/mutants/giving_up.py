@@ -36,6 +36,6 @@ MUTANTS: list[Mutant] = [
         "the bookie that proves the highest entry is not heard",
         "while not fencing.complete or (waiting and self._giving_up is not None):",
         "while not fencing.complete:",
-        (f"{_ACCEPTING}::test_the_end_is_never_before_an_entry_that_was_certainly_acknowledged",),
+        (f"{_ACCEPTING}::test_the_slowest_bookie_is_heard_before_anything_is_given_up",),
     ),
 ]

@@ -11,7 +11,9 @@ from tests.unit.client.support import check_closed, payload, put, write
 from tests.unit.recovery.test_ledger_repair import damage
 
 import bkpy
+from bkpy.client.bookies.channel import BookieChannel
 from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.messages import Op
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -112,6 +114,27 @@ async def test_the_end_is_never_before_an_entry_that_was_certainly_acknowledged(
     assert closed.accepted_loss.seen == there[-1]
     reader = await client.open_ledger(writer.ledger_id)
     assert [entry.data async for entry in reader.read(0, 4)] == [payload(i) for i in range(5)]
+
+
+async def test_the_slowest_bookie_is_heard_before_anything_is_given_up(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its word nobody would know that entry 5 was acknowledged, and the ledger would end before it."""
+    client = await five.client()
+    writer = await written(client, 5)
+    a, b, c = writer.ensemble
+    await put(client, writer, c, [7], lac=5)
+    await gone(five, client, a, b)
+    call = BookieChannel.call_as_owner
+
+    async def slow(self: BookieChannel, opcode: int, *arguments: Any, **named: Any) -> Any:
+        if self.bookie_id == c and opcode == Op.READ_LAC:
+            await asyncio.sleep(0.3)
+        return await call(self, opcode, *arguments, **named)
+
+    monkeypatch.setattr(BookieChannel, "call_as_owner", slow)
+    survey = await (await giving_up(client, writer.ledger_id)).survey()
+    assert (survey.acknowledged, survey.last_entry) == (5, 5)
 
 
 async def test_what_comes_back_meanwhile_is_heard_and_nothing_is_given_up(five: InProcess) -> None:
