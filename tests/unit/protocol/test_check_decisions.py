@@ -78,6 +78,7 @@ def test_missing_is_what_belongs_there_was_examined_and_was_not_returned(size: i
 
 
 @pytest.mark.parametrize(("size", "quorum"), SIZES)
+@pytest.mark.scenario(61)
 def test_a_bookie_is_out_of_place_only_if_a_better_one_is_there(size: int, quorum: int) -> None:
     names = "abcdef"
     metadata = ledger(size, quorum, (0, names[:size]))

@@ -11,9 +11,12 @@ from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
 from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite
 from tests.unit.client.support import payload
+from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 from tests.unit.recovery.repairing import Repairs, whole
 from tests.unit.recovery.test_ledger_repair import damage
 
+from bkpy.client.client import open_client
+from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
@@ -24,6 +27,7 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, UnsupportedV
 from bkpy.recovery.check_metrics import CheckMetrics
 from bkpy.recovery.checks import PLACEMENT, REPLICAS, PeriodicChecks
 from bkpy.recovery.ledger_repair import How
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -104,6 +108,7 @@ async def test_what_is_whole_is_not_marked(five: InProcess) -> None:
     await writer.close()
 
 
+@pytest.mark.scenario(61)
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 2)])
 async def test_a_bookie_that_has_nothing_of_what_it_is_named_for_is_marked_and_replaced(
     five: InProcess, sizes: tuple[int, int]
@@ -122,6 +127,7 @@ async def test_a_bookie_that_has_nothing_of_what_it_is_named_for_is_marked_and_r
         await whole(client, metadata.ledger_id)
 
 
+@pytest.mark.scenario(58)
 @pytest.mark.parametrize("entry_id", [0, 39])
 async def test_a_damaged_copy_is_marked(five: InProcess, entry_id: int) -> None:
     client = await five.client()
@@ -160,6 +166,39 @@ async def test_what_is_there_at_the_second_look_is_not_marked(five: InProcess) -
     await checking.ended()
     assert reads > 1
     assert await checking.marked() == {}
+
+
+@pytest.mark.scenario(61)
+@pytest.mark.parametrize("trouble", [AWAY, REQUEST_LOST, REPLY_LOST])
+async def test_whatever_the_store_does_at_any_call_what_falls_short_is_marked(five: InProcess, trouble: str) -> None:
+    client = await five.client()
+    metadata = await closed(client, 3)
+    a, b, _ = metadata.fragments[0].bookies
+    other = next(name for name in "abcde" if name not in metadata.fragments[0].bookies)
+    await rewrite(client, metadata.ledger_id, fragments=(Fragment(0, (a, b, other)),))
+    store = Troubled(five.tree)
+    troubled = await open_client(store, ROOT, real_runtime(), client_settings())
+    five.clients.append(troubled)
+    await Checking(five, troubled, metadata_retry_pause_s=0.001).ended()
+    calls = 0
+    for calls in range(100):
+        checking = Checking(five, troubled, metadata_retry_pause_s=0.001)
+        watching = Checking(five, client)
+        for ledger_id in await watching.marked():
+            mark = await watching.marks.read(ledger_id)
+            assert mark is not None
+            await watching.marks.remove(mark, mark.lost)
+        await watching.records.read()
+        await watching.records.write(CheckRecord())
+        store.script.extend([*[None] * calls, trouble])
+        checking.records = watching.records
+        runs = await checking.ended()
+        assert await watching.marked() == {metadata.ledger_id: {other: "check"}}
+        assert runs[REPLICAS].ended_ms >= runs[REPLICAS].began_ms
+        if store.script:
+            break  # the check had ended before
+        store.script.clear()
+    assert calls > 10
 
 
 async def test_the_next_auditor_goes_on_where_the_last_one_was(five: InProcess) -> None:
