@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite
+from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite
 from tests.unit.client.support import payload
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 from tests.unit.recovery.repairing import Repairs, whole
@@ -199,6 +199,36 @@ async def test_whatever_the_store_does_at_any_call_what_falls_short_is_marked(fi
             break  # the check had ended before
         store.script.clear()
     assert calls > 10
+
+
+@pytest.mark.scenario(61)
+async def test_copies_in_one_rack_are_moved_apart_one_after_the_other_and_no_more(cluster: InProcess) -> None:
+    client = await cluster.client()
+    often = {"placement_check_interval_s": 0.01, "replicas_check_interval_s": 0.01}
+    metadata = await closed(client)  # on three bookies of no rack
+    checking = Checking(cluster, client, **often)
+    await checking.ended(runs=2)
+    assert await checking.marked() == {}
+    for name, rack in (("d", "r1"), ("e", "r2")):
+        cluster.settings = {**cluster.settings, "rack": rack}
+        await cluster.start_node(name)
+    await eventually(lambda: {"d", "e"} <= client.bookies.keys())
+    moved = set()
+    for _ in range(2):
+        checking = Checking(cluster, client, **often)
+        await checking.ended(runs=2)
+        ((ledger_id, lost),) = (await checking.marked()).items()
+        assert list(lost.values()) == ["check"]
+        moved |= lost.keys()
+        mark = await checking.marks.read(ledger_id)
+        assert mark is not None
+        assert (await Repairs(client).run(ledger_id, lost)).how is How.DONE
+        await checking.marks.remove(mark, lost)
+    assert len(moved) == 2
+    assert set((await whole(client, metadata.ledger_id)).fragments[0].bookies) == set("abc") - moved | {"d", "e"}
+    checking = Checking(cluster, client, **often)
+    await checking.ended(runs=2)
+    assert await checking.marked() == {}
 
 
 async def test_the_next_auditor_goes_on_where_the_last_one_was(five: InProcess) -> None:
