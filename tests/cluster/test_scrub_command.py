@@ -8,7 +8,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cluster.test_damage import PAYLOADS, damage, written
+from tests.cluster.test_damage import damage, written
 from tests.command import as_json, bkpy
 
 import bkpy as library
@@ -29,12 +29,12 @@ async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) ->
     uri, bookie = local.connect_string, local.bookies[0]
     which = ("--bookie", bookie.id)
     async with library.connect(uri) as client:
-        ledger_id = await written(client)
+        ledger_id, payloads = await written(client)
     shown = bkpy("bookie", "scrub", *which, uri=uri).stdout.decode()
     assert "never" in shown
     assert "the next round begins 20" in shown
 
-    await damage(bookie, PAYLOADS[77])
+    await damage(bookie, payloads[77])
     told = json.loads(bkpy("bookie", "scrub", "--now", *which, "--json", uri=uri, status=1).stdout)
     (found,) = told["damages"]
     assert (told["bookie_id"], told["left_out"], found["ledger_id"]) == (bookie.id, 0, ledger_id)
@@ -48,7 +48,7 @@ async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) ->
     assert "other bookies of the ledger have these entries" in shown
     assert metrics(bookie.log_path) >= {"bkpy_bookie_scrub_damages 1.0", "bkpy_bookie_scrub_progress 1.0"}
 
-    await damage(bookie, bytes((PAYLOADS[77][0] ^ 0x10,)) + PAYLOADS[77][1:])  # and so it is mended
+    await damage(bookie, bytes((payloads[77][0] ^ 0x10,)) + payloads[77][1:])  # and so it is mended
     told = json.loads(bkpy("bookie", "scrub", *which, "--json", uri=uri, status=1).stdout)
     assert told["damages"] == [found], "a restart has forgotten it"
     assert as_json("bookie", "scrub", "--now", *which, uri=uri)["damages"] == []
