@@ -397,7 +397,7 @@ def journal_writer(journal: Journal) -> JournalWriter:
 
 def can_recycle(writer: JournalWriter) -> bool:
     """Whether the next journal file can be an old one."""
-    return bool(writer._recyclable)
+    return any(own for _, own in writer._old)
 
 
 def flush_worker(shard: Shard) -> Worker:
