@@ -11,9 +11,11 @@ import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.bookies.channel import BookieChannel
+from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process
+from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.runtime.process import TaskSpawner
 from bkpy.storage.engine import LedgerStorage
@@ -196,6 +198,7 @@ def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
 # --- the client's writers -----------------------------------------------------------------------------------------
 
 GIVE_ROOM: Final[Method] = (LedgerWriter, "_give_room")
+LOOK_FOR_LEAVERS: Final[Method] = (Leaving, "_look")
 NEXT_PAUSE: Final[Method] = (Replication, "_next_pause")
 
 
@@ -257,6 +260,7 @@ def is_held(client: Client, writer: LedgerWriter) -> bool:
 
 # --- recovery -----------------------------------------------------------------------------------------------------
 
+WAIT_FOR_MOVERS: Final[Method] = (Decommission, "_wait_for_movers")
 FENCE: Final[Method] = (LedgerRecovery, "_fence")
 FETCH: Final[Method] = (LedgerRecovery, "_fetch")
 

@@ -15,7 +15,6 @@ from unittest.mock import patch
 import pytest
 
 from bkpy.bookie import add_handler
-from bkpy.client.write.leaving import Leaving
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.cookies import read_cookie
@@ -28,10 +27,12 @@ from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.fragment_copy import CopyCount
 from bkpy.recovery.ledger_repair import LedgerRepair
 
+from .. import hooks
 from .cluster import Cluster
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
+    from bkpy.client.write.leaving import Leaving
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 SETTINGS = RecoverySettings(decommission_patience_s=2.0)
@@ -185,7 +186,7 @@ def locks_are_not_waited_for() -> AbstractContextManager[Any]:
     async def nothing(one: Decommission) -> None:
         pass
 
-    return patch.object(Decommission, "_wait_for_movers", nothing)
+    return patch.object(*hooks.WAIT_FOR_MOVERS, nothing)
 
 
 def recoveries_are_not_settled() -> AbstractContextManager[Any]:
@@ -200,7 +201,7 @@ def writers_at_rest_stay() -> AbstractContextManager[Any]:
     async def nothing(leaving: Leaving) -> None:
         pass
 
-    return patch.object(Leaving, "_look", nothing)
+    return patch.object(*hooks.LOOK_FOR_LEAVERS, nothing)
 
 
 Story = Callable[[Scene], Coroutine[Any, Any, None]]

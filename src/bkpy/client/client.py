@@ -30,7 +30,7 @@ from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
-from bkpy.recovery.ledger_recovery import LedgerRecovery
+from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
 from bkpy.recovery.upkeep import Upkeep
 from bkpy.runtime.process import process_runtime
 
@@ -109,7 +109,7 @@ class Client:
     @property
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
-        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread)
+        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -245,10 +245,24 @@ class Client:
         metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
         return await self._recover(metadata, version, RecordCodec(ledger_id))
 
+    async def _recovery_giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
+        self._check_open()
+        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
+        codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
+        await self._directory.refresh()
+        at_ms = int(self._runtime.clock.time() * 1000)
+        giving_up = GivingUp(self.upkeep.bookies().readable, at_ms, at_least)
+        return self._recovery(metadata, version, codec, giving_up)
+
     async def _recover(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
         if metadata.state is LedgerState.CLOSED:
             return metadata
-        recovery = LedgerRecovery(
+        return await self._recovery(metadata, version, codec).run()
+
+    def _recovery(
+        self, metadata: LedgerMetadata, version: int, codec: RecordCodec, giving_up: GivingUp | None = None
+    ) -> LedgerRecovery:
+        return LedgerRecovery(
             metadata,
             version,
             codec=codec,
@@ -256,8 +270,8 @@ class Client:
             parts=self._parts,
             on_begun=self._begun,
             on_ended=self._ended,
+            giving_up=giving_up,
         )
-        return await recovery.run()
 
     def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
         return LedgerReader(

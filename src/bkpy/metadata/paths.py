@@ -18,6 +18,7 @@ DISABLED = "underreplication/disable"
 BY_HAND = "underreplication/byhand"
 DRAINING = "underreplication/draining"
 AUDIT = "underreplication/audit"
+CHECKS = "underreplication/checks"
 ELECTION = "underreplication/auditorelection"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
