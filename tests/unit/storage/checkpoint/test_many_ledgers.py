@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
+from bkpy.storage.checkpoint.flush import Written
+from bkpy.storage.index.index import LedgerRow
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage
@@ -90,3 +93,18 @@ def test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers() -> None:
     while asyncio.run(crash(nth)):
         nth += 1
     assert nth > 5
+
+
+def test_what_was_written_takes_little_memory_until_it_is_told() -> None:
+    rows = [(i, LedgerRow(KEY, False, i % 100 == 0, b"", 1000 + i, 2000 + i)) for i in range(5000)]
+    written = Written()
+    tracemalloc.start()
+    try:
+        for ledger_id, row in rows:
+            written.add(ledger_id, row)
+        held = tracemalloc.get_traced_memory()[0] / len(rows)
+    finally:
+        tracemalloc.stop()
+    assert held < 40
+    assert list(written) == [(i, 1000 + i, 2000 + i) for i in range(5000)]
+    assert written.limbo == list(range(0, 5000, 100))
