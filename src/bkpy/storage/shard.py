@@ -12,7 +12,7 @@ import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from bkpy.storage.checkpoint.flush import Flush, Written, last_add_confirmed
+from bkpy.storage.checkpoint.flush import Flush, WrittenLedgers, last_add_confirmed
 from bkpy.storage.checkpoint.kept_runs import KeptFiles, KeptRuns
 from bkpy.storage.entry_log.entry_log import KEPT, LogReader, LogWriter, Place, StoredBlock, log_id_of, log_name
 from bkpy.storage.index.index import (
@@ -223,9 +223,7 @@ class Shard:
         self.active = self._generation()
         return self.sealed
 
-    async def flush(
-        self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool
-    ) -> Written:
+    async def flush(self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool) -> WrittenLedgers:
         """Write the sealed generation and the marks, then drop it; what is new of its ledgers."""
         generation = self.sealed
         assert generation is not None

@@ -269,7 +269,7 @@ def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
     return BlockRow(draft.ids, place, KeptBatch(draft.ids.first, draft.ids.count, checksum))
 
 
-class Written:
+class WrittenLedgers:
     """What is new of the ledgers that a checkpoint wrote: 24 bytes each, since there may be as many as there are."""
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class Flushed(NamedTuple):
     """What a checkpoint changed: its ledgers, and the shard's row."""
 
     shard: ShardRow
-    written: Written
+    written: WrittenLedgers
 
 
 class Flush:
@@ -322,7 +322,7 @@ class Flush:
         self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
         self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
         self._changes = Changes(shard, living, settings.checkpoint_commit_ledgers)
-        self._written = Written()
+        self._written = WrittenLedgers()
         self._wrote = False
         self._kept = kept
         self._new_logs: list[LogWriter] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bkpy.config.bookie import BookieSettings
-    from bkpy.storage.checkpoint.flush import Written
+    from bkpy.storage.checkpoint.flush import WrittenLedgers
     from bkpy.storage.index.index import LedgerRow
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.memory_budget import MemoryBudget
@@ -239,7 +239,7 @@ class Ledgers:
         self._written(infos, await shard.flush(infos, marks, close_log=close_log))
         return True
 
-    def _written(self, infos: Mapping[int, LedgerInfo], written: Written) -> None:
+    def _written(self, infos: Mapping[int, LedgerInfo], written: WrittenLedgers) -> None:
         for ledger_id, last_entry, lac in written:
             info = self._cache.get(ledger_id)
             if info is not None:

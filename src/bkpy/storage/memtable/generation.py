@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # An add, and where the journal has its body if that is known: all of it in one record.
     Frame = tuple[AddColumns, Bytes, Position | None]
 
-FRAME_OVERHEAD_BYTES: Final = 700  # what the objects around a frame cost in memory, however few batches it has
+FRAME_OVERHEAD_BYTES: Final = 800  # what the objects around a frame cost in memory, however few batches it has
 BATCH_OVERHEAD_BYTES: Final = 200  # what a batch's column values cost in memory, besides its bytes
 STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in memory until it is written
 

@@ -12,7 +12,7 @@ from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
-from bkpy.storage.checkpoint.flush import Written
+from bkpy.storage.checkpoint.flush import WrittenLedgers
 from bkpy.storage.index.index import LedgerRow
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers() -> None:
 
 def test_what_was_written_takes_little_memory_until_it_is_told() -> None:
     rows = [(i, LedgerRow(KEY, False, i % 100 == 0, b"", 1000 + i, 2000 + i)) for i in range(5000)]
-    written = Written()
+    written = WrittenLedgers()
     tracemalloc.start()
     try:
         for ledger_id, row in rows:
