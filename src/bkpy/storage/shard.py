@@ -223,7 +223,9 @@ class Shard:
         self.active = self._generation()
         return self.sealed
 
-    async def flush(self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool) -> WrittenLedgers:
+    async def flush(
+        self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool
+    ) -> WrittenLedgers:
         """Write the sealed generation and the marks, then drop it; what is new of its ledgers."""
         generation = self.sealed
         assert generation is not None
