@@ -160,9 +160,8 @@ async def _write_ledgers(cluster: Cluster, client: Client, sizes: tuple[int, int
             await asyncio.sleep(0.1)
             continue
         if sizes == MOVED_SIZES and deleting.random() < MOVED:
-            names = [bookie.settings.bookie_id for bookie in cluster.bookies]
             for _ in range(deleting.choice((1, 2, 4))):  # to and fro
-                cluster.world.marks[MOVED_COPY] += await move(client, ledger_id, names, deleting)
+                cluster.world.marks[MOVED_COPY] += await move(client, ledger_id, deleting)
                 await asyncio.sleep(deleting.random())
         if deleting.random() < DELETED:
             await client.delete_ledger(ledger_id)

@@ -30,12 +30,11 @@ async def to_and_fro(cluster: Cluster) -> None:
 
 async def _move(cluster: Cluster) -> None:
     rng = cluster.world.stream("moves")
-    names = [bookie.settings.bookie_id for bookie in cluster.bookies]
     async with cluster.client() as client:
         ledger_id = await cluster.write_ledger(client, ENTRIES, (3, 3, 2), password=b"secret")
         moved = 0
         for _ in range(MOVES):
-            moved += await move(client, ledger_id, names, rng)
+            moved += await move(client, ledger_id, rng)
             await asyncio.sleep(rng.random() * 0.3)  # in which the lock is free
         assert moved
         metadata = await client.ledger_metadata(ledger_id)

@@ -155,7 +155,7 @@ OUTCOMES = [
 # The writer's error, on its way to those who append: it was made there, and not told by a metadata store.
 COPIES_ITS_OWN = {("client/write/replication.py", "failure")}
 STORE_WRITES = {"create", "put", "delete", "multi"}
-CATALOG_WRITES = {"create", "write", "delete"}
+CATALOG_WRITES = {"create", "write", "write_locked", "delete"}
 RESOLVED_WRITES = {
     "attempt", "create_certainly", "put_certainly", "delete_certainly", "delete_together", "take_number", "ensure_path",
 }  # fmt: skip
@@ -260,6 +260,7 @@ CONSTANTS = {
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/locks.py": {"LOCK_VERSION": ON_DISK},
+    "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
         "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
@@ -294,6 +295,7 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",
         "_BIG": ON_DISK,
@@ -433,6 +435,7 @@ INHERITED = {
     "metadata.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
+    "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
 }
 
 

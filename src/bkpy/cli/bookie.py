@@ -21,6 +21,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "format": ("bkpy.cli.bookie_identity:format_", "Delete a stopped bookie's files and free its id."),
     "check": ("bkpy.cli.bookie_check:check", "Check every checksum and reference in a bookie's directories."),
     "rebuild-index": ("bkpy.cli.bookie_rebuild:rebuild_index", "Make a stopped bookie's index anew."),
+    "recover": ("bkpy.cli.bookie_recover:recover", "Copy to other bookies what a lost one had."),
     "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
     "scrub": ("bkpy.cli.bookie_scrub:scrub", "Show what a bookie's scrub has found damaged, or scrub now."),
     "cookie": ("bkpy.cli.bookie_identity:cookie", "Show and update what says which directories are a bookie's."),

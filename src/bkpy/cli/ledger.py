@@ -21,6 +21,7 @@ from bkpy.cli.common import (
     run,
     say,
 )
+from bkpy.cli.explain import explain
 from bkpy.config.password_file import read_password
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.group()
 def ledger() -> None:
     """Write, read and look at ledgers."""
+
+
+ledger.add_command(explain)
 
 
 @ledger.command(short_help="Create an empty ledger.")

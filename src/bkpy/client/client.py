@@ -30,6 +30,7 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.recovery.ledger_recovery import LedgerRecovery
+from bkpy.recovery.upkeep import Upkeep
 from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:
@@ -102,6 +103,11 @@ class Client:
     def read_only_bookies(self) -> Mapping[str, BookieInfo]:
         """The bookies that are registered now and take no entries, by id."""
         return self._directory.read_only
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What bkpy's own re-replication works with; not for applications."""
+        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread)
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -227,18 +233,28 @@ class Client:
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id)
         metadata = metadata.authorised(password)
-        if metadata.state is not LedgerState.CLOSED:
-            recovery = LedgerRecovery(
-                metadata,
-                version,
-                codec=RecordCodec(ledger_id, metadata.digest, digest_key(password)),
-                catalog=self._cluster.catalog,
-                parts=self._parts,
-                on_begun=self._begun,
-                on_ended=self._ended,
-            )
-            metadata = await recovery.run()
-        return self._reader(metadata, password)
+        codec = RecordCodec(ledger_id, metadata.digest, digest_key(password))
+        return self._reader(await self._recover(metadata, version, codec), password)
+
+    async def _recover_unread(self, ledger_id: int) -> LedgerMetadata:
+        """The same for those who don't know the password: entries are verified by their checksums alone."""
+        self._check_open()
+        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
+        return await self._recover(metadata, version, RecordCodec(ledger_id))
+
+    async def _recover(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        recovery = LedgerRecovery(
+            metadata,
+            version,
+            codec=codec,
+            catalog=self._cluster.catalog,
+            parts=self._parts,
+            on_begun=self._begun,
+            on_ended=self._ended,
+        )
+        return await recovery.run()
 
     def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
         return LedgerReader(

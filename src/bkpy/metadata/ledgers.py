@@ -35,12 +35,13 @@ from bkpy.metadata.resolve import (
     put_certainly,
     read_certainly,
 )
-from bkpy.metadata.store import Create, Delete, MetadataStore, SessionState, Watch, parent_of
+from bkpy.metadata.store import Check, Create, Delete, MetadataStore, SessionState, Watch, parent_of
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
 _DEFAULTS = ClientSettings()
@@ -180,6 +181,14 @@ class LedgerCatalog:
         path = self.path_of(metadata.ledger_id)
         return await put_certainly(
             self._store, path, metadata.encode(), expected_version, attempts_max=self._attempts_max
+        )
+
+    async def write_locked(self, metadata: LedgerMetadata, expected_version: int, lock: LedgerLock) -> PutOutcome:
+        """The same, and only while the ledger's re-replication lock is held; else `Missing` names the lock's proof."""
+        path = self.path_of(metadata.ledger_id)
+        held = Check(lock.proof, 0)
+        return await put_certainly(
+            self._store, path, metadata.encode(), expected_version, held, attempts_max=self._attempts_max
         )
 
     async def delete(self, ledger_id: int) -> DeleteOutcome:

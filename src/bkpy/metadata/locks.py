@@ -54,7 +54,7 @@ class LedgerLocks:
     ) -> None:
         self._store = store
         self._root = root
-        self._holder = holder
+        self.holder = holder
         self._runtime = runtime
         self._settings = settings
 
@@ -65,7 +65,7 @@ class LedgerLocks:
         lock = LedgerLock(ledger_id, path, f"{path}-{token}")
         fields = {
             "version": LOCK_VERSION,
-            "holder": self._holder,
+            "holder": self.holder,
             "since_ms": int(self._runtime.clock.time() * 1000),
             "token": token,
         }

@@ -12,6 +12,9 @@ AVAILABLE = "available"
 READ_ONLY = "available/readonly"
 COOKIES = "cookies"
 LOCKS = "underreplication/locks"
+MARKS = "underreplication/ledgers"
+MARKS_NEWS = "underreplication/news"
+DISABLED = "underreplication/disable"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 

@@ -377,6 +377,10 @@ class BookieDirectory:
                 f"{len(self.bookies)} bookies take writes after {timeout} s, {count} are needed"
             ) from None
 
+    async def changed(self) -> None:
+        """Return when the list has been read again: the next time, whether it is another one or not."""
+        await self._changed.wait()
+
     async def address_of(self, bookie_id: str) -> str:
         """The bookie's address, "host:port": as registered, as last known, or else from its cookie.
 

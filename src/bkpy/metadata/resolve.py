@@ -30,12 +30,14 @@ from bkpy.metadata.outcome import (
 )
 from bkpy.metadata.store import (
     BadVersion,
+    Check,
     Create,
     Delete,
     MetadataStore,
     NodeExists,
     NoNode,
     NotEmpty,
+    Put,
     StoreRefusal,
 )
 
@@ -65,9 +67,12 @@ async def attempt(call: Awaitable[T]) -> Answer[T] | StoreRefusal | NotDone | Un
 
 
 async def create_certainly(
-    store: MetadataStore, operation: Create, *others: Create | Delete, attempts_max: int
+    store: MetadataStore, operation: Create, *others: Create | Delete | Check, attempts_max: int
 ) -> CreateOutcome:
-    """Create the node, in one transaction with `others` if there are any."""
+    """Create the node, in one transaction with `others` if there are any.
+
+    What a `Check` looks for must be a node that is never changed: it is there, or `Missing`.
+    """
     unknown: Unknown | None = None
     for _ in range(attempts_max):
         result = await attempt(store.multi([operation, *others]))
@@ -104,15 +109,21 @@ async def _whose_node(store: MetadataStore, operation: Create) -> CreateOutcome:
 
 
 async def put_certainly(
-    store: MetadataStore, path: str, data: bytes, expected_version: int, *, attempts_max: int
+    store: MetadataStore, path: str, data: bytes, expected_version: int, *checks: Check, attempts_max: int
 ) -> PutOutcome:
-    """Replace the value, if its version is the expected one."""
+    """Replace the value, if its version is the expected one, and if the nodes of `checks` are there.
+
+    These are nodes that are never changed and whose names no others ever get. `Missing` names the one that is gone.
+    """
     unknown: Unknown | None = None
     for _ in range(attempts_max):
-        result = await attempt(store.put(path, data, expected_version))
+        result = await attempt(_put(store, Put(path, data, expected_version), checks))
         match result:
             case Answer():
                 return Done(result.value)
+            case BadVersion() | NoNode() if result.index:
+                # The value was the expected one, and no attempt can take effect any more.
+                return Missing(result.node, result.index)
             case BadVersion():
                 return Changed() if unknown is None else await whose_value(store, path, data, expected_version)
             case NoNode():
@@ -127,6 +138,14 @@ async def put_certainly(
                 assert_never(result)
     assert unknown is not None
     return unknown
+
+
+async def _put(store: MetadataStore, put: Put, checks: Sequence[Check]) -> int:
+    if not checks:
+        return await store.put(put.path, put.data, put.expected_version)
+    version = (await store.multi([put, *checks]))[0]
+    assert isinstance(version, int)
+    return version
 
 
 async def whose_value(store: MetadataStore, path: str, data: bytes, expected_version: int) -> PutOutcome:
@@ -148,7 +167,9 @@ async def delete_certainly(
     return await _delete(lambda: store.delete(path, expected_version), attempts_max)
 
 
-async def delete_together(store: MetadataStore, unique: Delete, *others: Delete, attempts_max: int) -> DeleteOutcome:
+async def delete_together(
+    store: MetadataStore, unique: Delete, *others: Delete | Check, attempts_max: int
+) -> DeleteOutcome:
     """Remove several nodes in one transaction. `unique` has a name that no other node ever gets.
 
     So however often it is tried, the others are removed with this one or not at all. Missing: nothing was removed.

@@ -59,7 +59,7 @@ TRANSITIONS: Mapping[str, Mapping[LedgerState, LedgerState | None]] = {
         LedgerState.IN_RECOVERY: LedgerState.IN_RECOVERY,
         LedgerState.CLOSED: None,
     },
-    # Re-replication moves copies of closed ledgers too.
+    # Re-replication moves copies of closed ledgers too; of those that aren't, all but the last fragment's.
     "replace_bookie": {state: state for state in LedgerState},
 }
 
@@ -195,10 +195,18 @@ class LedgerMetadata:
         return dataclasses.replace(self, state=self._next("closed"), last_entry=last_entry, length=length)
 
     def replace_bookie(self, fragment_index: int, ensemble_index: int, new_id: str) -> LedgerMetadata:
-        """The ledger with one bookie of a fragment replaced. Raises `ConfigError` if that ensemble has it already."""
+        """The ledger with one bookie of a fragment replaced, which has to have all that belongs there.
+
+        Raises `ConfigError` if that ensemble has it already, and for the last fragment of a ledger that isn't CLOSED:
+        what belongs there nobody knows yet, and a later recovery would take its bookies' word for where it ends.
+        """
         if not (0 <= fragment_index < len(self.fragments) and 0 <= ensemble_index < self.ensemble_size):
             raise ConfigError(
                 f"there is no bookie {ensemble_index} in fragment {fragment_index}", ledger_id=self.ledger_id
+            )
+        if fragment_index == len(self.fragments) - 1 and self.state is not LedgerState.CLOSED:
+            raise ConfigError(
+                "no copy in the last fragment of a ledger that isn't closed can be moved", ledger_id=self.ledger_id
             )
         old = self.fragments[fragment_index]
         bookies = (*old.bookies[:ensemble_index], new_id, *old.bookies[ensemble_index + 1 :])

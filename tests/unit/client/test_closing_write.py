@@ -157,14 +157,18 @@ async def test_with_a_single_attempt_it_gives_up_after_the_first_conflict(ledger
 
 
 async def test_a_recovery_brings_its_fragments_into_a_value_that_was_changed(ledger: Ledger) -> None:
-    marked = ledger.metadata.in_recovery()
-    await ledger.changed(lambda metadata: metadata.in_recovery())
+    marked = ledger.metadata.new_fragment(2, ("a", "b", "d")).in_recovery()
+    await ledger.changed(lambda metadata: marked)
     await ledger.changed(lambda metadata: metadata.replace_bookie(0, 0, "e"))
-    ours = marked.new_fragment(3, ("a", "b", "d"))
+    ours = marked.new_fragment(3, ("a", "b", "c"))
     ledger.metadata = ours
     closed = await ledger.close(Closer.RECOVERY, rebase=lambda fresh: rebased(fresh, marked, ours))
     assert isinstance(closed, Closed)
-    assert closed.metadata.fragments == (Fragment(0, ("e", "b", "c")), Fragment(3, ("a", "b", "d")))
+    assert closed.metadata.fragments == (
+        Fragment(0, ("e", "b", "c")),
+        Fragment(2, ("a", "b", "d")),
+        Fragment(3, ("a", "b", "c")),
+    )
 
 
 @pytest.mark.parametrize("refused", [Changed(), Overtaken()])

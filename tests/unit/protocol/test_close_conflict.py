@@ -20,6 +20,8 @@ OPEN = LedgerMetadata(
     fragments=(Fragment(0, ("b1", "b2", "b3")),),
 )
 
+MOVED = OPEN.new_fragment(5, ("b1", "b2", "b4")).replace_bookie(0, 0, "b4")
+
 
 def action(closer: Closer, fresh: LedgerMetadata) -> CloseAction:
     """On somebody who meant to close the ledger at entry 9 with 100 bytes."""
@@ -54,7 +56,7 @@ def test_an_empty_ledger_can_have_the_same_end_too() -> None:
 
 @pytest.mark.scenario(33)
 def test_a_writer_tries_again_after_a_change_that_left_the_ledger_open() -> None:
-    assert action(Closer.WRITER, OPEN.replace_bookie(0, 0, "b4")) is CloseAction.TRY_AGAIN
+    assert action(Closer.WRITER, MOVED) is CloseAction.TRY_AGAIN
 
 
 @pytest.mark.scenario(16)
@@ -80,7 +82,7 @@ def test_the_first_of_several_recoveries_wins_whatever_it_saw(last_entry: int, l
 
 
 def test_a_recovery_tries_again_after_copies_were_moved() -> None:
-    assert action(Closer.RECOVERY, OPEN.in_recovery().replace_bookie(0, 0, "b4")) is CloseAction.TRY_AGAIN
+    assert action(Closer.RECOVERY, MOVED.in_recovery()) is CloseAction.TRY_AGAIN
 
 
 def test_a_ledger_in_recovery_that_is_open_again_is_a_contradiction() -> None:

@@ -65,10 +65,15 @@ class Ensembles:
                 return chosen
             unreachable |= failed
 
-    async def replace(self, ensemble: Sequence[str], positions: Collection[int]) -> tuple[str, ...] | None:
-        """The ensemble with others at `positions`, or at as many of these as could be filled; None if none could."""
+    async def replace(
+        self, ensemble: Sequence[str], positions: Collection[int], *, without: Collection[str] = ()
+    ) -> tuple[str, ...] | None:
+        """The ensemble with others at `positions`, or at as many of these as could be filled; None if none could.
+
+        Those in `without` are never taken.
+        """
         wanted = list(positions)
-        unreachable: set[str] = set()
+        unreachable: set[str] = set(without)
         while wanted:
             try:
                 changed = self._placement.replace(self._without(unreachable), ensemble, wanted, self.quarantined)

@@ -1,0 +1,235 @@
+"""`bkpy bookie recover`: copy what a bookie that is gone had to other bookies, ledger by ledger, and name those."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import connect, connect_option, human_bytes, json_option, print_json, print_table, progress, run
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import BookieUnavailableError, ConfigError
+
+if TYPE_CHECKING:
+    import bkpy
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Plan
+    from bkpy.recovery.upkeep import Upkeep
+    from bkpy.recovery.worker import ReplicationWorker
+
+_POLL_S = 0.1
+_TOLD_MAX = 20
+
+
+def _default(name: str) -> Any:
+    return RecoverySettings.model_fields[name].default
+
+
+@click.command()
+@connect_option
+@click.argument("bookie_id", metavar="ID")
+@click.option("--to", "target", metavar="ID", help="Copy to this bookie alone.  [default: chosen for each fragment]")
+@click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
+@click.option(
+    "--open_ledger_grace_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_default("open_ledger_grace_s"),
+    show_default=True,
+    help="Seconds that writers have to leave the bookie by themselves, before open ledgers are recovered.",
+)
+@click.option(
+    "--copy_bytes_per_s_max",
+    type=click.IntRange(min=1),
+    default=_default("copy_bytes_per_s_max"),
+    show_default=True,
+    help="Bytes a second to copy at most.",
+)
+@json_option
+def recover(uri: str, bookie_id: str, target: str | None, dry_run: bool, as_json: bool, **values: Any) -> int:
+    """Copy to others what the ledgers of a lost bookie had on it, so that they have all their copies again.
+
+    For a bookie that is not coming back, where the cluster doesn't do this by itself. It may be interrupted, and run
+    again: it goes on where it was. Exits with status 1 if some ledgers could not be completed.
+    """
+    values["copy_bytes_per_s_min"] = min(_default("copy_bytes_per_s_min"), values["copy_bytes_per_s_max"])
+    told = run(_recover(uri, bookie_id, target, dry_run, RecoverySettings(**values)))
+    if as_json:
+        print_json(told)
+    else:
+        _show(told)
+    return 1 if told["stuck"] else 0
+
+
+async def _recover(
+    uri: str, bookie_id: str, target: str | None, dry_run: bool, settings: RecoverySettings
+) -> dict[str, Any]:
+    async with connect(uri) as client:
+        _check(client, bookie_id, target)
+        named = await _named(client.upkeep, bookie_id, settings)
+        if dry_run:
+            return await _plan(client.upkeep, bookie_id, target, named, settings)
+        return await _work(client, bookie_id, target, named, settings)
+
+
+def _check(client: bkpy.Client, bookie_id: str, target: str | None) -> None:
+    from bkpy.metadata.paths import checked_bookie_id
+
+    checked_bookie_id(bookie_id)
+    if bookie_id in client.bookies or bookie_id in client.read_only_bookies:
+        raise ConfigError("the bookie is running: there is nothing to recover as long as it is", bookie=bookie_id)
+    if target is not None and target not in client.bookies:
+        why = "it is read-only" if target in client.read_only_bookies else "see `bkpy bookies list`"
+        raise BookieUnavailableError(f"no bookie that takes entries is registered under this id: {why}", bookie=target)
+
+
+async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> list[int]:
+    """The ids of the ledgers that name the bookie."""
+    named: list[int] = []
+    with progress(unit="ledgers") as bar:
+        task = bar.add_task("looking for ledgers", total=None)
+        async for ledger_id, metadata in _ledgers(upkeep, settings):
+            if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+                named.append(ledger_id)
+            bar.advance(task)
+    return named
+
+
+async def _ledgers(upkeep: Upkeep, settings: RecoverySettings) -> Any:
+    """All of them, read some at a time."""
+    some: list[int] = []
+    async for ledger_id in upkeep.cluster.catalog.ids():
+        some.append(ledger_id)
+        if len(some) == settings.repair_looks_at_once:
+            for found in await _read(upkeep, some):
+                yield found
+            some = []
+    for found in await _read(upkeep, some):
+        yield found
+
+
+async def _read(upkeep: Upkeep, ledger_ids: list[int]) -> list[tuple[int, LedgerMetadata]]:
+    from bkpy.errors import NoSuchLedgerError
+
+    async def read(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
+        try:
+            return ledger_id, (await upkeep.cluster.catalog.read(ledger_id))[0]
+        except NoSuchLedgerError:
+            return None  # deleted since it was listed
+
+    return [one for one in await asyncio.gather(*map(read, ledger_ids)) if one is not None]
+
+
+async def _plan(
+    upkeep: Upkeep, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
+) -> dict[str, Any]:
+    """What would be done, by the bookies that are there now."""
+    from bkpy.protocol.rereplication import plan
+
+    bookies = upkeep.bookies()
+    if target is not None:
+        bookies = bookies._replace(writable=bookies.writable & {target})
+    told = _told(bookie_id, dry_run=True, named=len(named))
+    for start in range(0, len(named), settings.repair_looks_at_once):
+        for ledger_id, metadata in await _read(upkeep, named[start : start + settings.repair_looks_at_once]):
+            _count(told, ledger_id, metadata, plan(metadata, {bookie_id}, bookies))
+    return told
+
+
+def _count(told: dict[str, Any], ledger_id: int, metadata: LedgerMetadata, planned: Plan) -> None:
+    entries = sum(copy.share.entries or 0 for copy in planned.copies)
+    average = metadata.length / (metadata.last_entry + 1) if metadata.last_entry >= 0 else 0
+    told["fragments"] += len(planned.copies)
+    told["entries"] += entries
+    told["bytes"] += round(entries * average)
+    if planned.unclosed:
+        told["open_ledgers"] += 1
+    if planned.stuck:
+        told["stuck"][str(ledger_id)] = "; ".join(one.told for one in planned.stuck)
+    else:
+        told["ledgers"] += 1
+
+
+async def _work(
+    client: bkpy.Client, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
+) -> dict[str, Any]:
+    from bkpy.metadata.locks import LedgerLocks
+    from bkpy.recovery.hand_marks import HandMarks
+    from bkpy.recovery.worker import ReplicationWorker
+
+    cluster = client.upkeep.cluster
+    runtime = cluster.store.runtime
+    locks = LedgerLocks(cluster.store, cluster.root, f"bkpy bookie recover {bookie_id}", runtime, settings)
+    marks = HandMarks(bookie_id, named)
+    worker = ReplicationWorker(client, marks, locks, runtime, settings, locks.holder, target=target)
+    began = time.monotonic()
+    working = asyncio.create_task(worker.run())
+    try:
+        await _follow(worker, marks, working, len(named))
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
+    if not working.cancelled() and (error := working.exception()) is not None:
+        raise error
+    status = worker.status()
+    return {
+        **_told(bookie_id, dry_run=False, named=len(named)),
+        "ledgers": len(named) - len(marks),
+        "fragments": worker.count.fragments,
+        "entries": worker.count.entries,
+        "bytes": worker.count.bytes,
+        "stuck": status["stuck_ledgers"],
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+async def _follow(worker: ReplicationWorker, marks: Any, working: asyncio.Task[None], total: int) -> None:
+    """Show how it gets on, until nothing is left or what is left is stuck."""
+    with progress(unit="ledgers") as bar:
+        task = bar.add_task("copying", total=total)
+        while len(marks) and not working.done():
+            await asyncio.wait([working], timeout=_POLL_S)
+            count = worker.count
+            line = f"copied and verified {count.entries:,} entries, {human_bytes(count.bytes)}"
+            waiting = worker.status()["postponed"]
+            line += f", {waiting} ledgers wait" if waiting else ""
+            bar.update(task, completed=total - len(marks), description=line)
+            if worker.looked and worker.idle:
+                return
+
+
+def _told(bookie_id: str, *, dry_run: bool, named: int) -> dict[str, Any]:
+    return {
+        "bookie_id": bookie_id,
+        "dry_run": dry_run,
+        "named_by": named,
+        "ledgers": 0,
+        "open_ledgers": 0,
+        "fragments": 0,
+        "entries": 0,
+        "bytes": 0,
+        "stuck": {},
+        "seconds": None,
+    }
+
+
+def _show(told: dict[str, Any]) -> None:
+    verb = "to copy" if told["dry_run"] else "copied and verified"
+    rows = [
+        ("bookie", told["bookie_id"]),
+        ("ledgers that named it", f"{told['named_by']:,}"),
+        ("ledgers " + ("that can be completed" if told["dry_run"] else "completed"), f"{told['ledgers']:,}"),
+        ("fragments " + ("to copy" if told["dry_run"] else "copied"), f"{told['fragments']:,}"),
+        (f"entries {verb}", f"{told['entries']:,}"),
+        (f"bytes {verb}", ("about " if told["dry_run"] else "") + human_bytes(told["bytes"])),
+    ]
+    if told["open_ledgers"]:
+        rows.append(("open ledgers to recover", f"{told['open_ledgers']:,}"))
+    if told["seconds"] is not None:
+        rows.append(("seconds", f"{told['seconds']:.1f}"))
+    for ledger_id, why in list(told["stuck"].items())[:_TOLD_MAX]:
+        rows.append((f"ledger {ledger_id}", why))
+    if len(told["stuck"]) > _TOLD_MAX:
+        rows.append(("and others", f"{len(told['stuck']) - _TOLD_MAX:,} ledgers"))
+    print_table(("", ""), rows)

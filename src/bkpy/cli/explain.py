@@ -1,0 +1,127 @@
+"""`bkpy ledger explain`: how many copies a ledger has left, what is being done about it, and what is in the way."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bkpy.cli.common import connect, connect_option, json_option, print_json, print_table, run
+
+if TYPE_CHECKING:
+    import bkpy
+    from bkpy.metadata.marks import LedgerMark
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Plan
+
+
+@click.command(short_help="Show which copies of a ledger are missing, and why.")
+@connect_option
+@click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+@json_option
+def explain(uri: str, ledger_id: int, as_json: bool) -> None:
+    """Show where the copies of a ledger are, which are missing, what is done about it, and what is in the way.
+
+    By what the metadata store knows: whether a bookie that runs has all it should have, only reading can tell.
+    """
+    told = run(_explain(uri, ledger_id))
+    if as_json:
+        print_json(told)
+    else:
+        _show(told)
+
+
+async def _explain(uri: str, ledger_id: int) -> dict[str, Any]:
+    from bkpy.metadata.marks import Marks
+    from bkpy.metadata.paths import ledger_lock
+    from bkpy.metadata.resolve import read_if_there
+    from bkpy.protocol.rereplication import plan
+
+    async with connect(uri) as client:
+        upkeep = client.upkeep
+        cluster = upkeep.cluster
+        metadata = await client.ledger_metadata(ledger_id)
+        mark = await Marks(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
+        lock = await read_if_there(cluster.store, ledger_lock(cluster.root, ledger_id))
+        bookies = upkeep.bookies()
+        named = {name for fragment in metadata.fragments for name in fragment.bookies}
+        leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
+        planned = plan(metadata, leaving, bookies)
+        return {
+            "ledger_id": ledger_id,
+            "state": metadata.state.value,
+            "fragments": list(_fragments(client, metadata, mark)),
+            "marked": None if mark is None else _marked(mark),
+            "locked_by": None if lock is None else json.loads(lock[0]).get("holder"),
+            "to_do": _to_do(planned),
+            "in_the_way": [one.told for one in planned.stuck],
+        }
+
+
+def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: LedgerMark | None) -> Any:
+    from bkpy.protocol.holdings import holdings
+    from bkpy.protocol.quorum import write_set
+
+    readable = client.upkeep.bookies().readable
+    for number, held in enumerate(holdings(metadata)):
+        names = metadata.fragments[number].bookies
+        sets = [write_set(first, metadata.ensemble_size, metadata.write_quorum) for first in range(len(names))]
+        yield {
+            "first_entry": held.first_entry,
+            "last_entry": held.last_entry,
+            "bookies": {name: _standing(client, name, mark) for name in names},
+            "copies_left": min(sum(names[i] in readable for i in members) for members in sets),
+            "copies_wanted": metadata.write_quorum,
+        }
+
+
+def _standing(client: bkpy.Client, bookie_id: str, mark: LedgerMark | None) -> str:
+    here = "writable" if bookie_id in client.bookies else "read-only" if bookie_id in client.read_only_bookies else ""
+    loss = None if mark is None else mark.lost.get(bookie_id)
+    if loss is None:
+        return here or "away"
+    return f"{here or 'away'}, marked: {loss.reason}"
+
+
+def _marked(mark: LedgerMark) -> dict[str, Any]:
+    return {bookie_id: {"reason": loss.reason, "since": _time(loss.since_ms)} for bookie_id, loss in mark.lost.items()}
+
+
+def _time(since_ms: int) -> str:
+    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _to_do(planned: Plan) -> list[str]:
+    told = [
+        f"copy {copy.share.entries} of the entries {copy.first} to {copy.last} to a bookie in {copy.old}'s place"
+        for copy in planned.copies
+    ]
+    if planned.unclosed:
+        told.append(f"wait until its writer leaves {', '.join(planned.unclosed)}, and then recover it: it isn't closed")
+    return told
+
+
+def _show(told: dict[str, Any]) -> None:
+    rows = []
+    for fragment in told["fragments"]:
+        last = "-" if fragment["last_entry"] is None else fragment["last_entry"]
+        bookies = ", ".join(
+            name if standing == "writable" else f"{name} ({standing})" for name, standing in fragment["bookies"].items()
+        )
+        rows.append(
+            (fragment["first_entry"], last, f"{fragment['copies_left']} of {fragment['copies_wanted']}", bookies)
+        )
+    print_table(("from", "to", "copies", "bookies"), rows, title=f"ledger {told['ledger_id']}, {told['state']}")
+    lines = [
+        ("marked", f"{name} since {mark['since']}: {mark['reason']}") for name, mark in (told["marked"] or {}).items()
+    ]
+    if told["locked_by"]:
+        lines.append(("at work", told["locked_by"]))
+    lines += [("to do", what) for what in told["to_do"]]
+    lines += [("in the way", what) for what in told["in_the_way"]]
+    if lines:
+        print_table(("", ""), lines)
+    else:
+        click.echo("it has all its copies, as far as the metadata tell")

@@ -1,0 +1,375 @@
+"""Marks: which ledgers are under-replicated, and which bookies they miss. One mark a ledger, for workers to work off.
+
+A mark is a hint: whoever works on its ledger looks at the metadata again. What must not happen is that one gets lost.
+A ledger's node has the name of the one node below it that holds the value, and that no other node ever had: so a
+version of the value is one state of one mark, even if the mark was removed and made anew meanwhile.
+
+Invariants: every `add` makes a new version, so a mark that was removed by its version hides nothing that was added
+later; marks of one ledger merge; what is merged forgets no bookie, and no reason that a bookie's return doesn't heal;
+fields that this version doesn't know survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import ClientClosedError, CorruptDataError, MetadataConflictError
+from bkpy.metadata import paths
+from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.outcome import (
+    Changed,
+    CreateOutcome,
+    DeleteOutcome,
+    Done,
+    Exists,
+    Gone,
+    Missing,
+    NotDone,
+    Overtaken,
+    PutOutcome,
+    Unknown,
+    doubted,
+)
+from bkpy.metadata.resolve import (
+    Answer,
+    attempt,
+    create_certainly,
+    delete_certainly,
+    delete_together,
+    ensure_path,
+    put_certainly,
+    read_certainly,
+    read_if_there,
+)
+from bkpy.metadata.store import Check, Create, Delete, MetadataStore, StoreRefusal, Watch, parent_of
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from bkpy.runtime.interfaces import Runtime
+
+MARK_VERSION = 1
+_TOKEN_BYTES = 8
+_DEFAULTS = RecoverySettings()
+
+
+class LossReason(enum.StrEnum):
+    """Why a bookie's copy counts as lost. Only the first is over when the bookie comes back as it was."""
+
+    LOST = "lost"  # the bookie is absent
+    DRAINING = "draining"  # it is to leave
+    REBUILDING = "rebuilding"  # it came back without what it had
+    CHECK = "check"  # it is there, and a check has missed entries
+
+
+@dataclass(frozen=True, slots=True)
+class LostBookie:
+    """A bookie that a ledger misses, since `since_ms` (of the epoch), because of `reason`, a `LossReason`'s value.
+
+    `instance` says which storage the bookie had, see `cookies.instance_of`; "" if that isn't known.
+    """
+
+    since_ms: int
+    reason: str = LossReason.LOST.value
+    instance: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMark:
+    """A ledger's mark as it was read: `lost` by bookie id. The node `token` had the version `node_version`."""
+
+    ledger_id: int
+    lost: Mapping[str, LostBookie] = field(hash=False)
+    node_version: int
+    token: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+
+AddOutcome = Done | Missing | NotDone | Unknown
+RemoveOutcome = PutOutcome | DeleteOutcome
+
+
+class Marks:
+    """The marks under `root`. Reads raise `MetadataUnavailableError`.
+
+    With a `guard`, a node that is never changed, `add` and `remove` write nothing once that node is gone.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        settings: RecoverySettings = _DEFAULTS,
+        *,
+        guard: str | None = None,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._base = f"{root}/{paths.MARKS}"
+        self._runtime = runtime
+        self._settings = settings
+        self._attempts_max = settings.metadata_write_attempts_max
+        self._checks = () if guard is None else (Check(guard, 0),)
+        self._news: Watch | None = None
+
+    # --- one mark -------------------------------------------------------------------------------------------------
+
+    async def add(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> AddOutcome:
+        """LedgerMark the ledger, or merge `lost` into its mark. `Missing` names the guard's node, which is gone.
+
+        Unless it is `Done`, the ledger may be marked or not.
+        """
+        doubt = False
+        for _ in range(self._attempts_max):
+            outcome = await self._add_once(ledger_id, lost)
+            match outcome:
+                case Done():
+                    return outcome
+                case Missing() if outcome.index:
+                    return outcome
+                case Exists() | Changed() | Missing():
+                    pass
+                case Overtaken():
+                    doubt = True
+                case NotDone() | Unknown():
+                    return doubted(outcome, doubt)
+                case _:
+                    assert_never(outcome)
+        return doubted(NotDone(MetadataConflictError("others write its mark all the time", ledger_id=ledger_id)), doubt)
+
+    async def _add_once(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> CreateOutcome | PutOutcome:
+        path = self._path(ledger_id)
+        made = await self._make(path, lost)
+        if isinstance(made, Missing) and not made.index:  # the first mark of its partition
+            above = await ensure_path(self._store, parent_of(path), attempts_max=self._attempts_max)
+            return above if isinstance(above, NotDone) else await self._make(path, lost)
+        if not isinstance(made, Exists):
+            return made
+        found = await attempt(self._find(ledger_id))
+        match found:
+            case Answer():
+                mark = found.value
+                if mark is None:
+                    return Changed()  # it was removed meanwhile
+                value = _encode(merged(mark.lost, lost), mark.unknown)
+                node = f"{path}/{mark.token}"
+                return await put_certainly(
+                    self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
+                )
+            case NotDone() | Unknown():
+                return NotDone(found.error)
+            case _:
+                raise found  # a look is never refused
+
+    async def _make(self, path: str, lost: Mapping[str, LostBookie]) -> CreateOutcome:
+        token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
+        value = Create(f"{path}/{token}", _encode(lost, {}))
+        return await create_certainly(
+            self._store, Create(path, token.encode()), value, *self._checks, attempts_max=self._attempts_max
+        )
+
+    async def read(self, ledger_id: int) -> LedgerMark | None:
+        """The ledger's mark; None if it certainly has none. One that can't be read names no bookie.
+
+        Raises `UnsupportedVersionError` for a mark of a newer bkpy, `CorruptDataError` for one without a value.
+        """
+        return await self._find(ledger_id)
+
+    async def _find(self, ledger_id: int) -> LedgerMark | None:
+        path = self._path(ledger_id)
+        missing = ""
+        while True:
+            top = await read_certainly(self._store, path)
+            if top is None:
+                return None
+            token = top[0].decode(errors="replace")
+            found = await read_if_there(self._store, f"{path}/{token}")
+            if found is not None:
+                return _decode(ledger_id, found[0], found[1], token)
+            if token == missing:
+                raise CorruptDataError("the mark has no value: delete its node", ledger_id=ledger_id, path=path)
+            missing = token  # it was removed, and perhaps made anew, between the two reads
+            await self._store.sync(path)
+
+    async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> RemoveOutcome:
+        """Take these bookies off the mark, and with the last one the mark, if it is still as it was read."""
+        path = self._path(mark.ledger_id)
+        node = f"{path}/{mark.token}"
+        rest = {bookie: loss for bookie, loss in mark.lost.items() if bookie not in bookie_ids}
+        if rest:
+            value = _encode(rest, mark.unknown)
+            return await put_certainly(
+                self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
+            )
+        gone = await delete_together(
+            self._store,
+            Delete(node, mark.node_version),
+            Delete(path),
+            *self._checks,
+            attempts_max=self._attempts_max,
+        )
+        if isinstance(gone, Gone):
+            await self._remove_empty(parent_of(path))
+        return gone
+
+    async def _remove_empty(self, partition: str) -> None:
+        """Remove a partition without marks, and those above it, so that old ones don't add up. Who adds makes them."""
+        while partition != self._base:
+            # One that was made anew meanwhile is empty as well, or isn't removed.
+            if not isinstance(await delete_certainly(self._store, partition, attempts_max=1), Gone):
+                return
+            partition = parent_of(partition)
+
+    def _path(self, ledger_id: int) -> str:
+        return LONG_HIERARCHICAL.path_of(self._base, ledger_id)
+
+    # --- all of them ----------------------------------------------------------------------------------------------
+
+    async def list(self) -> AsyncIterator[int]:
+        """The ids of the ledgers that are marked, ascending, read partition by partition.
+
+        A mark that is there during the whole listing is in it.
+        """
+        await self._store.sync(self._base)
+        async for partition in LONG_HIERARCHICAL.partitions(self._store, self._base):
+            for ledger_id in partition:
+                yield ledger_id
+
+    async def changed(self) -> None:
+        """Return when there may be new marks: they were announced since the last call, or an interval has passed.
+
+        The first call returns at once. For one caller at a time. Raises `ClientClosedError` when the store is closed.
+        """
+        if self._news is None:
+            self._news = self._store.watch(f"{self._root}/{paths.MARKS_NEWS}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.marks_look_interval_s):
+                try:
+                    await anext(self._news)
+                except StopAsyncIteration:
+                    raise ClientClosedError("the metadata store was closed") from None
+
+    def close(self) -> None:
+        """End the watch of `changed`."""
+        if self._news is not None:
+            self._news.close()
+
+    async def announce(self) -> Done | NotDone | Unknown:
+        """Wake those who wait in `changed`. If it fails, they look by themselves, an interval later."""
+        path = f"{self._root}/{paths.MARKS_NEWS}"
+        token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex().encode()
+        found = await attempt(read_certainly(self._store, path))
+        if isinstance(found, StoreRefusal):
+            raise found  # a look is never refused
+        if not isinstance(found, Answer):
+            return NotDone(found.error)
+        outcome = await self._write(path, token, found.value)
+        match outcome:
+            case Done():
+                return outcome
+            case Exists() | Changed() | Overtaken() | Missing():
+                return Done(0)  # somebody else has woken them, after the marks were there
+            case NotDone() | Unknown():
+                return outcome
+            case _:
+                assert_never(outcome)
+
+    # --- the switch -----------------------------------------------------------------------------------------------
+
+    async def enabled(self) -> bool:
+        """Whether ledgers are to be marked and worked off, as the server knows it: it may lag behind."""
+        return not await self._store.exists(f"{self._root}/{paths.DISABLED}")
+
+    async def set_enabled(self, enabled: bool) -> Done | NotDone | Unknown:
+        """Switch marking and working off on or off, for the whole cluster."""
+        path = f"{self._root}/{paths.DISABLED}"
+        outcome: CreateOutcome | DeleteOutcome
+        if enabled:
+            outcome = await delete_certainly(self._store, path, attempts_max=self._attempts_max)
+        else:
+            fields = {"version": MARK_VERSION, "since_ms": int(self._runtime.clock.time() * 1000)}
+            outcome = await self._write(path, json.dumps(fields).encode(), None)
+        match outcome:
+            case Done() | Gone() | Exists() | Missing() | Changed() | Overtaken():
+                return await self.announce()
+            case NotDone() | Unknown():
+                return outcome
+            case _:
+                assert_never(outcome)
+
+    async def _write(self, path: str, value: bytes, found: tuple[bytes, int] | None) -> CreateOutcome | PutOutcome:
+        """Replace what was found. Where there was nothing, there may be nothing above it either."""
+        if found is not None:
+            return await put_certainly(self._store, path, value, found[1], attempts_max=self._attempts_max)
+        above = await ensure_path(self._store, parent_of(path), attempts_max=self._attempts_max)
+        if isinstance(above, NotDone):
+            return above
+        return await create_certainly(self._store, Create(path, value), attempts_max=self._attempts_max)
+
+
+def merged(old: Mapping[str, LostBookie], new: Mapping[str, LostBookie]) -> dict[str, LostBookie]:
+    """What misses what both say. Nothing of it is less lost than before."""
+    return {
+        **old,
+        **{bookie: _worse(old[bookie], loss) if bookie in old else loss for bookie, loss in new.items()},
+    }
+
+
+def _worse(old: LostBookie, new: LostBookie) -> LostBookie:
+    """One bookie that was lost twice."""
+    reason = old.reason if new.reason == LossReason.LOST else new.reason
+    if reason == LossReason.LOST and old.instance and new.instance and old.instance != new.instance:
+        reason = LossReason.REBUILDING.value  # it came back meanwhile, with another storage, which was lost as well
+    return LostBookie(
+        since_ms=min(old.since_ms, new.since_ms),
+        reason=reason,
+        instance=new.instance or old.instance,
+        unknown={**old.unknown, **new.unknown},
+    )
+
+
+# --- the stored form ----------------------------------------------------------------------------------------------
+
+
+def _encode(lost: Mapping[str, LostBookie], unknown: Mapping[str, Any]) -> bytes:
+    fields = {
+        "version": MARK_VERSION,
+        "lost": {
+            bookie: {"since_ms": loss.since_ms, "reason": loss.reason, "instance": loss.instance, **loss.unknown}
+            for bookie, loss in sorted(lost.items())
+        },
+        **unknown,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> LedgerMark:
+    """The mark. One that is damaged names no bookie, and says still that the ledger is to be looked at."""
+    try:
+        fields = json.loads(data)
+        version = fields.pop("version")
+        if isinstance(version, int) and version > MARK_VERSION:
+            raise UnsupportedVersionError(
+                f"the mark has format version {version}, this bkpy reads up to {MARK_VERSION}: upgrade it",
+                ledger_id=ledger_id,
+            )
+        lost = {bookie: _decode_loss(loss) for bookie, loss in fields.pop("lost").items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return LedgerMark(ledger_id, {}, node_version, token)
+    return LedgerMark(ledger_id, lost, node_version, token, fields)
+
+
+def _decode_loss(fields: dict[str, Any]) -> LostBookie:
+    since_ms, reason, instance = fields.pop("since_ms"), fields.pop("reason"), fields.pop("instance")
+    if type(since_ms) is not int or not isinstance(reason, str) or not isinstance(instance, str):
+        raise ValueError("these are other types")
+    return LostBookie(since_ms, reason, instance, fields)

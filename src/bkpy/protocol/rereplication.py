@@ -1,0 +1,244 @@
+"""What becomes of a ledger some of whose bookies are lost, or are to leave: which copies are made, in what order.
+
+    look, under the ledger's lock ----> COPY one fragment's share --> swap --> look again ...
+                                  |---> WAIT, and after the grace period RECOVER --> look again
+                                  |---> STUCK: what must come back first is said
+                                  '---> DONE: nothing names those bookies any more
+
+A *copy* is the share of one bookie of one fragment: exactly the entries whose write set has it. It may take that
+one's place when all of it is on the new bookie, and not before. The last fragment of a ledger that isn't CLOSED has no
+such share: nobody can say what belongs to it, so no copy of it is ever made.
+
+Invariants: no bookie takes a place in an ensemble that names it already, or that isn't writable; an entry that no
+readable bookie of its write set may have makes its copy impossible, never shorter; `next_step` and `after_swap` are
+total.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bkpy.protocol.holdings import holdings
+from bkpy.protocol.quorum import write_set
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from bkpy.protocol.holdings import Holdings, Share
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+
+class Bookies(NamedTuple):
+    """The bookies of the cluster, by what they are good for. One that is to leave may still be readable."""
+
+    readable: frozenset[str]
+    writable: frozenset[str]
+
+
+class Copy(NamedTuple):
+    """A bookie's share of a fragment that another bookie is to get, and its place with it.
+
+    `left`: of the entry that has the fewest, how many copies are on readable bookies.
+    """
+
+    fragment: int
+    place: int
+    old: str
+    first: int
+    last: int  # of the fragment; below `first` if that is empty
+    share: Share
+    left: int
+
+
+class Obstacle(enum.StrEnum):
+    """Why a copy can't be made now."""
+
+    NO_SOURCE = "no bookie that has a copy can be reached"
+    NO_TARGET = "no writable bookie is outside the ensemble"
+
+
+class Stuck(NamedTuple):
+    """A copy that can't be made before one of `bookies` comes back (NO_SOURCE), or another one is there (NO_TARGET).
+
+    `first` and `last` enclose the `entries` entries that are concerned.
+    """
+
+    fragment: int
+    place: int
+    old: str
+    obstacle: Obstacle
+    first: int
+    last: int
+    entries: int
+    bookies: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """What is in the way, for people."""
+        which = f"entries {self.first} to {self.last}" if self.first < self.last else f"entry {self.first}"
+        some = f"{self.entries} of " if 0 < self.entries <= self.last - self.first else ""
+        if self.obstacle is Obstacle.NO_TARGET:
+            return f"{some}{which}, to be copied from {self.old}'s place: {self.obstacle}"
+        return f"{some}{which}: {self.obstacle}; {' or '.join(self.bookies)} has to come back"
+
+
+class Plan(NamedTuple):
+    """What is to be done about a ledger. `unclosed`: those of the last ensemble that are to go, if it isn't CLOSED."""
+
+    copies: tuple[Copy, ...] = ()  # the most urgent first
+    stuck: tuple[Stuck, ...] = ()
+    unclosed: tuple[str, ...] = ()
+
+    @property
+    def left(self) -> int | None:
+        """The copies left of the entry that has the fewest; None if nothing is to be copied or recovered."""
+        if self.stuck and any(stuck.obstacle is Obstacle.NO_SOURCE for stuck in self.stuck):
+            return 0
+        return min((copy.left for copy in self.copies), default=None)
+
+
+def plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -> Plan:
+    """How to get those of `leaving` out of the ledger's ensembles. They may be readable: then they are sources too."""
+    copies: list[Copy] = []
+    stuck: list[Stuck] = []
+    unclosed: tuple[str, ...] = ()
+    for number, held in enumerate(holdings(metadata)):
+        names = metadata.fragments[number].bookies
+        leave = [index for index, name in enumerate(names) if name in leaving]
+        if held.last_entry is None:  # the last one of a ledger that isn't closed
+            unclosed = tuple(names[index] for index in leave)
+            continue
+        for index in leave:
+            found = _copy(metadata, number, held, index, leaving, bookies)
+            if isinstance(found, Copy):
+                copies.append(found)
+            else:
+                stuck.append(found)
+    return Plan(tuple(sorted(copies, key=urgency)), tuple(stuck), unclosed)
+
+
+def urgency(copy: Copy) -> tuple[int, int, int]:
+    """The smaller the sooner: those with the fewest copies left, and of equals the oldest."""
+    return copy.left, copy.fragment, copy.place
+
+
+def _copy(
+    metadata: LedgerMetadata, number: int, held: Holdings, index: int, leaving: Collection[str], bookies: Bookies
+) -> Copy | Stuck:
+    names = metadata.fragments[number].bookies
+    share = held.shares[index]
+    last = held.last_entry
+    assert last is not None
+    living = {start: _readable(metadata, names, start, bookies) for start in share.starts}
+    lacking = [start for start in share.starts if not living[start]]
+    if lacking:
+        ends = [last - (last - start) % share.step for start in lacking]
+        entries = sum((last - start) // share.step + 1 for start in lacking)
+        members = {name for start in lacking for name in _members(metadata, names, start)}
+        absent = tuple(sorted(members))
+        return Stuck(number, index, names[index], Obstacle.NO_SOURCE, min(lacking), max(ends), entries, absent)
+    if not bookies.writable - set(names) - set(leaving):
+        entries = share.entries or 0
+        return Stuck(number, index, names[index], Obstacle.NO_TARGET, held.first_entry, last, entries, ())
+    left = min((len(some) for some in living.values()), default=metadata.write_quorum)
+    return Copy(number, index, names[index], held.first_entry, last, share, left)
+
+
+def _members(metadata: LedgerMetadata, names: tuple[str, ...], entry_id: int) -> list[str]:
+    return [names[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)]
+
+
+def _readable(metadata: LedgerMetadata, names: tuple[str, ...], entry_id: int, bookies: Bookies) -> list[str]:
+    return [name for name in _members(metadata, names, entry_id) if name in bookies.readable]
+
+
+# --- how urgent a ledger is, for as long as it waits ------------------------------------------------------------------
+
+
+def endangered(metadata: LedgerMetadata, leaving: Collection[str]) -> frozenset[tuple[str, ...]]:
+    """The write sets that have one of `leaving`: all that `copies_left` needs of a ledger's metadata."""
+    sets: set[tuple[str, ...]] = set()
+    for number, held in enumerate(holdings(metadata)):
+        names = metadata.fragments[number].bookies
+        for index, name in enumerate(names):
+            if name in leaving:
+                starts: Iterable[int] = held.shares[index].starts
+                sets.update(tuple(sorted(_members(metadata, names, start))) for start in starts)
+    return frozenset(sets)
+
+
+def copies_left(sets: Collection[tuple[str, ...]], readable: Collection[str]) -> int | None:
+    """How many copies there are on readable bookies, of the write set that has the fewest; None for no write set."""
+    return min((sum(name in readable for name in members) for members in sets), default=None)
+
+
+# --- what follows from a look -----------------------------------------------------------------------------------------
+
+
+class Step(enum.StrEnum):
+    """What to do next with a ledger whose lock is held."""
+
+    DONE = "done"  # nothing names those bookies, or the ledger is gone: its mark goes
+    COPY = "copy"  # the most urgent copy, and swap
+    WAIT = "wait"  # its writer may put another bookie in the place of the lost one
+    RECOVER = "recover"  # the writer had the time: fence it, and close the ledger
+    STUCK = "stuck"
+
+
+def next_step(plan: Plan | None, *, grace_over: bool) -> Step:
+    """By the plan from the metadata as they are now; None for a ledger that is gone.
+
+    Copies that can be made come first, whatever else can't be done about the ledger. A ledger whose earlier fragments
+    are stuck is recovered all the same: that needs no copy.
+    """
+    if plan is None:
+        return Step.DONE
+    if plan.copies:
+        return Step.COPY
+    if plan.unclosed:
+        return Step.RECOVER if grace_over else Step.WAIT
+    return Step.STUCK if plan.stuck else Step.DONE
+
+
+class Swap(enum.Enum):
+    """What became of the write that puts the new bookie into the ensemble, and of the lock."""
+
+    DONE = "stored"
+    CONFLICT = "somebody else has changed the metadata"
+    DELETED = "the ledger is gone"
+    LOCK_LOST = "the lock is not held any more"
+    UNCERTAIN = "the metadata store could not say"
+
+
+class Then(enum.StrEnum):
+    """What follows from it."""
+
+    LOOK = "look again"
+    STOP = "stop: somebody else may be at work on the ledger"
+    LATER = "try again later"
+
+
+# The copy that was made is spare where it was not swapped in: it is collected, or named by the next one that is made.
+AFTER_SWAP: Final[Mapping[Swap, Then]] = {
+    Swap.DONE: Then.LOOK,
+    Swap.CONFLICT: Then.LOOK,
+    Swap.DELETED: Then.LOOK,
+    Swap.LOCK_LOST: Then.STOP,
+    Swap.UNCERTAIN: Then.LATER,
+}
+
+
+def swapped(metadata: LedgerMetadata, copy: Copy, new: str) -> LedgerMetadata | None:
+    """`metadata`, as they are now, with `new` in the place of the old bookie; None if that isn't there any more.
+
+    For a copy that was made by earlier metadata: the fragment may have gone elsewhere meanwhile, or be another one.
+    """
+    if copy.fragment >= len(metadata.fragments):
+        return None
+    held = list(holdings(metadata))[copy.fragment]
+    bookies = metadata.fragments[copy.fragment].bookies
+    same = held.first_entry == copy.first and held.last_entry == copy.last
+    if not same or bookies[copy.place] != copy.old or new in bookies:
+        return None
+    return metadata.replace_bookie(copy.fragment, copy.place, new)

@@ -1,0 +1,48 @@
+"""Ledgers that somebody wants to be worked off now, by hand: marks for a worker of one's own, in memory alone.
+
+What the auditor has marked stays marked; whoever comes to it finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bkpy.metadata.marks import LedgerMark, LossReason, LostBookie
+from bkpy.metadata.outcome import Gone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterable
+
+
+class HandMarks:
+    """`ledger_ids` are to leave `bookie_id`. Works whether recovery by itself is switched on or off."""
+
+    def __init__(self, bookie_id: str, ledger_ids: Iterable[int]) -> None:
+        self._lost = {bookie_id: LostBookie(0, LossReason.LOST.value)}
+        self._left = dict.fromkeys(ledger_ids)
+        self._news = asyncio.Event()
+        self._news.set()
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    async def read(self, ledger_id: int) -> LedgerMark | None:
+        return LedgerMark(ledger_id, self._lost, 0) if ledger_id in self._left else None
+
+    async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> Gone:
+        if set(bookie_ids) >= mark.lost.keys():
+            self._left.pop(mark.ledger_id, None)
+        return Gone()
+
+    async def list(self) -> AsyncIterator[int]:
+        for ledger_id in list(self._left):
+            yield ledger_id
+
+    async def changed(self) -> None:
+        """The first call returns at once, and no other one."""
+        await self._news.wait()
+        self._news.clear()
+
+    async def enabled(self) -> bool:
+        return True

@@ -1,0 +1,265 @@
+"""Works off one under-replicated ledger, under its re-replication lock: look, copy, swap, look again, until it is done.
+
+    lock --> look --> copy the most urgent share --> swap (one's own lock, and the metadata's version) --> look again
+              '-----> wait for the writer, and then recover the ledger ----------------------------------> look again
+
+What to do is decided in `protocol/rereplication.py`. Whoever has a reason to take bookies out of a ledger comes here:
+the worker, which works off marks, and people who do it by hand.
+
+Invariants: nothing is changed without the lock, and no ensemble but by a write that checks that it is still held; a
+bookie is swapped in only behind `Copied`; no copy that has failed is tried again within one run.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, Step, Swap, Then, next_step, plan, swapped
+from bkpy.recovery.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.locks import LedgerLock, LedgerLocks
+    from bkpy.metadata.outcome import PutOutcome
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.copy_rate import CopyRate
+    from bkpy.recovery.upkeep import Upkeep
+
+LOCKED = "somebody else has the ledger's lock"
+LOCK_LOST = "the ledger's lock was lost"
+GRACE = "its writer may still leave the lost bookie by itself"
+
+
+class How(enum.StrEnum):
+    """How a run has ended."""
+
+    DONE = "done"  # none of the ledger's ensembles names any of the bookies
+    LATER = "later"  # another time it may go on
+    WAITING = "waiting"  # for the writer of an open ledger
+    STUCK = "stuck"  # as long as the same bookies are away
+
+
+class Repaired(NamedTuple):
+    """How it has ended, and why it is not DONE.
+
+    `left`: of the bookies that were to go, those that no ensemble names (any more). `waiting_for`: those that only the
+    writer of an open ledger can leave, for now.
+    """
+
+    how: How
+    why: str = ""
+    left: frozenset[str] = frozenset()
+    waiting_for: frozenset[str] = frozenset()
+
+
+class LedgerRepair:
+    """Made once for all ledgers that a worker, or a person, works off. `count` and `rate` are shared by all of them.
+
+    `target`: the only bookie to copy to, if it is given.
+    """
+
+    def __init__(
+        self,
+        upkeep: Upkeep,
+        locks: LedgerLocks,
+        settings: RecoverySettings,
+        rate: CopyRate,
+        count: CopyCount,
+        *,
+        target: str | None = None,
+    ) -> None:
+        self._upkeep = upkeep
+        self._catalog = upkeep.cluster.catalog
+        self._locks = locks
+        self._settings = settings
+        self._rate = rate
+        self._count = count
+        self._target = target
+
+    async def run(
+        self,
+        ledger_id: int,
+        leaving: Callable[[LedgerMetadata | None], Awaitable[Collection[str]]],
+        *,
+        waited_for: Collection[str],
+        when_done: Callable[[frozenset[str]], Awaitable[None]],
+    ) -> Repaired:
+        """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
+
+        `when_done` is told of those that have gone, while it is still held. `waited_for`: an open ledger may be
+        recovered because of these. Who is cancelled here is to end the session, and the lock with it.
+        """
+        lock = await self._locks.take(ledger_id)
+        if isinstance(lock, Exists):
+            return Repaired(How.LATER, LOCKED)
+        if isinstance(lock, NotDone):
+            return Repaired(How.LATER, str(lock.error))
+        try:
+            ended = await _LockedRepair(self, lock, frozenset(waited_for)).run(leaving)
+            if ended.left or ended.how is How.DONE:
+                await when_done(ended.left)
+        except BookKeeperError as error:
+            ended = Repaired(How.LATER, str(error))
+        except Exception:
+            await self._locks.release(lock)
+            raise
+        await self._locks.release(lock)
+        return ended
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
+        """The ledger's metadata as they are now, and their version; None for a ledger that is gone."""
+        try:
+            return await self._catalog.read(ledger_id, fresh=True)
+        except NoSuchLedgerError:
+            return None
+
+    def plan(self, metadata: LedgerMetadata, leaving: Collection[str]) -> Plan:
+        bookies = self._upkeep.bookies()
+        if self._target is not None:
+            bookies = bookies._replace(writable=bookies.writable & {self._target})
+        return plan(metadata, leaving, bookies)
+
+    async def recover(self, ledger_id: int) -> None:
+        """Close the ledger, which ends its writer. Raises what a recovery raises."""
+        await self._upkeep.recover(ledger_id)
+
+    async def copy(self, metadata: LedgerMetadata, copy: Copy, target: str) -> Copied | Unreadable | Failed:
+        """Copy to the bookie, and no more."""
+        return await FragmentCopy(
+            metadata,
+            copy,
+            target,
+            upkeep=self._upkeep,
+            settings=self._settings,
+            rate=self._rate,
+            count=self._count,
+        ).run()
+
+    async def choose(self, metadata: LedgerMetadata, copy: Copy, leaving: Collection[str]) -> str | None:
+        """A bookie to copy to, which can be reached; None if there is none."""
+        ensemble = metadata.fragments[copy.fragment].bookies
+        if self._target is None:
+            chosen = await self._upkeep.parts.ensembles.replace(ensemble, [copy.place], without=leaving)
+            return None if chosen is None else chosen[copy.place]
+        try:
+            await self._upkeep.parts.pool.channel(self._target).connect(again=True)
+        except BookieUnavailableError:
+            return None
+        return self._target
+
+    async def swap(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> Swap:
+        """Store `metadata`, in which the new bookie has its place."""
+        outcome = await self._catalog.write_locked(metadata, version, lock)
+        stored = self._fate(outcome, lock)
+        self._count.fragments += stored is Swap.DONE
+        return stored
+
+    @staticmethod
+    def _fate(outcome: PutOutcome, lock: LedgerLock) -> Swap:
+        match outcome:
+            case Done():
+                return Swap.DONE
+            case Missing():
+                return Swap.LOCK_LOST if outcome.node == lock.proof else Swap.DELETED
+            case Changed() | Overtaken():
+                return Swap.CONFLICT
+            case NotDone() | Unknown():
+                return Swap.UNCERTAIN
+            case _:
+                assert_never(outcome)
+
+
+class _LockedRepair:
+    """One run, whose lock is held."""
+
+    def __init__(self, repair: LedgerRepair, lock: LedgerLock, waited_for: frozenset[str]) -> None:
+        self._repair = repair
+        self._lock = lock
+        self._ledger_id = lock.ledger_id
+        self._waited_for = waited_for
+        self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
+        self._recovered = False
+
+    async def run(self, leaving_of: Callable[[LedgerMetadata | None], Awaitable[Collection[str]]]) -> Repaired:
+        found = await self._repair.read(self._ledger_id)
+        leaving = frozenset(await leaving_of(None if found is None else found[0]))
+        while True:
+            found = await self._repair.read(self._ledger_id)
+            planned = None if found is None else self._repair.plan(found[0], leaving)
+            left = leaving if planned is None else leaving - _named(planned)
+            possible = None if planned is None else self._possible(planned)
+            unclosed = frozenset() if planned is None else frozenset(planned.unclosed)
+            step = next_step(possible, grace_over=unclosed <= self._waited_for)
+            if step is Step.COPY:
+                assert found is not None
+                assert possible is not None
+                then, why = await self._copy(*found, possible.copies[0], leaving)
+                if then is Then.LOOK:
+                    continue
+                return Repaired(How.LATER, why, left)
+            if step is Step.RECOVER and not self._recovered:
+                self._recovered = True  # afterwards it is closed, or gone
+                await self._repair.recover(self._ledger_id)
+                continue
+            if step is Step.WAIT:
+                return Repaired(How.WAITING, GRACE, left, unclosed)
+            return self._ended(planned, left)
+
+    def _possible(self, planned: Plan) -> Plan:
+        """Without the copies that have failed."""
+        copies = tuple(copy for copy in planned.copies if (copy.fragment, copy.place) not in self._failed)
+        return planned._replace(copies=copies)
+
+    def _ended(self, planned: Plan | None, left: frozenset[str]) -> Repaired:
+        """Nothing is left to be done now."""
+        if planned is None or not (planned.copies or planned.stuck or planned.unclosed):
+            return Repaired(How.DONE, "", left)
+        reasons = [_told(self._failed[copy.fragment, copy.place]) for copy in planned.copies]
+        reasons += [stuck.told for stuck in planned.stuck]
+        transient = any(isinstance(self._failed[copy.fragment, copy.place], Failed) for copy in planned.copies)
+        return Repaired(How.LATER if transient or planned.unclosed else How.STUCK, "; ".join(reasons), left)
+
+    async def _copy(
+        self, metadata: LedgerMetadata, version: int, copy: Copy, leaving: frozenset[str]
+    ) -> tuple[Then, str]:
+        where = copy.fragment, copy.place
+        target = await self._repair.choose(metadata, copy, leaving)
+        if target is None:
+            self._failed[where] = Failed("no bookie that could be copied to can be reached")
+            return Then.LOOK, ""
+        copied = await self._repair.copy(metadata, copy, target)
+        if not isinstance(copied, Copied):
+            self._failed[where] = copied
+            return Then.LOOK, ""
+        return await self._swap(metadata, version, copy, target)
+
+    async def _swap(self, metadata: LedgerMetadata, version: int, copy: Copy, target: str) -> tuple[Then, str]:
+        """Swap it in. Where somebody else has changed the metadata, what was copied may fit the new ones as well."""
+        new = swapped(metadata, copy, target)
+        while new is not None:
+            fate = await self._repair.swap(new, version, self._lock)
+            if fate is not Swap.CONFLICT:
+                return AFTER_SWAP[fate], LOCK_LOST if fate is Swap.LOCK_LOST else fate.value
+            found = await self._repair.read(self._ledger_id)
+            if found is None:
+                break
+            metadata, version = found
+            new = swapped(metadata, copy, target)
+        return Then.LOOK, ""
+
+
+def _named(planned: Plan) -> frozenset[str]:
+    """The bookies that ensembles still name."""
+    waiting = [copy.old for copy in planned.copies] + [stuck.old for stuck in planned.stuck]
+    return frozenset((*waiting, *planned.unclosed))
+
+
+def _told(failure: Unreadable | Failed) -> str:
+    if isinstance(failure, Failed):
+        return failure.why
+    return f"entry {failure.entry_id} can't be read anywhere: {failure.why}"

@@ -1,0 +1,74 @@
+"""The ledgers that a worker is to look after, the most endangered first.
+
+How many copies of a ledger are left changes with the bookies that come and go, so what is kept of each is the write
+sets that have a lost bookie, and the order is made anew when the bookies have changed.
+
+Invariants: a ledger is in it once; of equally endangered ones the oldest mark comes first, and of equally old ones each
+worker has an order of its own, so that many workers don't all reach for the same lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.protocol.rereplication import copies_left
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+WriteSets = frozenset[tuple[str, ...]]
+
+
+class _Waiting(NamedTuple):
+    since_ms: int
+    sets: WriteSets
+
+
+class RepairQueue:
+    """For the worker `holder`."""
+
+    def __init__(self, holder: str) -> None:
+        self._holder = holder
+        self._waiting: dict[int, _Waiting] = {}
+        self._heap: list[tuple[float, int, int, int]] = []
+        self._readable: frozenset[str] | None = None  # by which the heap is ordered
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._waiting
+
+    def put(self, ledger_id: int, since_ms: int, sets: WriteSets) -> None:
+        """Queue the ledger, marked `since_ms`, or change what is known of it. Without a write set it comes last."""
+        waiting = self._waiting[ledger_id] = _Waiting(since_ms, sets)
+        if self._readable is not None:
+            heapq.heappush(self._heap, self._key(ledger_id, waiting, self._readable))
+
+    def pop(self, readable: frozenset[str]) -> int | None:
+        """The most urgent ledger; None if there is none."""
+        if readable != self._readable:
+            self._readable = readable
+            self._heap = [self._key(ledger_id, waiting, readable) for ledger_id, waiting in self._waiting.items()]
+            heapq.heapify(self._heap)
+        while self._heap:
+            key = heapq.heappop(self._heap)
+            ledger_id = key[-1]
+            waiting = self._waiting.get(ledger_id)
+            if waiting is not None and key == self._key(ledger_id, waiting, readable):  # else it was put in anew
+                del self._waiting[ledger_id]
+                return ledger_id
+        return None
+
+    def by_copies_left(self, readable: Collection[str]) -> dict[int, int]:
+        """How many ledgers have how few copies left."""
+        left = (copies_left(waiting.sets, readable) for waiting in self._waiting.values())
+        return dict(sorted(Counter(count for count in left if count is not None).items()))
+
+    def _key(self, ledger_id: int, waiting: _Waiting, readable: frozenset[str]) -> tuple[float, int, int, int]:
+        left = copies_left(waiting.sets, readable)
+        own_order = zlib.crc32(f"{self._holder} {ledger_id}".encode())
+        return float("inf") if left is None else left, waiting.since_ms, own_order, ledger_id

@@ -1,0 +1,381 @@
+"""The replication worker: takes marked ledgers in order of urgency, works them off, and takes their marks away.
+
+    marks --looked at--> queue, by copies left --hands--> lock, repair --> DONE: the mark goes
+                           ^                                 |-----------> WAITING, LATER: back in a while
+                           '-------------------------------- '-----------> STUCK: when bookies or the mark change
+
+Any number of workers may be at it: each ledger is one's whose lock it has.
+
+Invariants: a mark is removed only with the version that it had when it was read under the ledger's lock, so what was
+added later is worked off too; a ledger that is stuck is told of once, and not tried again before its bookies, its mark
+or its metadata have changed; what is remembered of ledgers is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+
+from bkpy.client.read.range_pipeline import raised_where_awaited
+from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
+from bkpy.metadata.marks import LossReason
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
+from bkpy.protocol.rereplication import endangered
+from bkpy.recovery.copy_rate import CopyRate
+from bkpy.recovery.fragment_copy import CopyCount
+from bkpy.recovery.ledger_repair import LOCKED, How, LedgerRepair, Repaired
+from bkpy.recovery.repair_queue import RepairQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.locks import LedgerLocks
+    from bkpy.metadata.marks import LedgerMark, Marks
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.hand_marks import HandMarks
+    from bkpy.recovery.upkeep import HasUpkeep
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+NEWER_MARK = "it was marked again meanwhile"
+BACK = "a bookie that was lost is back, and may be as it was"
+
+_TOLD_MAX = 100
+
+
+class _Signature(NamedTuple):
+    """What has to change before a stuck ledger is tried again."""
+
+    mark: tuple[str, int]
+    metadata_version: int
+    bookies: frozenset[str]  # those of its own that can be read
+    targets: bool  # whether any bookie takes entries that no ensemble of it names
+
+
+@dataclass(slots=True)
+class _Postponed:
+    """A ledger that is not to be tried now. Times are the clock's monotonic ones."""
+
+    due: float
+    why: str
+    attempts: int = 0
+    stuck: bool = False
+    signature: _Signature | None = None
+    waiting_since: float = 0.0
+    waiting_for: frozenset[str] = frozenset()
+
+
+class ReplicationWorker:
+    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone."""
+
+    def __init__(
+        self,
+        client: HasUpkeep,
+        marks: Marks | HandMarks,
+        locks: LedgerLocks,
+        runtime: Runtime,
+        settings: RecoverySettings,
+        holder: str,
+        *,
+        target: str | None = None,
+    ) -> None:
+        self.count = CopyCount()
+        self.ledgers_done = 0
+        self.looked = False  # at all marks, once
+        self._upkeep = client.upkeep
+        self._marks = marks
+        self._runtime = runtime
+        self._settings = settings
+        self._holder = holder
+        self._now = runtime.clock.monotonic
+        self._rate = CopyRate(settings, runtime)
+        self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
+        self._queue = RepairQueue(holder)
+        self._working: dict[int, float] = {}  # since when
+        self._postponed: dict[int, _Postponed] = {}  # the oldest first
+        self._enabled = True
+        self._bookies = self._upkeep.bookies()  # when stuck ledgers were last looked at
+        self._filled = asyncio.Event()  # there is something in the queue
+        self._emptied = asyncio.Event()  # something was taken out
+        self._told_at, self._told_bytes = self._now(), 0
+
+    async def run(self) -> None:
+        """Work off marks until cancelled, or until the client is closed."""
+        hands = [
+            self._runtime.spawn(self._work(), name=f"replication worker {self._holder}, {number}")
+            for number in range(self._settings.copies_at_once)
+        ]
+        try:
+            await self._look_forever()
+        finally:
+            for hand in hands:
+                hand.cancel()
+            await asyncio.wait(hands)
+
+    # --- what there is to do ----------------------------------------------------------------------------------------
+
+    async def _look_forever(self) -> None:
+        news = self._listen()
+        everything = True
+        try:
+            while True:
+                try:
+                    self._enabled = await self._marks.enabled()
+                    await (self._look_at_all() if everything else self._look_at_due())
+                    self.looked = True
+                    self._filled.set()
+                    await self._wait(news)
+                    everything = news.done()
+                    if everything:
+                        said, news = news, self._listen()
+                        said.result()
+                except ClientClosedError:
+                    return
+                except BookKeeperError as error:
+                    log.info("marks can't be read now: %s", error)
+                    everything = True
+                    await asyncio.sleep(self._settings.repair_pause_min_s)
+        finally:
+            news.cancel()
+
+    def _listen(self) -> asyncio.Task[None]:
+        return self._runtime.spawn(self._marks.changed(), name="news of marks", on_death=raised_where_awaited)
+
+    async def _wait(self, news: asyncio.Future[None]) -> None:
+        """Until there is news of marks or of bookies, or a ledger is due."""
+        due = min((one.due for one in self._postponed.values() if not one.stuck), default=float("inf"))
+        timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
+        bookies = self._runtime.spawn(self._upkeep.directory.changed(), name="news of bookies")
+        try:
+            await asyncio.wait((news, bookies), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            bookies.cancel()
+
+    async def _look_at_all(self) -> None:
+        some: list[int] = []
+        async for ledger_id in self._marks.list():
+            some.append(ledger_id)
+            if len(some) == self._settings.repair_looks_at_once:
+                await self._look_at(some)
+                some = []
+        await self._look_at(some)
+
+    async def _look_at_due(self) -> None:
+        """Those whose time has come, and those that are stuck if bookies have come or gone."""
+        now, at_once = self._now(), self._settings.repair_looks_at_once
+        bookies, self._bookies = self._bookies, self._upkeep.bookies()
+        others = bookies != self._bookies
+        due = [i for i, one in self._postponed.items() if (others if one.stuck else one.due <= now)]
+        for start in range(0, len(due), at_once):
+            await self._look_at(due[start : start + at_once])
+
+    async def _look_at(self, ledger_ids: Collection[int]) -> None:
+        await asyncio.gather(*(self._look(ledger_id) for ledger_id in ledger_ids))
+
+    async def _look(self, ledger_id: int) -> None:
+        """Queue the ledger, if it is to be tried now."""
+        postponed = self._postponed.get(ledger_id)
+        if ledger_id in self._working or (
+            postponed is not None and not postponed.stuck and postponed.due > self._now()
+        ):
+            return
+        mark = await self._marks.read(ledger_id)
+        if mark is None:
+            self._postponed.pop(ledger_id, None)
+            return
+        try:
+            metadata, version = await self._upkeep.cluster.catalog.read(ledger_id)
+        except NoSuchLedgerError:
+            sets = frozenset[tuple[str, ...]]()
+        except BookKeeperError as error:
+            self._postpone(ledger_id, Repaired(How.LATER, str(error)))
+            return
+        else:
+            sets = endangered(metadata, self._leaving(mark, metadata))
+            if (
+                postponed is not None
+                and postponed.stuck
+                and postponed.signature == self._signature(mark, metadata, version)
+            ):
+                return
+        while len(self._queue) >= self._settings.repair_queue_max and ledger_id not in self._queue:
+            self._emptied.clear()
+            await self._emptied.wait()
+        if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
+            return  # it was worked on meanwhile
+        since_ms = min((loss.since_ms for loss in mark.lost.values()), default=0)
+        self._queue.put(ledger_id, since_ms, sets)
+        self._filled.set()
+
+    def _leaving(self, mark: LedgerMark, metadata: LedgerMetadata | None) -> frozenset[str]:
+        """The bookies that the mark names. One that can't be read names nobody: then it is those that are away."""
+        if mark.lost or metadata is None:
+            return frozenset(mark.lost)
+        return _bookies(metadata) - self._upkeep.bookies().readable
+
+    def _signature(self, mark: LedgerMark, metadata: LedgerMetadata, version: int) -> _Signature:
+        bookies = self._upkeep.bookies()
+        named = _bookies(metadata)
+        marked = mark.token, mark.node_version
+        return _Signature(marked, version, named & bookies.readable, bool(bookies.writable - named))
+
+    # --- doing it ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            ledger_id = self._queue.pop(self._upkeep.bookies().readable) if self._enabled else None
+            if ledger_id is None:
+                self._filled.clear()
+                await self._filled.wait()
+                continue
+            self._emptied.set()
+            self._working[ledger_id] = self._now()
+            try:
+                await self._settle(ledger_id, await self._worked_off(ledger_id))
+            except ClientClosedError:
+                return
+            finally:
+                del self._working[ledger_id]
+
+    async def _worked_off(self, ledger_id: int) -> Repaired:
+        """A defect costs no more than the one ledger."""
+        try:
+            return await self._work_off(ledger_id)
+        except ClientClosedError:
+            raise
+        except BookKeeperError as error:
+            return Repaired(How.LATER, str(error))
+        except Exception as error:
+            log.exception("ledger %d could not be worked off", ledger_id)
+            return Repaired(How.LATER, repr(error))
+
+    async def _work_off(self, ledger_id: int) -> Repaired:
+        postponed = self._postponed.get(ledger_id)
+        mark: LedgerMark | None = None
+        removed = True
+
+        async def leaving(metadata: LedgerMetadata | None) -> frozenset[str]:
+            nonlocal mark
+            mark = await self._marks.read(ledger_id)
+            return frozenset() if mark is None else self._leaving(mark, metadata)
+
+        async def when_done(left: frozenset[str]) -> None:
+            nonlocal removed
+            removed = mark is None or await self._remove(mark, left)
+
+        if postponed is None and await self._may_be_back(ledger_id):
+            return Repaired(How.LATER, BACK)
+        ended = await self._repair.run(ledger_id, leaving, waited_for=self._waited_for(postponed), when_done=when_done)
+        return ended if removed else Repaired(How.LATER, NEWER_MARK)
+
+    async def _may_be_back(self, ledger_id: int) -> bool:
+        """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""
+        mark = await self._marks.read(ledger_id)
+        here = self._upkeep.bookies().readable
+        return mark is not None and any(
+            bookie in here and loss.reason == LossReason.LOST for bookie, loss in mark.lost.items()
+        )
+
+    def _waited_for(self, postponed: _Postponed | None) -> frozenset[str]:
+        if postponed is None or self._now() - postponed.waiting_since < self._settings.open_ledger_grace_s:
+            return frozenset()
+        return postponed.waiting_for
+
+    async def _remove(self, mark: LedgerMark, left: frozenset[str]) -> bool:
+        """Take these bookies off the mark; whether it was still the one that was read under the lock."""
+        outcome = await self._marks.remove(mark, left & mark.lost.keys())
+        match outcome:
+            case Done() | Gone() | Missing():
+                return True
+            case Changed() | Overtaken() | NotDone() | Unknown():
+                return False
+            case _:
+                assert_never(outcome)
+
+    async def _settle(self, ledger_id: int, ended: Repaired) -> None:
+        if ended.how is How.DONE:
+            self._postponed.pop(ledger_id, None)
+            self.ledgers_done += 1
+            return
+        signature = None
+        if ended.how is How.STUCK or self._attempts(ledger_id) + 1 >= self._settings.repair_attempts_max:
+            signature = await self._signature_of(ledger_id)
+        self._postpone(ledger_id, ended, signature)
+
+    async def _signature_of(self, ledger_id: int) -> _Signature | None:
+        try:
+            mark = await self._marks.read(ledger_id)
+            metadata, version = await self._upkeep.cluster.catalog.read(ledger_id)
+        except BookKeeperError:
+            return None
+        return None if mark is None else self._signature(mark, metadata, version)
+
+    def _attempts(self, ledger_id: int) -> int:
+        postponed = self._postponed.get(ledger_id)
+        return 0 if postponed is None else postponed.attempts
+
+    def _postpone(self, ledger_id: int, ended: Repaired, signature: _Signature | None = None) -> None:
+        """Remember why, and when it is to be tried again."""
+        before = self._postponed.pop(ledger_id, None)
+        now, settings = self._now(), self._settings
+        counts = ended.how is not How.WAITING and ended.why not in (LOCKED, BACK, NEWER_MARK)
+        attempts = (before.attempts if before is not None else 0) + counts
+        pause_s = min(settings.repair_pause_max_s, settings.repair_pause_min_s * 2.0 ** max(0, attempts - 1))
+        pause_s *= (1 + self._runtime.rng.random()) / 2
+        one = _Postponed(now + pause_s, ended.why, attempts)
+        if ended.how is How.WAITING:
+            same = before is not None and before.waiting_for == ended.waiting_for
+            one.waiting_since = before.waiting_since if same and before is not None else now
+            one.waiting_for = ended.waiting_for
+            one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
+        one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max
+        one.signature = signature
+        if one.stuck and (before is None or before.why != one.why):
+            log.warning("ledger %d stays under-replicated: %s", ledger_id, one.why)
+        self._postponed[ledger_id] = one
+        while len(self._postponed) > settings.stuck_ledgers_max:
+            del self._postponed[next(iter(self._postponed))]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do for now but about ledgers that are stuck."""
+        return not (self._queue or self._working or any(not one.stuck for one in self._postponed.values()))
+
+    # --- what people are told ---------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """How it gets on, for JSON: counts since the start, `bytes_per_s` since the last call."""
+        now, readable = self._now(), self._upkeep.bookies().readable
+        seconds, copied = now - self._told_at, self.count.bytes - self._told_bytes
+        self._told_at, self._told_bytes = now, self.count.bytes
+        stuck = {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
+        later = {ledger_id: one.why for ledger_id, one in self._postponed.items() if not one.stuck}
+        return {
+            "holder": self._holder,
+            "enabled": self._enabled,
+            "working_on": {str(ledger_id): round(now - since, 3) for ledger_id, since in self._working.items()},
+            "queued": len(self._queue),
+            "queued_by_copies_left": {str(k): n for k, n in self._queue.by_copies_left(readable).items()},
+            "postponed": len(later),
+            "postponed_ledgers": _some(later),
+            "stuck": len(stuck),
+            "stuck_ledgers": _some(stuck),
+            "ledgers_done": self.ledgers_done,
+            "fragments_copied": self.count.fragments,
+            "entries_copied": self.count.entries,
+            "bytes_copied": self.count.bytes,
+            "bytes_per_s": round(copied / seconds) if seconds > 0 else 0,
+            "bytes_per_s_allowed": round(self._rate.bytes_per_s),
+        }
+
+
+def _bookies(metadata: LedgerMetadata) -> frozenset[str]:
+    return frozenset(name for fragment in metadata.fragments for name in fragment.bookies)
+
+
+def _some(reasons: dict[int, str]) -> dict[str, str]:
+    return {str(ledger_id): reasons[ledger_id] for ledger_id in list(reasons)[:_TOLD_MAX]}

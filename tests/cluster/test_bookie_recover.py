@@ -1,0 +1,151 @@
+"""`bkpy bookie recover` and `bkpy ledger explain` on real processes, killed while they are at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment
+from tests.conftest import run_elsewhere
+from tests.unit.recovery.repairing import whole
+
+import bkpy as api
+from bkpy.local import LocalCluster
+from bkpy.protocol.ledger_metadata import LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SESSION_S = 2.0
+ENTRIES = 100
+PAYLOAD = 2000
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Five bookies whose deaths are soon noticed."""
+    cluster = LocalCluster(tmp_path, bookies=5, config={"session_timeout_s": SESSION_S, "journal_max_size_mb": 4})
+    try:
+        run_elsewhere(cluster.start())
+        yield cluster
+    finally:
+        run_elsewhere(cluster.stop())
+
+
+async def write(client: api.Client, *, close: bool = True, **sizes: int) -> int:
+    writer = await client.create_ledger(**sizes)
+    for i in range(ENTRIES):
+        writer.append_nowait(b"%06d" % i * (PAYLOAD // 6))
+    await writer.flush()
+    if close:
+        await writer.close()
+    else:
+        writer.abandon()
+    return writer.ledger_id
+
+
+async def names(client: api.Client, ledger_ids: list[int], bookie_id: str) -> list[int]:
+    """The ledgers among these that name the bookie."""
+    found = [(i, await client.ledger_metadata(i)) for i in ledger_ids]
+    return [i for i, metadata in found if any(bookie_id in fragment.bookies for fragment in metadata.fragments)]
+
+
+async def until(condition: Any, what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{what}: that does not happen") from None
+
+
+def recovering(uri: str, bookie_id: str, *options: object) -> subprocess.Popen[bytes]:
+    """The command, slow enough to be caught at it."""
+    words = ["--set", f"session_timeout_s={SESSION_S}", "bookie", "recover", bookie_id, *map(str, options), "--json"]
+    words += ["--copy_bytes_per_s_max", "400000", "--open_ledger_grace_s", "0.5"]
+    return subprocess.Popen([*COMMAND, *words], env=environment(uri), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.scenario(59)
+async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local: LocalCluster) -> None:
+    uri = local.connect_string
+    async with api.connect(uri) as client:
+        sizes = [{"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}] * 5
+        sizes += [{"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2}] * 3
+        ledger_ids = [await write(client, **one) for one in sizes]
+        ledger_ids.append(await write(client, close=False))
+        dead = local.bookies[0]
+        refused = bkpy("bookie", "recover", dead.id, uri=uri, status=1)
+        assert b"is running" in refused.stderr
+        await dead.kill()
+
+        async def gone() -> bool:
+            return dead.id not in client.bookies
+
+        await until(gone, "its registration ends")
+        lost = await names(client, ledger_ids, dead.id)
+        assert lost
+        explained = as_json("ledger", "explain", lost[0], uri=uri)
+        assert explained["fragments"][0]["bookies"][dead.id] == "away"
+        assert explained["to_do"]
+        planned = as_json("bookie", "recover", dead.id, "--dry-run", uri=uri)
+        assert (planned["named_by"], planned["stuck"]) == (len(lost), {})
+        assert await names(client, ledger_ids, dead.id) == lost
+
+        async def some_done() -> bool:
+            return len(await names(client, lost, dead.id)) < len(lost)
+
+        worker = recovering(uri, dead.id)
+        await until(some_done, "a ledger is done")
+        worker.kill()
+        worker.communicate()
+        # Another bookie is killed now, source of some and target of others, and comes back.
+        worker = recovering(uri, dead.id)
+        other = local.bookies[1]
+        await other.kill()
+        await other.start()
+        out, err = await asyncio.to_thread(worker.communicate, timeout=PATIENCE_S)
+        assert worker.returncode in (0, 1), err.decode()
+        told = json.loads(out)
+        if told["stuck"]:  # it was away for too long
+            done = PRELOADED.run(
+                ["bookie", "recover", dead.id, "--json"], stdin=b"", env=environment(uri), timeout_s=PATIENCE_S
+            )
+            assert done.returncode == 0, done.stdout.decode()
+        assert await names(client, ledger_ids, dead.id) == []
+        for ledger_id in ledger_ids:
+            metadata = await whole(client, ledger_id) if ledger_id in lost else await client.ledger_metadata(ledger_id)
+            if ledger_id in lost:
+                assert metadata.state is LedgerState.CLOSED
+                assert metadata.last_entry == ENTRIES - 1
+        again = as_json("bookie", "recover", dead.id, uri=uri)
+        assert (again["named_by"], again["entries"]) == (0, 0)
+        assert "all its copies" in bkpy("ledger", "explain", lost[0], uri=uri).stdout.decode()
+
+
+async def test_what_nobody_has_is_said_by_name(local: LocalCluster) -> None:
+    uri = local.connect_string
+    async with api.connect(uri) as client:
+        ledger_id = await write(client, ensemble_size=2, write_quorum=2, ack_quorum=2)
+        first, other = (await client.ledger_metadata(ledger_id)).fragments[0].bookies
+        for bookie in local.bookies:
+            if bookie.id in (first, other):
+                await bookie.stop()
+
+        async def gone() -> bool:
+            return not {first, other} & client.bookies.keys()
+
+        await until(gone, "their registrations end")
+    done = PRELOADED.run(["bookie", "recover", first, "--json"], stdin=b"", env=environment(uri), timeout_s=PATIENCE_S)
+    assert done.returncode == 1
+    (why,) = json.loads(done.stdout)["stuck"].values()
+    assert f"entries 0 to {ENTRIES - 1}" in why
+    assert first in why
+    assert other in why
+    told = bkpy("ledger", "explain", ledger_id, uri=uri).stdout.decode()
+    assert "in the way" in told
+    assert "has to come back" in told

@@ -1,0 +1,262 @@
+"""The replication worker: marked ledgers are whole again, in order of urgency, and no mark is lost or kept for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import cluster_of
+from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.unit.client.support import payload, write
+from tests.unit.recovery.repairing import whole
+from tests.unit.recovery.test_ledger_repair import closed, lose
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.metadata.locks import LedgerLocks
+from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.metadata.outcome import Done
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.recovery.repair_queue import RepairQueue
+from bkpy.recovery.worker import ReplicationWorker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bkpy.client.client import Client
+    from bkpy.protocol.rereplication import Copy
+
+QUICK = {
+    "repair_pause_min_s": 0.02,
+    "repair_pause_max_s": 0.1,
+    "marks_look_interval_s": 0.2,
+    "open_ledger_grace_s": 0.3,
+    "copies_at_once": 2,
+}
+
+
+@pytest.fixture
+async def four(tmp_path: Any) -> AsyncIterator[InProcess]:
+    """Four bookies: a to d."""
+    local = InProcess(tmp_path)
+    await local.start("abcd")
+    yield local
+    await local.stop()
+
+
+class Healer:
+    """A worker with a client of its own."""
+
+    def __init__(self, client: Client, name: str, **settings: Any) -> None:
+        cluster = cluster_of(client)
+        runtime = cluster.store.runtime
+        given = RecoverySettings(**{**QUICK, **settings})
+        self.marks = Marks(cluster.store, cluster.root, runtime, given)
+        self.locks = LedgerLocks(cluster.store, cluster.root, name, runtime)
+        self.worker = ReplicationWorker(client, self.marks, self.locks, runtime, given, name)
+        self.task: asyncio.Task[None] | None = None
+
+    async def mark(self, ledger_id: int, *names: str, since_ms: int = 1, reason: str = LossReason.LOST) -> None:
+        assert isinstance(await self.marks.add(ledger_id, {n: LostBookie(since_ms, reason) for n in names}), Done)
+        await self.marks.announce()
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self.worker.run())
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+
+    async def unmarked(self) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while [ledger_id async for ledger_id in self.marks.list()]:
+                await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def healer(cluster: InProcess, name: str = "worker", **settings: Any) -> AsyncIterator[Healer]:
+    found = Healer(await cluster.client(), name, **settings)
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+@pytest.mark.scenario(59)
+async def test_marked_ledgers_are_whole_again_and_their_marks_gone_whoever_of_two_works(four: InProcess) -> None:
+    client = await four.client()
+    writers = [await closed(client, 20) for _ in range(12)]
+    await lose(four, client, "b")
+    async with healer(four, "one") as one, healer(four, "two") as two:
+        named = [writer.ledger_id for writer in writers if "b" in writer.ensemble]
+        for writer in writers:
+            await one.mark(writer.ledger_id, "b")
+        one.start()
+        two.start()
+        await one.unmarked()
+        for writer in writers:
+            metadata = await whole(client, writer.ledger_id)
+            assert "b" not in metadata.fragments[0].bookies
+        assert one.worker.count.fragments + two.worker.count.fragments == len(named)
+        status = one.worker.status()
+        assert status["queued"] == status["stuck"] == 0
+
+
+@pytest.mark.scenario(59)
+async def test_a_new_mark_during_the_work_is_not_lost(four: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the copy for one lost bookie is under way, a check misses another one's."""
+    client = await four.client()
+    writer = await closed(client, 20, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    first, other = writer.ensemble
+    await lose(four, client, first)
+    copy = LedgerRepair.copy
+    async with healer(four) as one:
+
+        async def and_then_another(repair: LedgerRepair, metadata: Any, which: Copy, target: str) -> Any:
+            copied = await copy(repair, metadata, which, target)
+            if which.old == first:
+                await one.mark(writer.ledger_id, other, reason=LossReason.CHECK)
+            return copied
+
+        monkeypatch.setattr(LedgerRepair, "copy", and_then_another)
+        await one.mark(writer.ledger_id, first)
+        one.start()
+        await one.unmarked()
+    metadata = await whole(client, writer.ledger_id)
+    assert not {first, other} & set(metadata.fragments[0].bookies)
+
+
+@pytest.mark.scenario(59)
+async def test_it_waits_for_bookies_says_so_once_and_goes_on_when_there_is_one(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "bkpy.recovery")
+    client = await cluster.client()
+    writer = await closed(client, 20)
+    await lose(cluster, client, "b")
+    async with healer(cluster) as one:
+        await one.mark(writer.ledger_id, "b")
+        one.start()
+        await eventually(lambda: one.worker.status()["stuck"] == 1)
+        await asyncio.sleep(0.5)
+        (why,) = one.worker.status()["stuck_ledgers"].values()
+        assert "no writable bookie is outside the ensemble" in why
+        await cluster.start_node("d")
+        await one.unmarked()
+        assert one.worker.status()["stuck"] == 0
+    said = [record for record in caplog.records if "stays under-replicated" in record.message]
+    assert len(said) == 1
+    assert "d" in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+@pytest.mark.scenario(59)
+async def test_an_open_ledger_is_left_to_its_writer_for_the_grace_period(four: InProcess) -> None:
+    client = await four.client()
+    alive = await client.create_ledger()
+    await alive.append(payload(0))
+    dead = await write(client, 3, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    victim = next(name for name in alive.ensemble if name in dead.ensemble)
+    await lose(four, client, victim)
+    async with healer(four, open_ledger_grace_s=2.0) as one:
+        for writer in (alive, dead):
+            await one.mark(writer.ledger_id, victim)
+        one.start()
+        await eventually(lambda: one.worker.status()["postponed"] == 2)
+        await alive.append(payload(1))  # and so it leaves the bookie
+        await alive.append(payload(2))
+        assert (await client.ledger_metadata(dead.ledger_id)).state is LedgerState.OPEN
+        await one.unmarked()
+    assert (await whole(client, dead.ledger_id)).last_entry == 2
+    assert (await client.ledger_metadata(alive.ledger_id)).state is LedgerState.OPEN
+    await alive.append(payload(3))
+    await alive.close()
+    assert (await whole(client, alive.ledger_id)).last_entry == 3
+
+
+async def test_what_is_gone_loses_its_mark_and_a_mark_that_names_nobody_goes_as_well(four: InProcess) -> None:
+    client = await four.client()
+    gone, fine = await closed(client, 3), await closed(client, 3)
+    await client.delete_ledger(gone.ledger_id)
+    async with healer(four) as one:
+        await one.mark(gone.ledger_id, "b")
+        await one.mark(fine.ledger_id)
+        one.start()
+        await one.unmarked()
+    assert (await client.ledger_metadata(fine.ledger_id)).fragments[0].bookies == fine.ensemble
+
+
+async def test_nothing_is_done_while_it_is_switched_off(four: InProcess) -> None:
+    client = await four.client()
+    writer = await closed(client, 3)
+    async with healer(four) as one:
+        await one.marks.set_enabled(False)
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.DRAINING)
+        one.start()
+        await eventually(lambda: not one.worker.status()["enabled"])
+        await asyncio.sleep(0.3)
+        assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+        await one.marks.set_enabled(True)
+        await one.unmarked()
+    assert writer.ensemble[0] not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+@pytest.mark.scenario(59)
+async def test_failures_are_tried_again_less_and_less_often_and_then_left_alone(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await four.client()
+    writer = await closed(client, 3)
+    tried = 0
+
+    async def fail(*_: Any) -> None:
+        nonlocal tried
+        tried += 1
+
+    monkeypatch.setattr(LedgerRepair, "choose", fail)
+    async with healer(four, repair_attempts_max=3) as one:
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
+        one.start()
+        await eventually(lambda: one.worker.status()["stuck"] == 1)
+        await asyncio.sleep(0.6)
+        assert tried == 3
+        monkeypatch.undo()
+        await one.mark(writer.ledger_id, writer.ensemble[0], since_ms=0, reason=LossReason.CHECK)  # news
+        await one.unmarked()
+    await whole(client, writer.ledger_id)
+
+
+# --- the order --------------------------------------------------------------------------------------------------------
+
+
+def test_the_fewest_copies_left_come_first_and_then_the_oldest() -> None:
+    queue = RepairQueue("w")
+    queue.put(1, 10, frozenset({("a", "b", "c")}))
+    queue.put(2, 20, frozenset({("b", "c", "d"), ("a", "b", "c")}))
+    queue.put(3, 5, frozenset({("b", "c", "d")}))
+    queue.put(4, 1, frozenset())
+    everybody = frozenset("abcd")
+    assert queue.by_copies_left("cd") == {1: 2, 2: 1}
+    assert [queue.pop(everybody) for _ in range(5)] == [3, 1, 2, 4, None]
+    for ledger_id, sets in ((1, {("a", "b")}), (2, {("b", "c")}), (3, {("c", "d")})):
+        queue.put(ledger_id, 10 - ledger_id, frozenset(sets))
+    assert queue.pop(everybody) == 3
+    assert queue.pop(everybody - {"a"}) == 1  # it has become the most endangered one
+    queue.put(2, 0, frozenset())
+    assert len(queue) == 1
+    assert [queue.pop(everybody), queue.pop(everybody)] == [2, None]
+
+
+def test_workers_begin_with_different_ledgers() -> None:
+    orders = []
+    for holder in "abc":
+        queue = RepairQueue(holder)
+        for ledger_id in range(20):
+            queue.put(ledger_id, 7, frozenset({("x", "y")}))
+        orders.append(tuple(queue.pop(frozenset("x")) for _ in range(20)))
+    assert len(set(orders)) == 3
+    assert all(sorted(order) == list(range(20)) for order in orders)
