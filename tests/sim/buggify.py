@@ -101,6 +101,13 @@ BOOKIE: Mapping[str, Bound] = {
     "requests_in_flight_total_max": Bound((20,)),  # the long polls of all readers are among them
     "complaint_interval_s": Bound((0.001,)),
     "marks_look_interval_s": Bound((0.05, 1.0)),
+    "lost_bookie_settle_s": Bound((0.5, 5.0)),
+    "lost_bookie_recovery_delay_s": Bound((0.0, 5.0, 30.0)),
+    "audit_look_interval_s": Bound((0.05, 1.0)),
+    "audit_follow_interval_s": Bound((0.05, 1.0)),
+    "audit_whole_interval_s": Bound((0.001, 1.0)),
+    "audit_reads_at_once": Bound((1, 2)),
+    "audit_remembered_max": Bound((1, 10)),
     "open_ledger_grace_s": Bound((0.01, 5.0)),
     "copies_at_once": Bound((1, 2)),
     "copy_bytes_per_s_max": Bound((100 * KIB,)),

@@ -36,6 +36,7 @@ LAYERS = {
     "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
+    "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "log": {"client", "client/client", "metadata", "protocol", *BASE},
 }
 
@@ -257,9 +258,12 @@ CONSTANTS = {
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
     "client/write/batch.py": {"_UNSENT": A_MARK},
+    "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
     "metadata/layout.py": {"SEQUENCE_BITS": OF_ANOTHER},
     "metadata/locks.py": {"LOCK_VERSION": ON_DISK},
+    "metadata/audit_record.py": {"RECORD_VERSION": ON_DISK},
+    "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
@@ -295,6 +299,8 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "recovery/ledger_scan.py": {"_TOLD_MAX": OF_A_TEXT},
+    "recovery/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
     "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
         "DAMAGED": "is an exit status, between a parent and its child",

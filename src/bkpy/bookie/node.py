@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bkpy._version import version
 from bkpy.bookie.collection_metrics import CollectionMetrics
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiohttp import web
+    from prometheus_client import CollectorRegistry
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
@@ -49,10 +50,19 @@ _DISK_LOW: Final = "too little disk space"
 _UNTRUSTED: Final = "data was lost here"
 
 
+class Companion(Protocol):
+    """What runs beside a bookie, and for itself."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class BookieNode:
     """One bookie on `store` (its cluster's metadata under `root`).
 
-    `give_back_memory` is called when the bookie has freed memory that it doesn't need again soon.
+    `give_back_memory` is called when the bookie has freed memory that it doesn't need again soon. `companion` makes
+    what runs beside it as long as it serves, with metrics in the bookie's registry.
     """
 
     def __init__(
@@ -62,6 +72,7 @@ class BookieNode:
         root: str,
         runtime: DiskRuntime,
         give_back_memory: Callable[[], None] = lambda: None,
+        companion: Callable[[CollectorRegistry], Companion] | None = None,
     ) -> None:
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,6 +90,8 @@ class BookieNode:
         self._pages: web.AppRunner | None = None
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
+        self._new_companion = companion
+        self._companion: Companion | None = None
         self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
         self._resting: asyncio.Task[Any] | None = None
@@ -145,6 +158,7 @@ class BookieNode:
             metrics_port=max(self.metrics_port, 0),
             read_only=service.read_only,
             read_only_reason=self._why_read_only,
+            in_limbo=storage.untrusted,
         )
         self._registration = Registration(
             self._store,
@@ -161,6 +175,9 @@ class BookieNode:
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
         self._collector.start()
+        if self._new_companion is not None:
+            self._companion = self._new_companion(self._metrics.registry)
+            self._companion.start()
         self._resting = self._runtime.spawn(self._rest(service), name="rest", on_death=self._give_up)
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)
 
@@ -200,6 +217,7 @@ class BookieNode:
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
         self._unsubscribe()
+        await self._end_companion()
         await self._end_collection()
         await self._end_watches()
         if self._server is not None:
@@ -218,6 +236,7 @@ class BookieNode:
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
+        await self._end_companion()
         await self._end_collection()
         await self._end_watches()
         if self._server is not None:
@@ -226,6 +245,10 @@ class BookieNode:
             await self._pages.cleanup()
         if self._storage is not None:
             await self._storage.close()
+
+    async def _end_companion(self) -> None:
+        if self._companion is not None:
+            await self._companion.stop()
 
     async def _end_collection(self) -> None:
         if self._collector is not None:

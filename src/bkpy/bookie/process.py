@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import gc
 import logging
 import os
@@ -23,16 +24,28 @@ from bkpy.runtime.process import give_back_memory
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.bookie.node import Companion
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import Clock
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.runtime.interfaces import Clock, DiskRuntime
+
+    # Makes what runs beside a bookie, in its session with the metadata store.
+    MakeCompanion = Callable[[BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry], Companion]
 
 log = logging.getLogger("bkpy.bookie")
 
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def run_bookie(settings: BookieSettings) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status is 0 after a clean stop, 1 if the bookie had to give up."""
+def run_bookie(settings: BookieSettings, companion: MakeCompanion | None = None) -> int:
+    """Serve, with a companion beside the bookie, until SIGTERM or SIGINT.
+
+    The exit status is 0 after a clean stop, 1 if the bookie had to give up.
+    """
     logging.basicConfig(
         stream=sys.stderr,
         force=True,  # the command line has set up its own, which logs nothing
@@ -48,7 +61,7 @@ def run_bookie(settings: BookieSettings) -> int:
         # thresholds the collector walks them all again and again, which was half of what a flush took.
         gc.set_threshold(500_000, 50, 1000)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings))
+            runner.run(_serve(settings, companion))
     except (BookKeeperError, OSError) as e:
         print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
         return 1
@@ -92,7 +105,7 @@ async def watch_files(settings: BookieSettings, clock: Clock) -> None:
             )
 
 
-async def _serve(settings: BookieSettings) -> None:
+async def _serve(settings: BookieSettings, companion: MakeCompanion | None) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -106,7 +119,8 @@ async def _serve(settings: BookieSettings) -> None:
         settings=settings,
     )
     try:
-        node = BookieNode(settings, store, root, runtime, give_back_memory)
+        beside = None if companion is None else functools.partial(companion, settings, store, root, runtime)
+        node = BookieNode(settings, store, root, runtime, give_back_memory, beside)
         await node.start()
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage

@@ -27,6 +27,7 @@ _TOP: Mapping[str, tuple[str, str]] = {
     "bookies": ("bkpy.cli.cluster:bookies", "Look at the cluster's bookies."),
     "inspect": ("bkpy.cli.inspect:inspect", "Look into a bookie's files, whether it runs or not."),
     "bench": ("bkpy.cli.bench:bench", "Measure appends and reads."),
+    "autorecovery": ("bkpy.cli.autorecovery:autorecovery", "See and control how lost copies are made anew."),
     "cluster": ("bkpy.cli.cluster:cluster", "Initialise and look at a cluster."),
     "export": ("bkpy.cli.export:export", "Write closed ledgers to files, with Spark."),
 }

@@ -15,6 +15,12 @@ from bkpy.config.loading import load_bookie_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.recovery.auto_recovery import AutoRecovery
+    from bkpy.runtime.interfaces import Runtime
+
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie_identity:init", "Make a new bookie's directories and register its id."),
@@ -77,4 +83,12 @@ def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
     settings = settings_from(path, flags)
     from bkpy.bookie.process import run_bookie
 
-    return run_bookie(settings)
+    return run_bookie(settings, _auto_recovery if settings.auto_recovery else None)
+
+
+def _auto_recovery(
+    settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime, registry: CollectorRegistry
+) -> AutoRecovery:
+    from bkpy.recovery.auto_recovery import AutoRecovery  # loaded when the bookie serves already
+
+    return AutoRecovery(settings, store, root, runtime, settings.bookie_id, registry)

@@ -154,6 +154,7 @@ def _count(told: dict[str, Any], ledger_id: int, metadata: LedgerMetadata, plann
 async def _work(
     client: bkpy.Client, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
 ) -> dict[str, Any]:
+    from bkpy.metadata.by_hand import moving_by_hand
     from bkpy.metadata.locks import LedgerLocks
     from bkpy.recovery.hand_marks import HandMarks
     from bkpy.recovery.worker import ReplicationWorker
@@ -164,12 +165,13 @@ async def _work(
     marks = HandMarks(bookie_id, named)
     worker = ReplicationWorker(client, marks, locks, runtime, settings, locks.holder, target=target)
     began = time.monotonic()
-    working = asyncio.create_task(worker.run())
-    try:
-        await _follow(worker, marks, working, len(named))
-    finally:
-        working.cancel()
-        await asyncio.wait([working])
+    async with moving_by_hand(cluster.store, cluster.root, locks.holder, runtime, settings):
+        working = asyncio.create_task(worker.run())
+        try:
+            await _follow(worker, marks, working, len(named))
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
     if not working.cancelled() and (error := working.exception()) is not None:
         raise error
     status = worker.status()

@@ -44,6 +44,10 @@ class BookieSettings(RecoverySettings):
         description="who may give commands at the metrics page's port, which protects nothing: those on the same "
         "machine, or all who can reach it",
     )
+    auto_recovery: bool = Field(
+        default=True,
+        description="stand for auditor, which finds what bookies have lost, and help to copy it",
+    )
     rack: str = Field(default="default", min_length=1, description="what fails together with this bookie")
     region: str = Field(default="default", min_length=1, description="the group of racks that this bookie is in")
 

@@ -1,6 +1,7 @@
 """Cookies: what the cluster remembers about a bookie, to recognise its directories when it comes back.
 
-The value is the bookie's own JSON; here only its presence, its version and the three fields that others rely on matter.
+The value is the bookie's own JSON. Here only its presence matters, its version, the three fields that others rely on,
+and the UUIDs of its indexes.
 """
 
 from __future__ import annotations
@@ -107,6 +108,15 @@ async def delete_cookie(store: MetadataStore, root: str, bookie_id: str, expecte
 async def list_cookies(store: MetadataStore, root: str) -> list[str]:
     """The ids of all bookies that have a cookie, sorted."""
     return list(await children_if_there(store, f"{root}/{paths.COOKIES}"))
+
+
+def instance_of(value: bytes) -> str:
+    """Which storage the bookie has: the UUIDs of its indexes, sorted, with spaces between; "" if that can't be told."""
+    try:
+        uuids = sorted(directory["index_uuid"] for directory in json.loads(value)["storage"]["ledger_directories"])
+        return " ".join(uuids)
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def cookie_fields(value: bytes) -> dict[str, Any]:

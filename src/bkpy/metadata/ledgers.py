@@ -200,7 +200,7 @@ class LedgerCatalog:
 
         A ledger that exists during the whole listing is in it; one that is created or deleted meanwhile may be.
         """
-        async for partition in self._partitions(0, LEDGER_ID_MAX):
+        async for partition in self.partitions():
             for ledger_id in partition:
                 yield ledger_id
 
@@ -211,11 +211,11 @@ class LedgerCatalog:
         """
         wanted = set(ledger_ids)
         found: set[int] = set()
-        async for partition in self._partitions(ledger_ids[0], ledger_ids[-1]):
+        async for partition in self.partitions(ledger_ids[0], ledger_ids[-1]):
             found.update(wanted.intersection(partition))
         return found
 
-    async def _partitions(self, first: int, last: int) -> AsyncIterator[list[int]]:
+    async def partitions(self, first: int = 0, last: int = LEDGER_ID_MAX) -> AsyncIterator[list[int]]:
         """See `Layout.partitions`; from a server that has caught up."""
         await self._store.sync(self._root)
         async for partition in self.layout.partitions(self._store, self._root, first, last):

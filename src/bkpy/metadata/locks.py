@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -19,13 +20,14 @@ from bkpy.config.base import MetadataSettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata import paths
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown
-from bkpy.metadata.resolve import create_certainly, delete_together, ensure_path
+from bkpy.metadata.resolve import children_if_there, create_certainly, delete_together, ensure_path, read_if_there
 from bkpy.metadata.store import Create, Delete, MetadataStore
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 LOCK_VERSION = 1
+_LOCK_NAME = re.compile(r"L([0-9]{19})")
 _DEFAULTS = MetadataSettings()
 
 
@@ -36,6 +38,15 @@ class LedgerLock:
     ledger_id: int
     path: str
     proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that somebody has: `holder` since `since_ms` (of the epoch)."""
+
+    ledger_id: int
+    holder: str
+    since_ms: int
 
 
 class LedgerLocks:
@@ -113,3 +124,16 @@ class LedgerLocks:
                     await asyncio.sleep(self._settings.metadata_retry_pause_s)
                 case _:
                     assert_never(outcome)
+
+
+async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
+    """The locks that are held, by ledger id, for people: they may be released at any time."""
+    found = []
+    for name in await children_if_there(store, f"{root}/{paths.LOCKS}"):
+        if not (match := _LOCK_NAME.fullmatch(name)):
+            continue
+        value = await read_if_there(store, f"{root}/{paths.LOCKS}/{name}")
+        if value is not None:
+            fields = json.loads(value[0])
+            found.append(HeldLock(int(match[1]), str(fields.get("holder", "")), int(fields.get("since_ms", 0))))
+    return found

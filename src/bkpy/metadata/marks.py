@@ -39,6 +39,7 @@ from bkpy.metadata.outcome import (
 from bkpy.metadata.resolve import (
     Answer,
     attempt,
+    children_if_there,
     create_certainly,
     delete_certainly,
     delete_together,
@@ -118,8 +119,13 @@ class Marks:
         self._runtime = runtime
         self._settings = settings
         self._attempts_max = settings.metadata_write_attempts_max
+        self._guard = guard
         self._checks = () if guard is None else (Check(guard, 0),)
         self._news: Watch | None = None
+
+    def refused(self, outcome: AddOutcome | RemoveOutcome) -> bool:
+        """Whether that was not done because the guard's node is gone."""
+        return isinstance(outcome, Missing) and outcome.node == self._guard
 
     # --- one mark -------------------------------------------------------------------------------------------------
 
@@ -134,7 +140,7 @@ class Marks:
             match outcome:
                 case Done():
                     return outcome
-                case Missing() if outcome.index:
+                case Missing() if self.refused(outcome):
                     return outcome
                 case Exists() | Changed() | Missing():
                     pass
@@ -264,7 +270,10 @@ class Marks:
             self._news.close()
 
     async def announce(self) -> Done | NotDone | Unknown:
-        """Wake those who wait in `changed`. If it fails, they look by themselves, an interval later."""
+        """Wake those who wait in `changed`. If it fails, they look by themselves, an interval later.
+
+        `Done` has the version of this announcement, or -1 if another one, at the same time, has woken them.
+        """
         path = f"{self._root}/{paths.MARKS_NEWS}"
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex().encode()
         found = await attempt(read_certainly(self._store, path))
@@ -277,11 +286,20 @@ class Marks:
             case Done():
                 return outcome
             case Exists() | Changed() | Overtaken() | Missing():
-                return Done(0)  # somebody else has woken them, after the marks were there
+                return Done(-1)  # somebody else has woken them, after the marks were there
             case NotDone() | Unknown():
                 return outcome
             case _:
                 assert_never(outcome)
+
+    async def announced(self) -> int:
+        """The version of the last announcement; -1 if there was none. Each is one more than the one before."""
+        found = await read_certainly(self._store, f"{self._root}/{paths.MARKS_NEWS}")
+        return -1 if found is None else found[1]
+
+    async def moved_by_hand(self) -> bool:
+        """Whether copies are moved without marks now, as the server knows it: see `by_hand.py`."""
+        return bool(await children_if_there(self._store, f"{self._root}/{paths.BY_HAND}"))
 
     # --- the switch -----------------------------------------------------------------------------------------------
 

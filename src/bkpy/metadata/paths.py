@@ -15,6 +15,9 @@ LOCKS = "underreplication/locks"
 MARKS = "underreplication/ledgers"
 MARKS_NEWS = "underreplication/news"
 DISABLED = "underreplication/disable"
+BY_HAND = "underreplication/byhand"
+AUDIT = "underreplication/audit"
+ELECTION = "underreplication/auditorelection"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 

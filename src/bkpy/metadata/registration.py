@@ -66,6 +66,7 @@ class BookieInfo:
     read_only: bool = False
     metrics_port: int = 0
     read_only_reason: str = ""
+    in_limbo: bool = False  # it has lost data
 
 
 class Registration:
@@ -277,6 +278,7 @@ class Registration:
             "read_only": info.read_only,
             "read_only_reason": info.read_only_reason,
             "metrics_port": info.metrics_port,
+            "in_limbo": info.in_limbo,
             "token": self._token,
             "session": _session(self._store),
             "identity": self._identity,
@@ -310,6 +312,7 @@ def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> Book
             read_only=read_only,
             metrics_port=int(fields.get("metrics_port", 0)),
             read_only_reason=str(fields.get("read_only_reason", "")),
+            in_limbo=bool(fields.get("in_limbo", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(f"the bookie's registration is unreadable: {error!r}", bookie=bookie_id) from error

@@ -225,6 +225,59 @@ async def take_number(store: MetadataStore, parent: str, *, attempts_max: int) -
     return NotDone(lost)
 
 
+async def take_turn(
+    store: MetadataStore, parent: str, token: str, data: bytes, *, attempts_max: int
+) -> str | Missing | NotDone:
+    """A place in the line under `parent`, for this session: the node, whose name begins with `token`.
+
+    `token` is unlike any other. When that is not done, there may be such a node all the same: see `leave_line`.
+    """
+    lost: BookKeeperError | None = None
+    for _ in range(attempts_max):
+        result = await attempt(store.create(f"{parent}/{token}-", data, ephemeral=True, sequential=True))
+        match result:
+            case Answer():
+                return result.value
+            case NoNode():
+                return Missing(parent)
+            case Unknown():
+                lost = result.error
+                found = await attempt(_turns(store, parent, token))
+                if isinstance(found, NotDone | Unknown):
+                    return NotDone(found.error)
+                if isinstance(found, Answer) and found.value:
+                    return found.value[0]
+            case NotDone():
+                return result
+            case StoreRefusal():
+                raise result  # no number is given twice
+            case _:
+                assert_never(result)
+    assert lost is not None
+    return NotDone(lost)
+
+
+async def leave_line(store: MetadataStore, parent: str, token: str) -> Gone | NotDone:
+    """Remove the places that `take_turn` has taken, or may have taken. `Gone`: there is certainly none any more.
+
+    A request of a connection that was lost can't arrive any more, once the session has another one.
+    """
+    found = await attempt(_turns(store, parent, token))
+    if isinstance(found, NotDone | Unknown):
+        return NotDone(found.error)
+    for node in found.value if isinstance(found, Answer) else ():
+        outcome = await delete_certainly(store, node, attempts_max=1)
+        if isinstance(outcome, NotDone | Unknown):
+            return NotDone(outcome.error)
+    return Gone()
+
+
+async def _turns(store: MetadataStore, parent: str, token: str) -> list[str]:
+    """The nodes whose names begin with `token`, as a server knows them that has caught up."""
+    await store.sync(parent)
+    return [f"{parent}/{name}" for name in await children_if_there(store, parent) if name.startswith(f"{token}-")]
+
+
 async def ensure_path(store: MetadataStore, path: str, *, attempts_max: int) -> Done | NotDone:
     """Create the node and its parents, with empty values, as far as they are missing.
 

@@ -1,0 +1,255 @@
+"""Which bookies are lost, decided from what is seen of them: the decisions of the auditor.
+
+A bookie that has a cookie and isn't registered is *absent*. Absent for longer than the settle time, alone, it is lost
+after the recovery delay; two such are lost at once. What was lost is marked, once, and the marks are dropped when the
+bookie comes back with the storage that it had.
+
+    here --gone--> absent --settle time and delay--> due --all its ledgers marked--> marked --none left--> worked off
+          <-------- back as it was: forgotten -------------  back as it was: RETURNED, its marks are dropped
+
+A bookie in *limbo* (registered, but it has lost data) counts as absent. One whose storage was *replaced* by another is
+due at once: what the former one had is gone, whether the bookie is here or not.
+
+Invariants: a bookie that is here, with the storage that it had and not in limbo, is never due; while most of the
+bookies are absent nobody is due, and afterwards their clocks begin again; what is due stays due for a later auditor, so
+does the time since when a bookie is absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+
+class Presence(enum.StrEnum):
+    """What is seen of a bookie that has a cookie, or had one when it was last looked at."""
+
+    HERE = "here"  # registered: writable, read-only or draining
+    LIMBO = "limbo"  # registered, but it has lost data
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A bookie now. `instance` is its storage, by the UUIDs of its indexes, with spaces between; "" if not known."""
+
+    presence: Presence
+    instance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A bookie without its storage `instance` since `since_ms`. `replaced`: it has another storage now.
+
+    `marked`: all ledgers that it had have marks, or had them. `worked_off`: and none has one any more.
+    """
+
+    since_ms: int
+    instance: str
+    replaced: bool = False
+    marked: bool = False
+    worked_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """What an auditor leaves to the next: the storage that each bookie was last seen with, and who is absent."""
+
+    instances: Mapping[str, str] = field(default_factory=dict)
+    absences: Mapping[str, Absence] = field(default_factory=dict)
+    most_absent: bool = False
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What follows. `due` are to be marked now; of `returned`, with the storage they have, marks are to be dropped.
+
+    `look_at_ms`: when something is due that isn't yet, if nothing changes; None if that is never.
+    """
+
+    record: AuditRecord
+    due: Mapping[str, Absence]
+    returned: Mapping[str, str]
+    look_at_ms: int | None
+
+
+class AbsenceStep(enum.Enum):
+    """What becomes of a bookie's absence."""
+
+    NONE = enum.auto()  # there is none, or it is over
+    BEGIN = enum.auto()  # another one than there was, if there was one
+    KEEP = enum.auto()
+    REPLACED = enum.auto()  # what it had is gone for good, and nobody has marked that
+    RETURN = enum.auto()  # it is over, and so is what was marked
+
+
+class AbsenceBefore(enum.Enum):
+    """A bookie's absence as it was."""
+
+    NONE = enum.auto()
+    UNMARKED = enum.auto()
+    MARKED = enum.auto()
+    REPLACED = enum.auto()  # not marked yet
+    REPLACED_MARKED = enum.auto()
+
+
+# For a bookie with the storage that it was last seen with. With another one, see `_step`.
+STEPS: Mapping[AbsenceBefore, Mapping[Presence, AbsenceStep]] = {
+    AbsenceBefore.NONE: {
+        Presence.HERE: AbsenceStep.NONE,
+        Presence.LIMBO: AbsenceStep.BEGIN,
+        Presence.ABSENT: AbsenceStep.BEGIN,
+    },
+    AbsenceBefore.UNMARKED: {
+        Presence.HERE: AbsenceStep.NONE,
+        Presence.LIMBO: AbsenceStep.KEEP,
+        Presence.ABSENT: AbsenceStep.KEEP,
+    },
+    AbsenceBefore.MARKED: {
+        Presence.HERE: AbsenceStep.RETURN,
+        Presence.LIMBO: AbsenceStep.KEEP,
+        Presence.ABSENT: AbsenceStep.KEEP,
+    },
+    AbsenceBefore.REPLACED: {
+        Presence.HERE: AbsenceStep.KEEP,
+        Presence.LIMBO: AbsenceStep.KEEP,
+        Presence.ABSENT: AbsenceStep.KEEP,
+    },
+    # The marks stay: they are of the former storage. But now the other one may be absent.
+    AbsenceBefore.REPLACED_MARKED: {
+        Presence.HERE: AbsenceStep.NONE,
+        Presence.LIMBO: AbsenceStep.BEGIN,
+        Presence.ABSENT: AbsenceStep.BEGIN,
+    },
+}
+
+
+def covers(now: str, before: str) -> bool:
+    """Whether the storage `now` has all of the one `before`: directories may have been added. Unknown ones may be."""
+    return not now or not before or set(before.split()) <= set(now.split())
+
+
+def audit(record: AuditRecord, seen: Mapping[str, Seen], now_ms: int, *, settle_ms: int, delay_ms: int) -> Findings:
+    """What follows from a look at the bookies: `seen` has all that have a cookie."""
+    absences: dict[str, Absence] = {}
+    returned: dict[str, str] = {}
+    # One whose cookie was removed stays absent until its ledgers are marked: they name it all the same.
+    for bookie in sorted({*seen, *record.absences}):
+        was, is_ = record.absences.get(bookie), seen.get(bookie)
+        before = record.instances.get(bookie, "")
+        if is_ is None:
+            if was is not None and not was.marked:
+                absences[bookie] = was
+            continue
+        match _step(was, is_, before):
+            case AbsenceStep.BEGIN:
+                absences[bookie] = Absence(now_ms, is_.instance or before)
+            case AbsenceStep.KEEP:
+                assert was is not None
+                absences[bookie] = _not_in_the_future(was, now_ms)
+            case AbsenceStep.REPLACED:
+                absences[bookie] = Absence(now_ms, before, replaced=True)
+            case AbsenceStep.RETURN:
+                returned[bookie] = is_.instance
+            case AbsenceStep.NONE:
+                pass
+    most_absent = _most(absences, len({*seen, *absences}))
+    if record.most_absent and not most_absent:
+        absences = {bookie: _begun_again(absence, now_ms) for bookie, absence in absences.items()}
+    instances = {bookie: _instance(record, bookie, is_) for bookie, is_ in seen.items()}
+    found = AuditRecord(instances, absences, most_absent, record.unknown)
+    if most_absent:
+        return Findings(found, {}, returned, None)
+    due_at = _due_at(absences, settle_ms, delay_ms)
+    due = {bookie: absences[bookie] for bookie, at in due_at.items() if at <= now_ms}
+    return Findings(found, due, returned, min((at for at in due_at.values() if at > now_ms), default=None))
+
+
+def _step(was: Absence | None, is_: Seen, before: str) -> AbsenceStep:
+    if was is not None and was.replaced and not was.marked:
+        return AbsenceStep.KEEP  # first this one, then perhaps the next
+    if not covers(is_.instance, before):
+        # Of one that was marked while it was absent, the marks are all there: they only mustn't be dropped.
+        return AbsenceStep.REPLACED
+    return STEPS[_was(was)][is_.presence]
+
+
+def _instance(record: AuditRecord, bookie: str, is_: Seen) -> str:
+    """The storage that the next look is compared with: while one is to be marked, that which has replaced it."""
+    before = record.instances.get(bookie, "")
+    was = record.absences.get(bookie)
+    if not is_.instance or (was is not None and was.replaced and not was.marked):
+        return before
+    return is_.instance
+
+
+def _not_in_the_future(absence: Absence, now_ms: int) -> Absence:
+    """By the clock of this auditor's machine; the one before may have had another."""
+    return absence if absence.since_ms <= now_ms else dataclasses.replace(absence, since_ms=now_ms)
+
+
+def _was(absence: Absence | None) -> AbsenceBefore:
+    if absence is None:
+        return AbsenceBefore.NONE
+    if absence.replaced:
+        return AbsenceBefore.REPLACED_MARKED if absence.marked else AbsenceBefore.REPLACED
+    return AbsenceBefore.MARKED if absence.marked else AbsenceBefore.UNMARKED
+
+
+def _most(absences: Mapping[str, Absence], bookies: int) -> bool:
+    """Whether more than half of the bookies that count are absent. Those that nothing misses any more don't count."""
+    worked_off = sum(absence.worked_off for absence in absences.values())
+    missing = sum(not absence.worked_off and not absence.replaced for absence in absences.values())
+    return 2 * missing > bookies - worked_off
+
+
+def _begun_again(absence: Absence, now_ms: int) -> Absence:
+    return absence if absence.marked or absence.replaced else dataclasses.replace(absence, since_ms=now_ms)
+
+
+def _due_at(absences: Mapping[str, Absence], settle_ms: int, delay_ms: int) -> dict[str, int]:
+    """When each bookie that isn't marked is due, if nothing changes until then; in the past: it is due."""
+    settled_at = sorted(absence.since_ms + settle_ms for absence in absences.values() if not absence.worked_off)
+    found = {}
+    for bookie, absence in absences.items():
+        if absence.marked:
+            continue
+        if absence.replaced:
+            found[bookie] = absence.since_ms
+            continue
+        alone = absence.since_ms + max(settle_ms, delay_ms)
+        if len(settled_at) < 2:
+            found[bookie] = alone
+        else:
+            # Together with the other one that settles first, and not before this one has settled itself.
+            own = absence.since_ms + settle_ms
+            others = settled_at.copy()
+            others.remove(own)
+            found[bookie] = min(alone, max(own, others[0]))
+    return found
+
+
+def with_marked(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
+    """The record when all ledgers of these have their marks."""
+    marked = {
+        bookie: dataclasses.replace(absence, marked=True)
+        for bookie, absence in record.absences.items()
+        if bookie in bookies
+    }
+    return dataclasses.replace(record, absences={**record.absences, **marked})
+
+
+def with_worked_off(record: AuditRecord) -> AuditRecord:
+    """The record when no ledger has a mark any more."""
+    done = {
+        bookie: dataclasses.replace(absence, worked_off=True)
+        for bookie, absence in record.absences.items()
+        if absence.marked
+    }
+    return dataclasses.replace(record, absences={**record.absences, **done})

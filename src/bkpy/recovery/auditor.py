@@ -1,0 +1,215 @@
+"""The auditor: watches the bookies, and has the ledgers of those that are lost marked. There is one, by election.
+
+Each round looks at the bookies and asks `protocol/audit.py` what follows; drops the marks of those that came back as
+they were; stores the record; marks what the lost ones had. A round begins when bookies come or go, when a time is up,
+and now and then.
+
+Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the record says that a
+bookie's ledgers are marked only when they are; a bookie that came back is forgotten only when its marks are dropped; so
+a later auditor, who begins with the record, does again what may not have been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from bkpy.errors import MetadataUnavailableError
+from bkpy.metadata import paths
+from bkpy.metadata.audit_record import AuditRecords
+from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.metadata.membership import look_at_bookies
+from bkpy.protocol.audit import Presence, audit, with_marked, with_worked_off
+from bkpy.recovery.ledger_scan import LedgerScan
+from bkpy.recovery.remembered_ledgers import RememberedLedgers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.store import Watch
+    from bkpy.protocol.audit import Absence, AuditRecord, Findings, Seen
+    from bkpy.recovery.auditor_metrics import AuditorMetrics
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class Auditor:
+    """What an elected candidate does."""
+
+    def __init__(self, cluster: Cluster, runtime: Runtime, settings: RecoverySettings, metrics: AuditorMetrics) -> None:
+        self._cluster = cluster
+        self._runtime = runtime
+        self._settings = settings
+        self._metrics = metrics
+
+    async def audit(self, node: str) -> None:
+        """Lead until cancelled; `node` is that of the term. Raises `BookKeeperError` when the term can't go on."""
+        term = _Term(self._cluster, self._runtime, self._settings, self._metrics, node)
+        self._metrics.leads(True)
+        try:
+            await term.run()
+        finally:
+            self._metrics.leads(False)
+
+
+class _Term:
+    """One term of the auditor."""
+
+    def __init__(
+        self, cluster: Cluster, runtime: Runtime, settings: RecoverySettings, metrics: AuditorMetrics, node: str
+    ) -> None:
+        self._store = cluster.store
+        self._root = cluster.root
+        self._runtime = runtime
+        self._settings = settings
+        self._metrics = metrics
+        self._marks = Marks(cluster.store, cluster.root, runtime, settings, guard=node)
+        self._records = AuditRecords(cluster.store, cluster.root, guard=node, settings=settings)
+        # What was learnt in an earlier term of this process is not used: others may have marked meanwhile.
+        remembered = RememberedLedgers(settings.audit_remembered_max)
+        self._scan = LedgerScan(cluster.catalog, self._marks, remembered, runtime, settings, metrics)
+        self._followed_at = -float("inf")
+        self._something = asyncio.Event()
+
+    async def run(self) -> None:
+        """Rounds, until the term ends."""
+        watches = [
+            self._store.watch(f"{self._root}/{name}", children=True) for name in (paths.AVAILABLE, paths.READ_ONLY)
+        ]
+        followers = [self._runtime.spawn(self._follow(watch), name="bookies, for the auditor") for watch in watches]
+        try:
+            record = await self._records.read()
+            while True:
+                self._something.clear()
+                try:
+                    record, look_at_ms = await self._round(record)
+                except MetadataUnavailableError as error:
+                    if not error.retriable:
+                        raise
+                    log.debug("the audit goes on later: %s", error)
+                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
+                    record = await self._read_again(record)
+                    continue
+                await self._wait(look_at_ms)
+        finally:
+            for watch in watches:
+                watch.close()
+            for follower in followers:
+                follower.cancel()
+            await asyncio.wait(followers)
+
+    async def _follow(self, watch: Watch) -> None:
+        async for _ in watch:
+            self._something.set()
+
+    async def _read_again(self, record: AuditRecord) -> AuditRecord:
+        """The record after a write that may have been done or not."""
+        try:
+            return await self._records.read()
+        except MetadataUnavailableError:
+            return record  # then nothing can be written either, until it was read
+
+    async def _wait(self, look_at_ms: int | None) -> None:
+        timeout_s = self._settings.audit_look_interval_s
+        if look_at_ms is not None:
+            timeout_s = min(timeout_s, max(0.0, look_at_ms / 1000 - self._runtime.clock.time()))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._something.wait()
+        except TimeoutError:
+            return
+
+    # --- one round ------------------------------------------------------------------------------------------------
+
+    async def _round(self, record: AuditRecord) -> tuple[AuditRecord, int | None]:
+        """One look and what follows; the record as it is stored then, and when something will be due."""
+        settings = self._settings
+        seen = await look_at_bookies(self._store, self._root, reads_at_once=settings.audit_reads_at_once)
+        found = audit(
+            record,
+            seen,
+            int(self._runtime.clock.time() * 1000),
+            settle_ms=int(settings.lost_bookie_settle_s * 1000),
+            delay_ms=int(settings.lost_bookie_recovery_delay_s * 1000),
+        )
+        self._tell(record, found, seen)
+        if not await self._marks.enabled():
+            return await self._store_record(record, _without_returns(record, found)), found.look_at_ms
+        if found.returned:
+            dropped = await self._scan.drop(found.returned)
+            log.warning("back as they were: %s; %d marks were dropped", ", ".join(sorted(found.returned)), dropped)
+        record = await self._store_record(record, found.record)
+        if not record.most_absent:
+            record = await self._mark(record, found, seen)
+        return record, found.look_at_ms
+
+    async def _store_record(self, before: AuditRecord, record: AuditRecord) -> AuditRecord:
+        if record != before:
+            await self._records.write(record)
+        return record
+
+    async def _mark(self, record: AuditRecord, found: Findings, seen: Mapping[str, Seen]) -> AuditRecord:
+        """Mark what the due bookies had, and see to it that nothing of those that were marked before is missed."""
+        now = self._runtime.clock.monotonic()
+        lost = {
+            bookie: _loss(absence, seen.get(bookie))
+            for bookie, absence in record.absences.items()
+            if absence.marked or bookie in found.due
+        }
+        if not lost or (not found.due and now - self._followed_at < self._settings.audit_follow_interval_s):
+            return record
+        before = self._scan.marked
+        marked = await self._scan.mark(lost, due=found.due)
+        if marked is None:
+            return record
+        self._followed_at = now
+        self._metrics.marked_ledgers(marked + self._scan.marked - before)
+        after = with_marked(record, found.due)
+        if not marked and self._scan.marked == before:
+            after = with_worked_off(after)
+        if found.due:
+            log.warning(
+                "lost: %s; %d marks were added to ledgers that name them",
+                ", ".join(sorted(found.due)),
+                self._scan.marked - before,
+            )
+        return await self._store_record(record, after)
+
+    def _tell(self, before: AuditRecord, found: Findings, seen: Mapping[str, Seen]) -> None:
+        """Log what is new, and set the metrics."""
+        record = found.record
+        absent, known = len(record.absences), len({*seen, *record.absences})
+        if record.most_absent and not before.most_absent:
+            log.error(
+                "%d of %d bookies are absent, most of them: no ledger is marked until more are back. Are they cut off "
+                "from ZooKeeper?",
+                absent,
+                known,
+            )
+        elif before.most_absent and not record.most_absent:
+            log.warning("%d of %d bookies are absent, not most of them any more", absent, known)
+        for bookie in sorted(record.absences.keys() - before.absences.keys()):
+            absence = record.absences[bookie]
+            log.warning("bookie %s %s", bookie, "has another storage now" if absence.replaced else "is absent")
+        for bookie in sorted(before.absences.keys() - record.absences.keys()):
+            log.info("bookie %s is %s", bookie, "back" if bookie in seen else "not known any more")
+        lost = sum(absence.marked or bookie in found.due for bookie, absence in record.absences.items())
+        self._metrics.bookies(here=known - absent, absent=absent - lost, lost=lost, most_absent=record.most_absent)
+
+
+def _loss(absence: Absence, seen: Seen | None) -> LostBookie:
+    """What a mark says of the bookie."""
+    rebuilding = absence.replaced or (seen is not None and seen.presence is Presence.LIMBO)
+    reason = LossReason.REBUILDING if rebuilding else LossReason.LOST
+    return LostBookie(absence.since_ms, reason.value, absence.instance)
+
+
+def _without_returns(before: AuditRecord, found: Findings) -> AuditRecord:
+    """The record while nothing may be written of marks: who is back is dealt with when that is switched on again."""
+    kept = {bookie: before.absences[bookie] for bookie in found.returned}
+    return dataclasses.replace(found.record, absences={**found.record.absences, **kept})

@@ -1,0 +1,54 @@
+"""What the auditor tells of itself, as Prometheus metrics: of the cluster, by whoever is the auditor now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Gauge
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class AuditorMetrics:
+    """Counters and gauges in the registry of the process. All of them are of rare things."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._leading = Gauge("bkpy_auditor_leading", "1 if this is the auditor now", registry=registry)
+        self._absent = Gauge(
+            "bkpy_auditor_bookies",
+            "Bookies by what the auditor holds of them; only the auditor's own values are current",
+            ("state",),
+            registry=registry,
+        )
+        self._most_absent = Gauge(
+            "bkpy_auditor_most_absent", "1 while so many bookies are absent that nothing is marked", registry=registry
+        )
+        self._marked_ledgers = Gauge(
+            "bkpy_auditor_marked_ledgers", "Under-replicated ledgers, when the auditor looked last", registry=registry
+        )
+        self._marks = Counter("bkpy_auditor_marks", "Marks that were added", registry=registry)
+        self._looks = Counter("bkpy_auditor_looks", "Ledgers that were looked at or marked", registry=registry)
+        self._whole_seconds = Gauge(
+            "bkpy_auditor_last_whole_audit_seconds", "How long the last look at all ledgers took", registry=registry
+        )
+
+    def leads(self, leading: bool) -> None:
+        self._leading.set(leading)
+
+    def bookies(self, *, here: int, absent: int, lost: int, most_absent: bool) -> None:
+        for state, count in (("here", here), ("absent", absent), ("lost", lost)):
+            self._absent.labels(state).set(count)
+        self._most_absent.set(most_absent)
+
+    def marked_ledgers(self, count: int) -> None:
+        self._marked_ledgers.set(count)
+
+    def marked(self) -> None:
+        self._marks.inc()
+
+    def looked_at(self) -> None:
+        self._looks.inc()
+
+    def whole(self, seconds: float) -> None:
+        self._whole_seconds.set(seconds)

@@ -1,0 +1,126 @@
+"""Autorecovery: a candidate for auditor and a worker, in a bookie or alone, in the session that they are given.
+
+Invariant: what goes wrong here holds up nobody else: it is logged, and tried again; and whoever stops it is kept
+waiting for no longer than `metadata_close_timeout_s` by a metadata store that is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from bkpy.client.client import Client, open_client
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import client_settings
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.election import Election
+from bkpy.metadata.locks import LedgerLocks
+from bkpy.metadata.marks import Marks
+from bkpy.recovery.auditor import Auditor
+from bkpy.recovery.auditor_metrics import AuditorMetrics
+from bkpy.recovery.worker import ReplicationWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class AutoRecovery:
+    """On `store`, whose owner ends the session after `stop`, and with it the locks of work that was cut short.
+
+    `name` is what the locks and the election are known by: the bookie's id, for people to read.
+    """
+
+    def __init__(
+        self,
+        settings: RecoverySettings,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        name: str,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._name = name
+        self._metrics = AuditorMetrics(registry)
+        self._election = Election(store, root, name, runtime, settings)
+        self._client: Client | None = None
+        self._worker: ReplicationWorker | None = None
+        self._marks: Marks | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        """Begin. Returns at once, whatever the metadata store does."""
+        self._task = self._runtime.spawn(self._run(), name=f"autorecovery of {self._name}")
+
+    async def stop(self) -> None:
+        """End all work and leave the election. Copies that were cut short are made again by another worker."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.metadata_close_timeout_s):
+                await self._election.withdraw()
+        if self._marks is not None:
+            self._marks.close()
+        if self._client is not None:
+            await self._client.close()
+
+    def status(self) -> dict[str, Any]:
+        """What goes on here, for JSON."""
+        return {
+            "name": self._name,
+            "auditor": self._election.leading,
+            "worker": None if self._worker is None else self._worker.status(),
+        }
+
+    async def _run(self) -> None:
+        await self._kept_up("autorecovery can't begin", self._connect)
+        assert self._client is not None
+        client, settings = self._client, self._settings
+        cluster = client.upkeep.cluster
+        auditor = Auditor(cluster, self._runtime, settings, self._metrics)
+        self._marks = Marks(self._store, self._root, self._runtime, settings)
+        locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
+        self._worker = worker = ReplicationWorker(client, self._marks, locks, self._runtime, settings, self._name)
+        tasks = [
+            self._runtime.spawn(
+                self._kept_up("the election failed", lambda: self._election.stand(auditor.audit)), name="election"
+            ),
+            self._runtime.spawn(self._kept_up("the replication worker failed", worker.run), name="replication worker"),
+        ]
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _connect(self) -> None:
+        shared = {name: getattr(self._settings, name) for name in MetadataSettings.model_fields}
+        self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
+
+    async def _kept_up(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
+        """`act` until it returns, begun again after it has failed."""
+        while True:
+            try:
+                await act()
+                return
+            except BookKeeperError as error:
+                log.warning("%s, and is tried again: %s", what, error)
+            except Exception:
+                log.exception("%s, and is tried again", what)
+            await asyncio.sleep(self._settings.audit_look_interval_s)

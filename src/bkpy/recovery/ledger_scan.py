@@ -1,0 +1,260 @@
+"""Finds the ledgers that name a lost bookie, and marks them: all ledgers the first time, few of them the next.
+
+A whole audit reads all ledgers, partition by partition. What it learns is remembered: then those that name a bookie are
+marked without a look, and only those are read that may have changed since.
+
+    changed by       seen by
+    its writer       it was not closed when it was read, so it is read again
+    its creation     its id is above the highest that was listed, or it was not closed
+    re-replication   it had a mark: when that has gone, it is read again. Marks that others than this auditor have added
+                     are announced, and whatever was announced by others makes that all is forgotten
+    hand             that is announced as well, and said by a node until it is over (`metadata/by_hand.py`)
+
+Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark, or was told of
+as unreadable. The mark says so; or, if it was there before, another one does, when it was worked off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from bkpy.errors import BookKeeperError, CorruptDataError, MetadataConflictError, NoSuchLedgerError
+from bkpy.metadata.marks import LossReason
+from bkpy.metadata.outcome import Done, Gone, Missing, NotDone, Unknown, told
+from bkpy.protocol.audit import covers
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.marks import LostBookie, Marks
+    from bkpy.recovery.auditor_metrics import AuditorMetrics
+    from bkpy.recovery.remembered_ledgers import RememberedLedgers
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+_TOLD_MAX: Final = 10  # unreadable ledgers named in one warning
+
+
+class LedgerScan:
+    """Scans of one auditor, in one term. Raises `MetadataConflictError` as soon as a write shows that it is over."""
+
+    def __init__(
+        self,
+        catalog: LedgerCatalog,
+        marks: Marks,
+        remembered: RememberedLedgers,
+        runtime: Runtime,
+        settings: RecoverySettings,
+        metrics: AuditorMetrics,
+    ) -> None:
+        self.marked = 0  # ledgers that were marked and, as far as is known, were not before
+        self._catalog = catalog
+        self._marks = marks
+        self._remembered = remembered
+        self._now = runtime.clock.monotonic
+        self._settings = settings
+        self._metrics = metrics
+        self._unreadable: dict[int, str] = {}  # the first of them
+        self._just_marked: set[int] = set()
+        self._due: frozenset[str] = frozenset()
+        self._unannounced = False
+
+    async def mark(self, lost: Mapping[str, LostBookie], *, due: Collection[str]) -> int | None:
+        """Mark what names one of `lost`, of which the `due` have never been looked for.
+
+        How many ledgers had marks when it began; None if marking was switched off meanwhile, and not all is done.
+        """
+        self._unreadable.clear()
+        self._just_marked.clear()
+        self._due = frozenset(due)
+        marked = array("q", [ledger_id async for ledger_id in self._marks.list()])
+        if not await self._reliable():
+            if not await self._whole(lost):
+                return None
+        else:
+            await self._by_memory({bookie: lost[bookie] for bookie in due})
+            await self._changed(lost, marked, also=marked if due else ())
+        await self._announce()
+        for ledger_id, why in self._unreadable.items():
+            log.warning("the auditor can't tell which bookies ledger %d names: %s", ledger_id, why)
+        return len(marked)
+
+    async def drop(self, returned: Mapping[str, str]) -> int:
+        """Take the bookies that are back, with these storages, off the marks that say that they are absent; how many.
+
+        A bookie's marks stay where they are of another storage, or of more than its absence.
+        """
+        dropped = 0
+
+        async def drop(ledger_id: int) -> None:
+            nonlocal dropped
+            while (mark := await self._marks.read(ledger_id)) is not None:
+                back = [bookie for bookie, loss in mark.lost.items() if _is_over(loss, returned.get(bookie, ""))]
+                if not back:
+                    return
+                outcome = await self._marks.remove(mark, back)
+                if self._marks.refused(outcome):
+                    raise _over()
+                if isinstance(outcome, NotDone | Unknown):
+                    raise told(outcome, ledger_id=ledger_id)
+                if isinstance(outcome, Done | Gone):
+                    dropped += 1
+                    return
+
+        some: list[int] = []
+        async for ledger_id in self._marks.list():
+            some.append(ledger_id)
+            if len(some) == self._settings.audit_reads_at_once:
+                await self._each(some, drop)
+                some = []
+        await self._each(some, drop)
+        return dropped
+
+    async def _reliable(self) -> bool:
+        """Whether what is remembered can be relied on."""
+        remembered = self._remembered
+        fresh = self._now() - remembered.since < self._settings.audit_whole_interval_s
+        return remembered.complete and fresh and await self._marks.announced() == remembered.announced
+
+    async def _whole(self, lost: Mapping[str, LostBookie]) -> bool:
+        """Read all ledgers; False if marking was switched off meanwhile."""
+        began = self._now()
+        # Before the marks are listed: what is announced later makes all of this be forgotten.
+        announced = await self._marks.announced()
+        by_hand = await self._marks.moved_by_hand()
+        marked = [ledger_id async for ledger_id in self._marks.list()]
+        self._remembered.begin(began, announced, marked, moved_by_hand=by_hand)
+        async for ledger_ids in self._catalog.partitions():
+            if not await self._marks.enabled():
+                return False
+            await self._read(ledger_ids, lost)
+            await self._announce()
+        self._remembered.end()
+        self._metrics.whole(self._now() - began)
+        log.info("the auditor has looked at all ledgers, in %.1f s", self._now() - began)
+        return True
+
+    async def _by_memory(self, lost: Mapping[str, LostBookie]) -> None:
+        """Mark the closed ledgers that are known to name one of these."""
+        of: dict[int, dict[str, LostBookie]] = {}
+        for bookie, loss in lost.items():
+            for ledger_id in self._remembered.of(bookie):
+                of.setdefault(ledger_id, {})[bookie] = loss
+
+        async def mark(ledger_id: int) -> None:
+            await self._mark(ledger_id, of[ledger_id])
+
+        await self._each(sorted(of), mark)
+
+    async def _changed(self, lost: Mapping[str, LostBookie], marked: array[int], also: Iterable[int]) -> None:
+        """Read what may have changed since it was read last."""
+        remembered = self._remembered
+        worked_off = remembered.worked_off(marked) - self._just_marked
+        remembered.mark(marked)
+        await self._read(sorted({*remembered.open, *also, *worked_off}), lost)
+        remembered.settle(worked_off - self._just_marked)
+        async for ledger_ids in self._catalog.partitions(remembered.highest + 1):
+            await self._read([ledger_id for ledger_id in ledger_ids if ledger_id > remembered.highest], lost)
+
+    async def _read(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
+        """Learn what these ledgers name, and mark them if one of `lost` is among that."""
+
+        async def read(ledger_id: int) -> None:
+            try:
+                metadata, _ = await self._catalog.read(ledger_id)
+            except NoSuchLedgerError:
+                self._remembered.gone(ledger_id)
+                return
+            self._remembered.learn(metadata)
+            named = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+            of = {bookie: lost[bookie] for bookie in sorted(named & lost.keys())}
+            if of and not await self._has_mark(ledger_id, of):
+                await self._mark(ledger_id, of)
+
+        await self._each(ledger_ids, read)
+        for ledger_id in ledger_ids[-1:]:
+            self._remembered.see(ledger_id)
+
+    async def _has_mark(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> bool:
+        """Whether the ledger's mark says all that, and nothing of it is new: then whoever works on it isn't disturbed.
+
+        Should they remove it all the same, having looked before the ledger came to name the bookie: it is read again.
+        """
+        if not self._remembered.has_mark(ledger_id) or self._due & lost.keys():
+            return False
+        mark = await self._marks.read(ledger_id)
+        return mark is not None and lost.keys() <= mark.lost.keys()
+
+    async def _mark(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> None:
+        outcome = await self._marks.add(ledger_id, lost)
+        if isinstance(outcome, Missing):
+            raise _over()
+        if not isinstance(outcome, Done):
+            raise told(outcome, ledger_id=ledger_id)
+        self.marked += not self._remembered.has_mark(ledger_id)
+        self._remembered.mark([ledger_id])
+        self._just_marked.add(ledger_id)
+        self._unannounced = True
+        self._metrics.marked()
+
+    async def _announce(self) -> None:
+        """Wake the workers, and know that announcement for this auditor's own."""
+        if not self._unannounced:
+            return
+        outcome = await self._marks.announce()
+        expected = self._remembered.announced + 1
+        if outcome == Done(expected):
+            self._remembered.announced = expected
+        self._unannounced = False
+
+    async def _each(self, ledger_ids: list[int], act: Callable[[int], Awaitable[None]]) -> None:
+        """`act` for each of them, some at once. What can't be done while the store is away is done when it is back."""
+        left = ledger_ids[::-1]
+        failed: list[int] = []
+
+        async def work() -> None:
+            while left:
+                ledger_id = left.pop()
+                try:
+                    await act(ledger_id)
+                except (CorruptDataError, UnsupportedVersionError) as error:
+                    if len(self._unreadable) < _TOLD_MAX:
+                        self._unreadable[ledger_id] = str(error)
+                except BookKeeperError as error:
+                    if not error.retriable:
+                        raise
+                    failed.append(ledger_id)
+                self._metrics.looked_at()
+
+        while left:
+            await _together([work() for _ in range(min(len(left), self._settings.audit_reads_at_once))])
+            if failed:
+                await asyncio.sleep(self._settings.metadata_retry_pause_s)
+                left, failed = failed[::-1], []
+
+
+def _is_over(loss: LostBookie, instance: str) -> bool:
+    """Whether a bookie that is back, with the storage `instance`, has what it was marked for ("": it is not back)."""
+    return bool(loss.reason == LossReason.LOST and instance and loss.instance and covers(instance, loss.instance))
+
+
+def _over() -> MetadataConflictError:
+    return MetadataConflictError("this auditor's term is over", retriable=False)
+
+
+async def _together(works: list[Awaitable[None]]) -> None:
+    """All of them; the first error ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,117 @@
+"""What the auditor has learnt of ledgers, so that the second loss costs less than the first.
+
+Of closed ledgers it is enough to know which bookies they name: they change by re-replication alone, which goes on only
+under a mark. Of all others only the ids are known, to be read again: those that were not closed, those above the
+highest that was seen, and those that had marks.
+
+Invariant: as long as `complete`, a ledger that names a bookie is among `of(bookie)`, or is `open`, or has or had a
+mark, or has an id above `highest`. Some that are named here may not name it any more. What is held is bounded: beyond,
+all is forgotten.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from bkpy.protocol.ledger_metadata import LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+_IN_A_SET = 8  # times the memory of an id in an array
+
+
+class RememberedLedgers:
+    """Ids in the memory of at most `items_max`, a closed ledger's counted once for each bookie that it names."""
+
+    def __init__(self, items_max: int) -> None:
+        self._items_max = items_max
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.complete = False
+        self.highest = -1
+        self.since = 0.0
+        self.announced = -1
+        self._useless = False
+        self._open: set[int] = set()
+        self._marked: set[int] = set()
+        self._of: dict[str, array[int]] = {}
+        self._items = 0
+
+    def begin(self, since: float, announced: int, marked: Iterable[int], *, moved_by_hand: bool) -> None:
+        """A whole audit begins, at the monotonic time `since`, after the announcement `announced`.
+
+        While copies are moved by hand, without marks, nothing that is learnt can be relied on.
+        """
+        self.forget()
+        self._useless = moved_by_hand
+        self.since = since
+        self.announced = announced
+        self.mark(marked)
+
+    def end(self) -> None:
+        """It has seen all ledgers."""
+        self.complete = not self._useless
+
+    def see(self, ledger_id: int) -> None:
+        """The ledger was listed, and those below it."""
+        self.highest = max(self.highest, ledger_id)
+
+    def learn(self, metadata: LedgerMetadata) -> None:
+        """What was read of a ledger."""
+        if self._useless:
+            return
+        if metadata.state is not LedgerState.CLOSED:
+            if metadata.ledger_id not in self._open:
+                self._open.add(metadata.ledger_id)
+                self._count(_IN_A_SET)
+            return
+        self._open.discard(metadata.ledger_id)
+        for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.bookies}:
+            ids = self._of.setdefault(bookie, array("q"))
+            # It is read again and again only while it isn't closed; then once for each time that it was worked off.
+            ids.append(metadata.ledger_id)
+            self._count(1)
+
+    def gone(self, ledger_id: int) -> None:
+        """The ledger was deleted."""
+        self._open.discard(ledger_id)
+
+    def mark(self, ledger_ids: Iterable[int]) -> None:
+        """These have marks: they may be changed."""
+        before = len(self._marked)
+        self._marked.update(ledger_ids)
+        self._count(_IN_A_SET * (len(self._marked) - before))
+
+    def worked_off(self, marked: Iterable[int]) -> set[int]:
+        """Those that had marks and are not among `marked` any more."""
+        return self._marked.difference(marked)
+
+    def has_mark(self, ledger_id: int) -> bool:
+        """Whether it had one when that was known last."""
+        return ledger_id in self._marked
+
+    def settle(self, ledger_ids: Iterable[int]) -> None:
+        """These were read again after their marks had gone."""
+        self._marked.difference_update(ledger_ids)
+
+    def of(self, bookie: str) -> set[int]:
+        """The closed ledgers that name it, or did."""
+        return set(self._of.get(bookie, ()))
+
+    @property
+    def open(self) -> set[int]:
+        """Those that were not closed."""
+        return set(self._open)
+
+    def _count(self, items: int) -> None:
+        self._items += items
+        if self._items > self._items_max:
+            since, highest = self.since, self.highest
+            self.forget()
+            self._useless, self.since, self.highest = True, since, highest

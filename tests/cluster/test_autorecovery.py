@@ -1,0 +1,195 @@
+"""A bookie that is killed for good, on real processes and a real ZooKeeper: marked, copied, read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.command import as_json, bkpy
+
+import bkpy as library
+from bkpy.config.recovery import RecoverySettings
+from bkpy.local import LocalCluster
+from bkpy.local.process import poll
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.connect import connect_store
+from bkpy.metadata.election import Election, leader
+from bkpy.metadata.marks import LostBookie, Marks
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bkpy.client.client import Client
+    from bkpy.local.zookeeper import ZooKeeperServer
+
+DEADLINE_S = 90.0
+SOON: dict[str, Any] = {
+    "lost_bookie_settle_s": 0.5,
+    "lost_bookie_recovery_delay_s": 1.0,
+    "audit_look_interval_s": 0.2,
+    "audit_follow_interval_s": 0.5,
+    "open_ledger_grace_s": 0.5,
+    "session_timeout_s": 4.0,
+}
+
+
+async def names(client: Client, ledger_id: int) -> set[str]:
+    metadata, _ = await client.upkeep.cluster.catalog.read(ledger_id, fresh=True)
+    return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+
+
+@pytest.mark.scenario(57)
+async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, 4, SOON) as cluster, library.connect(cluster.connect_string) as client:
+        uri = cluster.connect_string
+
+        async def elected() -> bool:
+            found = await asyncio.to_thread(as_json_or_none, "autorecovery", "auditor", uri=uri)
+            return found is not None
+
+        assert await poll(elected, DEADLINE_S)
+        victim = as_json("autorecovery", "auditor", uri=uri)["auditor"]["name"]
+        lines = [b"%d" % i for i in range(200)]
+        ledgers = []
+        for _ in range(20):
+            async with await client.create_ledger() as writer:
+                await writer.append_batch(lines)
+            ledgers.append(writer.ledger_id)
+        mine = [ledger_id for ledger_id in ledgers if victim in await names(client, ledger_id)]
+        assert mine
+        killed = next(bookie for bookie in cluster.bookies if bookie.id == victim)
+        await killed.kill()
+
+        async def healed() -> bool:
+            return not any([victim in await names(client, ledger_id) for ledger_id in mine])
+
+        assert await poll(healed, DEADLINE_S)
+        for ledger_id in ledgers:
+            reader = await client.open_ledger(ledger_id)
+            assert [entry.data async for entry in reader.read()] == lines
+
+        async def quiet() -> bool:
+            told = await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri)
+            return told["ledgers"] == 0 and told["absent"][victim]["worked_off"]
+
+        assert await poll(quiet, DEADLINE_S)
+        told = as_json("autorecovery", "status", uri=uri)
+        assert told["enabled"]
+        assert told["auditor"]["name"] != victim
+        shown = bkpy("autorecovery", "status", uri=uri).stdout.decode()
+        assert "lost; nothing misses it any more" in shown
+        await killed.start()  # as it was: nothing to do, but to forget what it had
+
+        async def back() -> bool:
+            return not (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["absent"]
+
+        assert await poll(back, DEADLINE_S)
+
+
+def as_json_or_none(*arguments: str, uri: str) -> Any:
+    with contextlib.suppress(AssertionError):
+        return as_json(*arguments, uri=uri)
+    return None
+
+
+async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_does_it_too(tmp_path: Path) -> None:
+    from tests.command import PATIENCE_S, start
+
+    async with (
+        LocalCluster(tmp_path, 4, {**SOON, "auto_recovery": False}) as cluster,
+        library.connect(cluster.connect_string) as client,
+    ):
+        uri = cluster.connect_string
+        assert "none runs with auto_recovery" in bkpy("autorecovery", "auditor", uri=uri, status=1).stderr.decode()
+        assert bkpy("autorecovery", "disable", uri=uri).stdout == b"autorecovery is off\n"
+        async with await client.create_ledger() as writer:
+            await writer.append(b"x")
+        flags = [f"--{name}={value}" for name, value in SOON.items() if name != "session_timeout_s"]
+        with start("autorecovery", "run", "--name", "alone", *flags, uri=uri) as running:
+            try:
+                victim = sorted(await names(client, writer.ledger_id))[0]
+                await next(bookie for bookie in cluster.bookies if bookie.id == victim).kill()
+
+                async def absent() -> bool:
+                    return victim in (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["absent"]
+
+                assert await poll(absent, DEADLINE_S)
+                await asyncio.sleep(2 * SOON["lost_bookie_recovery_delay_s"])
+                told = as_json("autorecovery", "status", uri=uri)
+                assert (told["enabled"], told["ledgers"], told["auditor"]["name"]) == (False, 0, "alone")
+                assert bkpy("autorecovery", "enable", uri=uri).stdout == b"autorecovery is on\n"
+
+                async def healed() -> bool:
+                    return victim not in await names(client, writer.ledger_id)
+
+                assert await poll(healed, DEADLINE_S)
+            finally:
+                running.terminate()
+                assert running.wait(PATIENCE_S) == 0
+        assert as_json_or_none("autorecovery", "auditor", uri=uri) is None
+
+
+async def test_marks_and_terms_on_a_real_zookeeper(zookeeper: ZooKeeperServer) -> None:
+    """What the store in memory says of transactions that are refused is true: which operation, and whose node."""
+    uri = f"zk://{zookeeper.connect_string}/marks-and-terms"
+    runtime = real_runtime()
+    settings = RecoverySettings()
+    async with contextlib.AsyncExitStack() as stack:
+        stores = []
+        for _ in range(2):
+            store, root = await connect_store(uri, runtime, session_timeout_s=30.0)
+            stack.push_async_callback(store.close)
+            stores.append(store)
+        await init_cluster(stores[0], root)
+        terms: list[asyncio.Queue[str]] = [asyncio.Queue(), asyncio.Queue()]
+
+        async def stand(number: int) -> None:
+            async def lead(node: str) -> None:
+                terms[number].put_nowait(node)
+                await asyncio.Event().wait()
+
+            await Election(stores[number], root, str(number), runtime, settings).stand(lead)
+
+        async with asyncio.timeout(DEADLINE_S):
+            first = asyncio.ensure_future(stand(0))
+            node = await terms[0].get()
+            second = asyncio.ensure_future(stand(1))
+            marks = Marks(stores[0], root, runtime, settings, guard=node)
+            assert await marks.add(7, {"a": LostBookie(1)}) == Done(0)
+            assert await marks.add(7, {"b": LostBookie(1)}) == Done(1)
+            old = await marks.read(7)
+            assert old is not None
+            assert await marks.add(7, {"a": LostBookie(1)}) == Done(2)
+            assert await marks.remove(old, ["a"]) == Changed()
+            found = await leader(stores[1], root)
+            assert found is not None
+            assert (found.candidate, found.node) == ("0", node)
+            first.cancel()
+            await asyncio.wait([first])
+            await Election(stores[0], root, "0", runtime, settings).withdraw()
+            await stores[1].delete(node)  # as the end of a session does, of which nobody has heard
+            successor = await terms[1].get()
+            assert successor != node
+            for outcome in (
+                await marks.add(7, {"c": LostBookie(1)}),
+                await marks.add(8, {"c": LostBookie(1)}),
+                await marks.remove(old, ["a"]),
+            ):
+                assert isinstance(outcome, Missing | Changed)
+            assert marks.refused(await marks.add(9, {"c": LostBookie(1)}))
+            new = Marks(stores[1], root, runtime, settings, guard=successor)
+            mark = await new.read(7)
+            assert mark is not None
+            assert mark.lost.keys() == {"a", "b"}
+            assert [ledger_id async for ledger_id in new.list()] == [7]
+            assert await new.remove(mark, ["a"]) == Done(3)
+            mark = await new.read(7)
+            assert mark is not None
+            assert await new.remove(mark, ["b"]) == Gone()
+            assert await stores[1].children(f"{root}/underreplication/ledgers") == []
+            second.cancel()
+            await asyncio.wait([second])
