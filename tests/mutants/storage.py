@@ -195,8 +195,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was lost forgotten by a rebuild",
         "a bookie that lost data denies what it acknowledged",
-        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked)",
-        'return Standing(b"", False)',
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to)",
+        'return Standing(b"", False, -1)',
         (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
     Mutant(

@@ -36,6 +36,7 @@ LAYERS = {
     "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
+    "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "log": {"client", "client/client", "metadata", "protocol", *BASE},
 }

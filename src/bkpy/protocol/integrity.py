@@ -1,0 +1,136 @@
+"""What a bookie that has lost data does about each ledger, and when the ledger's limbo ends.
+
+    look at the metadata --> WAIT for the writer to leave --> RECOVER, which closes the ledger --.
+            ^          '--> COPY what is missing here --> flush --.                              |
+            '-----------------------------------------------------+------------------------------'
+            '--> END its limbo: under its lock, nothing is missing
+            '--> LEAVE it in limbo: it isn't ours to judge, or its writer goes on elsewhere
+
+Limbo is what keeps a bookie from denying what it has lost. It ends for a ledger that is CLOSED, in which ensembles name
+this bookie, and all of whose ids that name it are in the bookie's index; and that has to be so while this bookie holds
+the ledger's re-replication lock, for whoever copied something here before it was lost may be about to swap it in.
+Anything else stays in limbo: the metadata may name the bookie later for what it stored before.
+
+Invariants: all functions are total; a ledger that isn't CLOSED never leaves limbo; one that was never seen is denied
+only if it was created after the loss.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.protocol.holdings import holdings
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.rereplication import Copy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from bkpy.protocol.holdings import Share
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+
+class Lack(NamedTuple):
+    """Entries of a fragment that a bookie has to hold and doesn't; some between `first` and `last` may be there.
+
+    `place`: the bookie's, in the fragment's ensemble.
+    """
+
+    fragment: int
+    place: int
+    first: int
+    last: int
+
+
+class Claim(enum.Enum):
+    """What a ledger's metadata want of a bookie."""
+
+    GONE = "there is no such ledger"
+    NOTHING = "no ensemble names the bookie"
+    HELD_BY_WRITER = "it is open, and its last ensemble names the bookie"
+    LEFT_BY_WRITER = "it is open, and only earlier ensembles name the bookie"
+    IN_RECOVERY = "a recovery has begun and not ended"
+    CLOSED = "it is closed"
+
+
+def claim_of(metadata: LedgerMetadata | None, bookie_id: str) -> Claim:
+    """What the metadata, None for a ledger that is gone, want of the bookie."""
+    if metadata is None:
+        return Claim.GONE
+    if not any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+        return Claim.NOTHING
+    if metadata.state is LedgerState.CLOSED:
+        return Claim.CLOSED
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return Claim.IN_RECOVERY
+    return Claim.HELD_BY_WRITER if bookie_id in metadata.fragments[-1].bookies else Claim.LEFT_BY_WRITER
+
+
+class Duty(enum.Enum):
+    """What to do next about a ledger."""
+
+    LEAVE = "leave it as it is"
+    LATER = "look again when its writer has closed it"
+    WAIT = "its writer may leave this bookie by itself"
+    RECOVER = "close it, which fences its writer"
+    COPY = "copy what is missing here"
+    END = "end its limbo, if that still holds under its lock"
+
+
+def next_duty(claim: Claim, *, lacks: bool, grace_over: bool) -> Duty:
+    """By the metadata as they were read now, and whether anything of what they want is missing in the index."""
+    match claim:
+        case Claim.GONE | Claim.NOTHING:
+            return Duty.LEAVE
+        case Claim.LEFT_BY_WRITER:
+            return Duty.LATER
+        case Claim.HELD_BY_WRITER:
+            return Duty.RECOVER if grace_over else Duty.WAIT
+        case Claim.IN_RECOVERY:
+            return Duty.RECOVER
+        case Claim.CLOSED:
+            return Duty.COPY if lacks else Duty.END
+
+
+class Verdict(NamedTuple):
+    """What is known when limbo is to end. `lacks`: as the index on disk says, so that what was copied is flushed."""
+
+    claim: Claim
+    lacks: bool
+    locked: bool
+
+
+def ends_limbo(verdict: Verdict) -> bool:
+    """Whether the ledger's limbo may end: from then on the bookie denies what it doesn't have of it."""
+    return verdict.claim is Claim.CLOSED and not verdict.lacks and verdict.locked
+
+
+def denies_unseen(ledger_id: int, *, all_in_doubt: bool, limbo_to: int) -> bool:
+    """Whether a bookie may deny a ledger that it has never seen: only if that was certainly created after the loss.
+
+    `limbo_to`: an id that was given out after the loss, -1 if there was none; `all_in_doubt`: before that is so.
+    """
+    return not all_in_doubt and ledger_id > limbo_to
+
+
+def copy_of(metadata: LedgerMetadata, lack: Lack, readable: Collection[str]) -> Copy:
+    """The copy to the bookie itself that makes up for the lack."""
+    held = list(holdings(metadata))[lack.fragment]
+    names = metadata.fragments[lack.fragment].bookies
+    share = held.shares[lack.place]
+    others = sum(name in readable for name in names)
+    return Copy(lack.fragment, lack.place, share.bookie_id, lack.first, lack.last, within(share, lack), others)
+
+
+def within(share: Share, lack: Lack) -> Share:
+    """The part of a share that lies in the lack."""
+    starts = tuple(
+        sorted(
+            start
+            for start in (share.step * -(-(lack.first - one) // share.step) + one for one in share.starts)
+            if start <= lack.last
+        )
+    )
+    entries = sum((lack.last - start) // share.step + 1 for start in starts)
+    return share._replace(starts=starts, entries=entries)
