@@ -93,6 +93,25 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_bookies() -> Iterator[None]:
+    """Bookies of local clusters are forked from a process that has loaded them."""
+    from tests.command import PRELOADED
+    from tests.hooks import children_started_by
+
+    with children_started_by(PRELOADED.bookie):
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_bookies(forked_bookies: None) -> Iterator[None]:
+    """The bookies that the module's tests start are started as they are for users."""
+    from tests.hooks import children_started_by
+
+    with children_started_by(None):
+        yield
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A ZooKeeper for the whole session. Tests use roots of their own in it, and leave it running."""

@@ -6,12 +6,14 @@ see is asserted there and not through these.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
+from bkpy.local import process
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.runtime.process import TaskSpawner
 from bkpy.storage.engine import LedgerStorage
@@ -19,7 +21,7 @@ from bkpy.storage.journal.journal import JournalWriter
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     import pytest
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.receive_buffer import ReceiveBuffer
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime, Worker
+    from bkpy.storage.entry_log.entry_log import Place
     from bkpy.storage.journal.journal import Journal
     from bkpy.storage.ledgers.info import LedgerCache
     from bkpy.storage.ledgers.ledgers import Ledgers
@@ -422,6 +425,11 @@ def open_logs(shard: Shard) -> int:
     return len(shard._reader._open)
 
 
+def read_from_log(shard: Shard, place: Place) -> bytes:
+    """What the shard's reads find there."""
+    return shard._reader.read(place)
+
+
 def ledgers_of(replay: Replay) -> Ledgers:
     """What is replayed into."""
     return replay._ledgers
@@ -514,6 +522,8 @@ def pretend_seen(store: ZooKeeperStore, zxid: int) -> int:
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
+_USUAL_SPAWNER: Final = process._spawner
+
 
 def servers_of(server: ZooKeeperServer) -> list[str]:
     """The lines by which a server of an ensemble is told of all of them."""
@@ -525,6 +535,25 @@ def tell_servers(server: ZooKeeperServer, lines: Iterable[str]) -> None:
     """From its next start on."""
     assert server._membership is not None
     server._membership = server._membership._replace(members="".join(f"{line}\n" for line in lines))
+
+
+@contextlib.contextmanager
+def children_started_by(start: Callable[..., Any] | None) -> Iterator[None]:
+    """Meanwhile `start` starts the children of this process, those for which it gives None apart.
+
+    It is given the command, the log file, the environment and the descriptors to inherit. Without it, all children are
+    started as they are for users.
+    """
+
+    class Spawner:
+        def popen(self, command: Sequence[str], **attributes: Any) -> Any:
+            return (start and start(command, **attributes)) or _USUAL_SPAWNER.popen(command, **attributes)
+
+    before, process._spawner = process._spawner, Spawner()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        process._spawner = before
 
 
 def open_logs_of(shard: Shard) -> set[int]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
+from tests.command import PRELOADED, environment
 
 from bkpy.bench import ceiling, memory
 from bkpy.bench.machine import machine, versions
@@ -34,10 +35,10 @@ NUMBERS = ("entries_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "longest_
 
 
 def bench(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bkpy", "bench", "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == status, done.stderr
-    return done
+    done = PRELOADED.run(["bench", "--json", *arguments], stdin=b"", env=environment(None), timeout_s=PATIENCE_S)
+    shown = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert shown.returncode == status, shown.stderr
+    return shown
 
 
 def script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:

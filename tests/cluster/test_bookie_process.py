@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.conftest import run_elsewhere
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -19,6 +22,8 @@ from bkpy.metadata.connect import connect_store
 from bkpy.runtime.system import real_runtime
 
 DEADLINE_S = 60
+
+pytestmark = pytest.mark.usefixtures("real_bookies")
 
 
 def bookie_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +61,18 @@ async def registered(cluster: LocalCluster) -> list[str]:
         await store.close()
 
 
+@pytest.fixture(scope="module")
+def small(real_bookies: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster of one bookie; a test that stops a part of it starts it again."""
+    config = {"session_timeout_s": 4.0, "metrics_port": free_port()}
+    local = LocalCluster(tmp_path_factory.mktemp("small"), bookies=1, config=config)
+    try:
+        run_elsewhere(local.start())
+        yield local
+    finally:
+        run_elsewhere(local.stop())
+
+
 async def test_stopping_deregisters_and_exits_with_zero(cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0]
     assert bookie.id in await registered(cluster)
@@ -66,15 +83,15 @@ async def test_stopping_deregisters_and_exits_with_zero(cluster: LocalCluster) -
     assert bookie.id in await registered(cluster)
 
 
-async def test_stopping_without_zookeeper_is_a_clean_stop_too(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, bookies=1, config={"session_timeout_s": 4.0}) as cluster:
-        await cluster.zookeeper.kill()
-        bookie = cluster.bookies[0]
-        await bookie.stop()
-        assert bookie.exit_status == 0
-        await cluster.zookeeper.start()
-        await bookie.start()
-        assert bookie.log_path.read_text().count(", 0 bytes of journal") == 2
+async def test_stopping_without_zookeeper_is_a_clean_stop_too(small: LocalCluster) -> None:
+    bookie = small.bookies[0]
+    logged = len(bookie.log_path.read_text())
+    await small.zookeeper.kill()
+    await bookie.stop()
+    assert bookie.exit_status == 0
+    await small.zookeeper.start()
+    await bookie.start()
+    assert bookie.log_path.read_text()[logged:].count(", 0 bytes of journal") == 1
 
 
 @pytest.mark.scenario(56)
@@ -100,19 +117,21 @@ async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster)
     assert "connected to the metadata store again" in log
 
 
-async def test_metrics_count_what_was_done(tmp_path: Path) -> None:
-    port = free_port()
-    async with LocalCluster(tmp_path, bookies=1, config={"metrics_port": port}) as cluster:
-        async with bkpy.connect(cluster.connect_string) as client:
-            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await writer.append_batch([b"x" * 100] * 500)
-            await writer.append(b"y")
-            await writer.close()
-            reader = await client.open_ledger(writer.ledger_id)
-            assert len([e async for e in reader.read()]) == 501
-        page = await asyncio.to_thread(
-            lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S).read().decode()
-        )
+async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
+    bookie = small.bookies[0]
+    await bookie.stop()
+    await bookie.start()  # they count from there
+    async with bkpy.connect(small.connect_string) as client:
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await writer.append_batch([b"x" * 100] * 500)
+        await writer.append(b"y")
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        assert len([e async for e in reader.read()]) == 501
+    port = tomllib.loads(bookie.config_path.read_text())["metrics_port"]
+    page = await asyncio.to_thread(
+        lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S).read().decode()
+    )
     found = {
         (sample.name, sample.labels.get("operation")): sample.value
         for family in text_string_to_metric_families(page)
@@ -166,36 +185,36 @@ def test_directories_that_are_in_use(cluster: LocalCluster, tmp_path: Path) -> N
 
 
 @pytest.mark.scenario(53)
-async def test_an_empty_disk_under_a_known_id_is_refused(tmp_path: Path) -> None:
+async def test_an_empty_disk_under_a_known_id_is_refused(small: LocalCluster, tmp_path: Path) -> None:
     """A bookie that comes back without its data would deny what it has acknowledged."""
-    async with LocalCluster(tmp_path, bookies=1) as cluster:
-        bookie = cluster.bookies[0]
-        await bookie.stop()
-        moved = []
-        for path in bookie.directory.iterdir():
-            if path.is_dir():
-                moved.append((path, path.rename(tmp_path / f"moved-{path.name}")))
-        with pytest.raises(bkpy.BookieUnavailableError, match=bookie.id):
-            await bookie.start()
-        assert "IdentityError" not in bookie.log_path.read_text()  # one line for people
-        for path, kept in moved:
-            shutil.rmtree(path, ignore_errors=True)
-            kept.rename(path)
+    bookie = small.bookies[0]
+    await bookie.stop()
+    moved = []
+    for path in bookie.directory.iterdir():
+        if path.is_dir():
+            moved.append((path, path.rename(tmp_path / f"moved-{path.name}")))
+    assert len(moved) == 2
+    with pytest.raises(bkpy.BookieUnavailableError, match=bookie.id):
         await bookie.start()
+    assert "IdentityError" not in bookie.log_path.read_text()  # one line for people
+    for path, kept in moved:
+        shutil.rmtree(path, ignore_errors=True)
+        kept.rename(path)
+    await bookie.start()
 
 
 @pytest.mark.scenario(53)
-async def test_a_foreign_clusters_directories_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path / "other", bookies=1) as other:
-        await other.bookies[0].stop()
-        directory = other.bookies[0].directory
-        foreign = {
-            "bookie_id": other.bookies[0].id,
-            "journal_directories": [str(next(p for p in directory.iterdir() if "journal" in p.name))],
-            "ledger_directories": [str(next(p for p in directory.iterdir() if "ledger" in p.name))],
-        }
-        target = tmp_path / "config"
-        target.mkdir()
-        done = await asyncio.to_thread(bookie_run, "--config", settings(cluster, target, **foreign))
+async def test_a_foreign_clusters_directories_are_refused(
+    cluster: LocalCluster, small: LocalCluster, tmp_path: Path
+) -> None:
+    other = small.bookies[0]
+    await other.stop()
+    foreign = {
+        "bookie_id": other.id,
+        "journal_directories": [str(next(p for p in other.directory.iterdir() if "journal" in p.name))],
+        "ledger_directories": [str(next(p for p in other.directory.iterdir() if "ledger" in p.name))],
+    }
+    done = await asyncio.to_thread(bookie_run, "--config", settings(cluster, tmp_path, **foreign))
+    await other.start()
     assert done.returncode == 1
     assert "cluster" in done.stderr

@@ -12,6 +12,8 @@ from bkpy.local import LocalCluster
 
 DEADLINE_S = 60
 
+pytestmark = pytest.mark.usefixtures("real_bookies")
+
 
 async def write_until_told(writer: bkpy.LedgerWriter, acknowledged: dict[int, bytes], stop: asyncio.Event) -> None:
     """Append until told to stop, or until the writer fails; remember what was acknowledged."""
@@ -46,7 +48,7 @@ async def until(count: int, acknowledged: dict[int, bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared(real_bookies: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     # Small files: the journal rolls and checkpoints happen within a test.
     config = {"journal_max_size_mb": 1, "memtable_bytes_max": 1 << 20, "checkpoint_interval_s": 0.5}
     local = LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=3, config=config)

@@ -173,11 +173,6 @@ async def test_ports_that_were_taken_meanwhile_are_chosen_anew(tmp_path: Path) -
 
 async def test_settings_reach_the_bookies_and_mistakes_are_refused(tmp_path: Path) -> None:
     config = {"journal_max_size_mb": 3, "ledger_directories": ["one", "two"]}
-    async with LocalCluster(tmp_path, bookies=1, config=config) as cluster:
-        directory = cluster.bookies[0].directory
-        assert "journal_max_size_mb = 3\n" in (directory / "bookie.toml").read_text()
-        assert (directory / "one").is_dir()
-        assert (directory / "two").is_dir()
     with pytest.raises(ConfigError, match="config: unknown setting jornal_directories; the nearest"):
         LocalCluster(tmp_path, config={"jornal_directories": ["x"]})
     with pytest.raises(ConfigError, match="listen is chosen by the cluster"):
@@ -186,14 +181,18 @@ async def test_settings_reach_the_bookies_and_mistakes_are_refused(tmp_path: Pat
         await LocalCluster(tmp_path, bookies=1, config={"journal_max_size_mb": -1}).start()
     with pytest.raises(ConfigError, match="65536 is no port"):
         LocalCluster(tmp_path, port=65536)
-    async with LocalCluster(tmp_path, bookies=1, config=config):  # the failed start has left nothing running
-        pass
+    # The failed start has left nothing running.
+    async with LocalCluster(tmp_path, bookies=1, config=config) as cluster:
+        directory = cluster.bookies[0].directory
+        assert "journal_max_size_mb = 3\n" in (directory / "bookie.toml").read_text()
+        assert (directory / "one").is_dir()
+        assert (directory / "two").is_dir()
 
 
-async def test_one_directory_is_used_by_one_cluster(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, bookies=0):
-        with pytest.raises(ConfigError, match="another process runs a cluster in"):
-            await LocalCluster(tmp_path, bookies=0).start()
+async def test_one_directory_is_used_by_one_cluster(cluster: LocalCluster) -> None:
+    with pytest.raises(ConfigError, match="another process runs a cluster in"):
+        await LocalCluster(cluster.directory, bookies=0).start()
+    assert await registered(cluster) == {bookie.id for bookie in cluster.bookies}
 
 
 async def test_a_cancelled_start_leaves_nothing_running(tmp_path: Path) -> None:
@@ -241,18 +240,15 @@ def test_the_children_die_with_their_parent_and_the_directory_is_free(tmp_path: 
     assert not any(alive(pid) for pid in pids)
 
 
-async def test_nothing_listens_after_the_end(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, bookies=1) as cluster:
-        ports = [cluster.zookeeper.port, cluster.bookies[0].port]
-        assert not any(port_is_free(port) for port in ports)
-    assert all(port_is_free(port) for port in ports)
-
-
 async def test_its_bookies_are_the_same_objects_after_stop_and_start(tmp_path: Path) -> None:
+    """And nothing listens in between."""
     cluster = LocalCluster(tmp_path, bookies=1)
     async with cluster:
         bookie = cluster.bookies[0]
         address = bookie.address
+        ports = [cluster.zookeeper.port, bookie.port]
+        assert not any(port_is_free(port) for port in ports)
+    assert all(port_is_free(port) for port in ports)
     async with cluster:
         assert bookie.pid is not None
         assert (bookie.address, cluster.moved) == (address, {})

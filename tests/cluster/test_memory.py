@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 import bkpy
 from bkpy.config.loading import load_bookie_settings
@@ -15,9 +17,6 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 
-if TYPE_CHECKING:
-    import pytest
-
 MIB = 1 << 20
 DEADLINE_S = 100
 HUNG = 100
@@ -25,6 +24,8 @@ TAILS = 1000
 WRITERS = 4
 ROUNDS = 5
 ENTRY = bytes(16_000)
+
+pytestmark = pytest.mark.usefixtures("real_bookies")
 
 # Takes the place of the interpreter: a bookie whose journal is written as long as no file called "stall" is beside it.
 STALLING = f"""#!{sys.executable}

@@ -76,6 +76,31 @@ MUTANTS: list[Mutant] = [
         (f"{_DELETION}::test_a_log_that_was_removed_is_not_held_open",),
     ),
     Mutant(
+        "a log that is about to be removed closed too early",
+        "a read opens it again, and the disk doesn't get its space back before the bookie ends",
+        """            await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
+            await shard.forget_log(log_id)
+""",
+        """            await shard.forget_log(log_id)
+            await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
+""",
+        (f"{_DELETION}::test_a_read_while_a_log_is_removed_does_not_hold_it_open",),
+    ),
+    Mutant(
+        "a deletion forgotten that only a late directory's replay meets",
+        "a deleted ledger is known again, empty",
+        "return deleted and sequence < home.row.marks[number].sequence",
+        "return False",
+        (f"{_DELETION}::test_a_deletion_that_one_directory_has_behind_it_is_not_undone_by_another_that_is_late",),
+    ),
+    Mutant(
+        "a ledger that a rebuild found nothing of taken for one that was never here",
+        "what was in a log that is gone is denied",
+        "if found is not None and (not _names(found, bookie_id) or holds_all(txn, found, bookie_id)):",
+        "if found is not None:",
+        (f"{_TESTS}/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
+    ),
+    Mutant(
         "a log with damage compacted again and again",
         "the disk is kept busy for nothing",
         "and log_id not in self._damaged",

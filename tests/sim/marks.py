@@ -52,6 +52,8 @@ DOUBT_STAYED = "a change stayed in doubt"
 SCRUBBED = "a round of the scrub came to its end"
 LIMBO = "a bookie put everything in limbo"
 CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
+REPLICATED = "what a lost bookie had was copied"
+WORKER_DIED = "a replication worker died"
 
 _STORAGE = (
     MEMORY_FULL,
@@ -69,6 +71,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
+    "healing": (REPLICATED, WORKER_DIED),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .crowd import crowd_run
 from .exposed import exposed_run
 from .failover import failover_run
+from .healing import healing_run
 from .marks import EXPECTED
 from .scenario import standard_run
 
@@ -26,6 +27,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] =
     "failover": failover_run,
     "crowd": crowd_run,
     "exposed": exposed_run,
+    "healing": healing_run,
 }
 
 

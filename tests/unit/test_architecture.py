@@ -300,6 +300,7 @@ CONSTANTS = {
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
+    "recovery/ledger_repair.py": {"_TOLD_MAX": OF_A_TEXT},
     "recovery/ledger_scan.py": {"_TOLD_MAX": OF_A_TEXT},
     "recovery/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
     "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},

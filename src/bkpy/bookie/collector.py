@@ -52,6 +52,7 @@ LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the lock was lost"
 CHANGED = "the metadata have changed meanwhile"
 STORED_TO = "something was stored meanwhile"
+DAMAGED = "what the index says of it is damaged"
 
 _NAMED_MAX = 100
 
@@ -242,7 +243,11 @@ class Collector:
             if run.failed:
                 return
             with _failing(run):
-                await collect(run, ledger_id)
+                try:
+                    await collect(run, ledger_id)
+                except CorruptDataError as error:  # of this ledger only
+                    self._kept(run, DAMAGED)
+                    log.warning("garbage collection keeps ledger %d: %s", ledger_id, error)
             run.examined += 1
 
     async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> Sighting:

@@ -70,7 +70,7 @@ async def rebuild_with_metadata(
         runtime,
         instance_id=cluster.instance_id,
         expected_cookie=None if known is None else storage_part(known[0]),
-        catalog=Catalog(look_up, newest),
+        catalog=Catalog(look_up, cluster.catalog.ids, newest),
         register=register,
         observer=observer,
         directories=directories,

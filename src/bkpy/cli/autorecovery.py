@@ -51,7 +51,7 @@ def auditor(uri: str, as_json: bool) -> int:
     if as_json:
         print_json({"auditor": found})
     elif found is None:
-        say("no bookie stands for auditor: none runs with auto_recovery")
+        say("bkpy: no bookie stands for auditor: none runs with auto_recovery")
     else:
         click.echo(found["name"])
     return 1 if found is None else 0

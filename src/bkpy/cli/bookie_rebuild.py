@@ -93,6 +93,7 @@ def _show(done: Rebuilt) -> None:
         ("of them in limbo", str(done.limbo)),
         ("of them without a key", str(done.keyless)),
         ("of them not in the metadata", str(done.unknown)),
+        ("not found, but named by the metadata", f"{done.missing}, in limbo"),
         ("blocks", str(done.blocks)),
         ("entry logs", str(done.logs)),
         ("damages", str(len(done.damages))),

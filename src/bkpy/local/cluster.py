@@ -108,8 +108,9 @@ class LocalBookie:
             async def ready_or_dead() -> bool:
                 if not self._process.running:
                     return True
-                registered = await store.exists(registrations[0]) or await store.exists(registrations[1])
-                return registered and await accepts_connections(_HOST, self.port)
+                if not await accepts_connections(_HOST, self.port):
+                    return False
+                return await store.exists(registrations[0]) or await store.exists(registrations[1])
 
             in_time = await poll(ready_or_dead, _START_TIMEOUT_S)
         if in_time and self._process.running:

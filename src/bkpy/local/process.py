@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -56,7 +56,24 @@ class _Spawner:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], queue.SimpleQueue[object]]]
 
-    def popen(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    def popen(
+        self, command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str] | None, pass_fds: Sequence[int]
+    ) -> subprocess.Popen[bytes]:
+        wrapped = [sys.executable, "-I", "-S", "-c", _EXEC_WRAPPER, str(os.getpid()), *command]
+
+        def start() -> subprocess.Popen[bytes]:
+            # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then stops its children in the
+            # right order.
+            return subprocess.Popen(
+                wrapped,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+
         with self._lock:
             if self._pid != os.getpid():
                 self._queue = queue.SimpleQueue()
@@ -116,24 +133,9 @@ class ManagedProcess:
         """
         assert not self.running, f"already running as process {self.pid}"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        wrapped = [sys.executable, "-I", "-S", "-c", _EXEC_WRAPPER, str(os.getpid()), *command]
-
-        def start() -> subprocess.Popen[bytes]:
-            with open(self.log_path, "ab") as log:
-                self._log_offset = log.tell()
-                # A session of its own: Ctrl-C in a terminal reaches the parent alone, which then stops its children in
-                # the right order.
-                return subprocess.Popen(
-                    wrapped,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=env,
-                    pass_fds=pass_fds,
-                    start_new_session=True,
-                )
-
-        self._popen = _spawner.popen(start)
+        with open(self.log_path, "ab") as log:
+            self._log_offset = log.tell()
+            self._popen = _spawner.popen(command, log=log, env=env, pass_fds=pass_fds)
 
     async def stop(self, timeout_s: float) -> bool:
         """SIGTERM and wait; SIGKILL after `timeout_s`. Whether the process ended without being killed."""

@@ -176,7 +176,7 @@ def copies_left(sets: Collection[tuple[str, ...]], readable: Collection[str]) ->
 # --- what follows from a look -----------------------------------------------------------------------------------------
 
 
-class Step(enum.StrEnum):
+class RepairStep(enum.StrEnum):
     """What to do next with a ledger whose lock is held."""
 
     DONE = "done"  # nothing names those bookies, or the ledger is gone: its mark goes
@@ -186,19 +186,19 @@ class Step(enum.StrEnum):
     STUCK = "stuck"
 
 
-def next_step(plan: Plan | None, *, grace_over: bool) -> Step:
+def next_step(plan: Plan | None, *, grace_over: bool) -> RepairStep:
     """By the plan from the metadata as they are now; None for a ledger that is gone.
 
     Copies that can be made come first, whatever else can't be done about the ledger. A ledger whose earlier fragments
     are stuck is recovered all the same: that needs no copy.
     """
     if plan is None:
-        return Step.DONE
+        return RepairStep.DONE
     if plan.copies:
-        return Step.COPY
+        return RepairStep.COPY
     if plan.unclosed:
-        return Step.RECOVER if grace_over else Step.WAIT
-    return Step.STUCK if plan.stuck else Step.DONE
+        return RepairStep.RECOVER if grace_over else RepairStep.WAIT
+    return RepairStep.STUCK if plan.stuck else RepairStep.DONE
 
 
 class Swap(enum.Enum):

@@ -163,7 +163,6 @@ class FragmentCopy:
             batches,
             correlation_id=self._parts.pool.next_id(),
             now=self._parts.runtime.clock.monotonic,
-            on_reply=self._parts.dispatcher.resume_held,  # writers may wait for the bookie that has just answered
         )
         while self._unanswered and self._unanswered_bytes + add.body_bytes > self._settings.copy_window_bytes:
             await self._take_oldest()
@@ -194,7 +193,6 @@ class _CopyAdd:
         *,
         correlation_id: int,
         now: Callable[[], float],
-        on_reply: Callable[[], None],
     ) -> None:
         head = m.pack(
             [
@@ -216,7 +214,6 @@ class _CopyAdd:
         self._batches = len(batches)
         self._channel = channel
         self._now = now
-        self._on_reply = on_reply
         self._retried = False
         self._sent_at = 0.0
 
@@ -242,4 +239,3 @@ class _CopyAdd:
         self.seconds = self._now() - self._sent_at
         if not self.answered.done():
             self.answered.set_result(error)
-        self._on_reply()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
-from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, Step, Swap, Then, next_step, plan, swapped
+from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, RepairStep, Swap, Then, next_step, plan, swapped
 from bkpy.recovery.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
+_TOLD_MAX = 5  # fragments
 GRACE = "its writer may still leave the lost bookie by itself"
 
 
@@ -195,18 +196,18 @@ class _LockedRepair:
             possible = None if planned is None else self._possible(planned)
             unclosed = frozenset() if planned is None else frozenset(planned.unclosed)
             step = next_step(possible, grace_over=unclosed <= self._waited_for)
-            if step is Step.COPY:
+            if step is RepairStep.COPY:
                 assert found is not None
                 assert possible is not None
                 then, why = await self._copy(*found, possible.copies[0], leaving)
                 if then is Then.LOOK:
                     continue
                 return Repaired(How.LATER, why, left)
-            if step is Step.RECOVER and not self._recovered:
+            if step is RepairStep.RECOVER and not self._recovered:
                 self._recovered = True  # afterwards it is closed, or gone
                 await self._repair.recover(self._ledger_id)
                 continue
-            if step is Step.WAIT:
+            if step is RepairStep.WAIT:
                 return Repaired(How.WAITING, GRACE, left, unclosed)
             return self._ended(planned, left)
 
@@ -222,6 +223,8 @@ class _LockedRepair:
         reasons = [_told(self._failed[copy.fragment, copy.place]) for copy in planned.copies]
         reasons += [stuck.told for stuck in planned.stuck]
         transient = any(isinstance(self._failed[copy.fragment, copy.place], Failed) for copy in planned.copies)
+        if len(reasons) > _TOLD_MAX:
+            reasons[_TOLD_MAX:] = [f"and {len(reasons) - _TOLD_MAX} more"]
         return Repaired(How.LATER if transient or planned.unclosed else How.STUCK, "; ".join(reasons), left)
 
     async def _copy(

@@ -327,10 +327,11 @@ class ReplicationWorker:
         pause_s = min(settings.repair_pause_max_s, settings.repair_pause_min_s * 2.0 ** max(0, attempts - 1))
         pause_s *= (1 + self._runtime.rng.random()) / 2
         one = _Postponed(now + pause_s, ended.why, attempts)
+        if before is not None:  # who had the time to leave had it, whatever failed since
+            one.waiting_since, one.waiting_for = before.waiting_since, before.waiting_for
         if ended.how is How.WAITING:
-            same = before is not None and before.waiting_for == ended.waiting_for
-            one.waiting_since = before.waiting_since if same and before is not None else now
-            one.waiting_for = ended.waiting_for
+            if one.waiting_for != ended.waiting_for:
+                one.waiting_since, one.waiting_for = now, ended.waiting_for
             one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
         one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max
         one.signature = signature

@@ -123,12 +123,21 @@ class Replay:
         except ProtocolError as e:
             raise CorruptDataError(f"an add record of the journal can't be read: {e}") from e
         for ledger_id in set(columns.ledger_ids):
-            if self._ledgers.load_now(ledger_id) is None:
+            if self._ledgers.load_now(ledger_id) is None and not self._is_over(number, sequence, ledger_id):
                 self._introduce_lost(ledger_id)
         for owner, part in split(columns, record.head, record.body, self._ledgers.shard_of).items():
             shard = self._ledgers.shards[owner]
             if sequence >= shard.row.marks[number].sequence:
                 shard.active.add(part.columns, part.body)
+
+    def _is_over(self, number: int, sequence: int, ledger_id: int) -> bool:
+        """Whether a record of a ledger that was just found to be unknown is of a life that has ended.
+
+        Then the index where it would be made known is ahead of the record, and nothing would end it once more.
+        """
+        home = self._ledgers.shards[self._ledgers.shard_of(ledger_id)]
+        deleted = self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
+        return deleted and sequence < home.row.marks[number].sequence
 
     def _introduce_lost(self, ledger_id: int) -> None:
         """A ledger whose key record is missing: only damage explains that."""
@@ -156,6 +165,8 @@ class Replay:
         ledger_id = decode_ledger(record.head)
         info = self._ledgers.load_now(ledger_id)
         if info is not None and sequence < self._ledgers.shards[info.shard].row.marks[number].sequence:
+            return
+        if info is None and self._is_over(number, sequence, ledger_id):
             return
         body = bytes(record.body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:

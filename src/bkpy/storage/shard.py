@@ -293,7 +293,7 @@ class Shard:
         return log_id
 
     async def forget_log(self, log_id: int) -> None:
-        """Hold the log open no longer: its file is about to go."""
+        """Hold the log open no longer: its file is gone, so no read can open it again, and its space becomes free."""
         await self._read_worker.run(self._reader.forget, log_id)
 
     def open_log(self, log_id: int) -> LogWriter:

@@ -14,7 +14,7 @@ from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, s
 from tests.unit.metadata.troubled import AWAY, Troubled
 
 from bkpy.bookie.admin import is_local
-from bkpy.bookie.collector import CHANGED, LOCK_LOST, LOCKED, STORED_TO, phase
+from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
 from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.store import Put
@@ -24,6 +24,7 @@ from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
 from bkpy.runtime.system import real_runtime
+from bkpy.storage.index.index import ledger_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -303,6 +304,26 @@ async def test_metadata_that_can_not_be_read_keep_their_ledger(cluster: Collecti
     run = await cluster.collect()
     assert (run.gone, run.spare, run.failed, dict(run.kept)) == (0, 0, "", {Sight.UNREADABLE: 1})
     assert await cluster.held() == [ledger_id]
+
+
+async def test_a_ledger_whose_row_rots_keeps_no_others(cluster: Collecting, caplog: pytest.LogCaptureFixture) -> None:
+    client = await cluster.client()
+    ids = [await closed_ledger(client, "abcd") for _ in range(4)]
+    ids.append(await spare_on_a(cluster, client))
+    ids.append(await spare_on_a(cluster, client))
+    for ledger_id in ids[:4]:
+        await client.delete_ledger(ledger_id)
+    await cluster.restart("a")  # what it knows of them is in the index only
+    rotten = [ids[1], ids[4]]
+    with cluster.storage("a").shards[0].store.write() as txn:
+        for ledger_id in rotten:
+            txn.put(ledger_key(ledger_id), b"rotten")
+    for gone, spare in ((3, 1), (0, 0)):
+        run = await cluster.collect()
+        assert (run.gone, run.spare, run.failed, dict(run.kept)) == (gone, spare, "", {DAMAGED: 2})
+    assert await cluster.held() == rotten
+    assert not cluster.lock_nodes()
+    assert f"garbage collection keeps ledger {rotten[0]}: " in caplog.text
 
 
 # --- copies that nobody needs -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bkpy.protocol.close_conflict import rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.recovery import Fate, fate
-from bkpy.protocol.rereplication import AFTER_SWAP, Bookies, Copy, Step, Swap, Then, next_step, plan, swapped
+from bkpy.protocol.rereplication import AFTER_SWAP, Bookies, Copy, RepairStep, Swap, Then, next_step, plan, swapped
 
 BOOKIES = "abcde"
 LATE = "a"  # taken for lost, though the writer reaches it
@@ -191,15 +191,15 @@ def _look(s: State, w: Worker, rules: Rules) -> tuple[State, Worker]:
     w = w._replace(mark_version=s.mark_version, left=s.mark - waiting, metadata=s.metadata, version=s.version)
     grace_over = s.grace_over or not rules.waits_for_the_writer
     match next_step(planned, grace_over=grace_over):
-        case Step.COPY:
+        case RepairStep.COPY:
             if planned.copies[0].old == TARGET or TARGET in metadata.fragments[planned.copies[0].fragment].bookies:
                 return s, w._replace(at="release")  # there is but one target in this world
             return s, w._replace(at="copy", copy=planned.copies[0])
-        case Step.RECOVER:
+        case RepairStep.RECOVER:
             if not s.grace_over and s.metadata.state is LedgerState.OPEN:
                 s = s._replace(denied="a writer was ended that still had time")
             return s._replace(recovery=s.recovery or Recovery("mark")), w._replace(at="recovering")
-        case Step.DONE:
+        case RepairStep.DONE:
             return s, w._replace(at="unmark")
         case _:
             return s, w._replace(at="unmark" if w.left else "release")

@@ -18,7 +18,7 @@ from bkpy.protocol.rereplication import (
     Copy,
     Obstacle,
     Plan,
-    Step,
+    RepairStep,
     Stuck,
     Swap,
     Then,
@@ -200,15 +200,15 @@ STUCK = Stuck(0, 0, "a", Obstacle.NO_SOURCE, 0, 6, 7, ("a", "b"))
 @pytest.mark.scenario(22)
 @pytest.mark.parametrize("grace_over", [False, True])
 def test_every_look_has_a_next_step(grace_over: bool) -> None:
-    assert next_step(None, grace_over=grace_over) is Step.DONE
+    assert next_step(None, grace_over=grace_over) is RepairStep.DONE
     for copies, stuck, unclosed in itertools.product(((), (COPY,)), ((), (STUCK,)), ((), ("a",))):
         step = next_step(Plan(copies, stuck, unclosed), grace_over=grace_over)
         if copies:
-            assert step is Step.COPY
+            assert step is RepairStep.COPY
         elif unclosed:
-            assert step is (Step.RECOVER if grace_over else Step.WAIT)
+            assert step is (RepairStep.RECOVER if grace_over else RepairStep.WAIT)
         else:
-            assert step is (Step.STUCK if stuck else Step.DONE)
+            assert step is (RepairStep.STUCK if stuck else RepairStep.DONE)
 
 
 def test_what_follows_from_a_swap() -> None:

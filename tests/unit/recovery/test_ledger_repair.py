@@ -188,8 +188,8 @@ async def test_metadata_that_others_change_meanwhile_are_kept_and_nothing_is_cop
 
     repairs.repair.copy = meanwhile  # type: ignore[method-assign]
     assert (await repairs.run(writer.ledger_id, {first[0]})).how is How.DONE
-    assert repairs.count.entries == 1
     metadata = await client.ledger_metadata(writer.ledger_id)
+    assert repairs.count.entries == metadata.fragments[1].first_entry
     assert metadata.custom_metadata == {"of": b"others"}
     assert first[0] not in metadata.fragments[0].bookies
     writer.abandon()
@@ -245,6 +245,21 @@ def damage(cluster: InProcess, name: str, ledger_id: int, entry_id: int) -> None
         return result._replace(segments=[memoryview(view)])
 
     storage.read = damaged  # type: ignore[method-assign]
+
+
+@pytest.mark.scenario(41)
+async def test_a_reader_goes_on_when_all_copies_have_moved(four: InProcess) -> None:
+    client = await four.client(read_entries_max=5, prefetch_depth=1)
+    writer = await closed(client, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    reader = await client.open_ledger(writer.ledger_id)
+    read = []
+    async for entry in reader.read():
+        read.append(entry.data)
+        if len(read) == 8:
+            other = await four.client()
+            assert (await Repairs(other).run(writer.ledger_id, writer.ensemble)).how is How.DONE
+            await lose(four, other, *writer.ensemble)
+    assert read == [payload(i) for i in range(ENTRIES)]
 
 
 @pytest.mark.scenario(59)

@@ -38,15 +38,6 @@ QUICK = {
 }
 
 
-@pytest.fixture
-async def four(tmp_path: Any) -> AsyncIterator[InProcess]:
-    """Four bookies: a to d."""
-    local = InProcess(tmp_path)
-    await local.start("abcd")
-    yield local
-    await local.stop()
-
-
 class Healer:
     """A worker with a client of its own."""
 

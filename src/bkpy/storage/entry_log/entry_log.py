@@ -366,7 +366,7 @@ class LogReader:
         return file.pread(place.length, place.offset)
 
     def forget(self, log_id: int) -> None:
-        """Close the log if it is open: its file is about to go."""
+        """Close the log if it is open: its file is gone."""
         file = self._open.pop(log_id, None)
         if file is not None:
             file.close()

@@ -1,9 +1,10 @@
 """`rebuild-index`: a new index for ledger directories of a bookie that is stopped, from entry logs and journals.
 
 Invariants: every ledger that is found is fenced, those that were deleted here among them, for tombstones were in the
-index; what was lost or may have been is in limbo; ids given out so far that are not found are fenced as well. The old
-index stays as it is until the new one is whole and synced, and is kept beside it; a rebuild that was interrupted
-anywhere is done again from the start.
+index; what was lost or may have been is in limbo, and so is a ledger of which nothing is found, if by the metadata some
+of it may have to be here; ids given out so far that are not found are fenced as well. The old index stays as it is
+until the new one is whole and synced, and is kept beside it; a rebuild that was interrupted anywhere is done again from
+the start.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +29,13 @@ from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.open import check_indexes
 from bkpy.storage.rebuild.builder import IndexBuilder
-from bkpy.storage.rebuild.settle import Settled, ledger_ids_after, settle
+from bkpy.storage.rebuild.settle import (
+    Settled,
+    add_missing,
+    ledger_ids_after,
+    ledgers_without_row,
+    settle,
+)
 from bkpy.storage.rebuild.standing import Standing, standing_of
 from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
@@ -47,10 +54,14 @@ Lookup = Callable[[int], Awaitable[LedgerMetadata | None]]
 
 
 class Catalog(NamedTuple):
-    """What the metadata store says. `lookup`: None only for a ledger that there certainly isn't. `newest_id`: no ledger
-    that was ever created has a higher id."""
+    """What the metadata store says.
+
+    `lookup`: None for a ledger that there certainly isn't, or whose metadata can't be read. `ids`: those of all
+    ledgers, listed anew. `newest_id`: no ledger that was created before has a higher id.
+    """
 
     lookup: Lookup
+    ids: Callable[[], AsyncIterator[int]]
     newest_id: int
 
 
@@ -64,6 +75,7 @@ class Rebuilt(NamedTuple):
     limbo: int
     keyless: int
     unknown: int  # not in the metadata: deleted, or never created
+    missing: int  # not found, though by the metadata some of it may have to be here: in limbo; not among `ledgers`
     damages: list[tuple[str, str]]
     trusted: bool  # nothing is damaged or was lost, and there are metadata: what was not found certainly isn't here
     kept: list[str]
@@ -171,6 +183,7 @@ class _Rebuild:
         sound = sound and not lost and not any(builder.lost for builder in builders.values())
         trusted = sound and self._catalog is not None
         settled = {path: await self._settle(path, sound) for path in directories}
+        missing = await self._add_missing(directories)
         kept = [old for path in directories if (old := self._install(path)) is not None]
         uuids = {path: row.uuid for path, (_, row) in intact.items()}
         uuids |= {path: found.shard.uuid for path, found in settled.items()}
@@ -183,8 +196,9 @@ class _Rebuild:
             sum(builder.blocks for builder in builders.values()),
             sum(found.shard.ledgers for found in settled.values()),
             sum(found.limbo for found in settled.values()),
-            sum(found.keyless for found in settled.values()),
+            sum(found.keyless for found in settled.values()) + missing.keyless,
             0 if self._catalog is None else sum(found.unknown for found in settled.values()),
+            missing.limbo,
             [damage for builder in builders.values() for damage in builder.damages],
             trusted,
             kept,
@@ -302,6 +316,40 @@ class _Rebuild:
             if self._catalog is not None:
                 bury_all(txn, self._catalog.newest_id)
             txn.put(index.SHARD_KEY, index.encode_shard(row))
+
+    async def _add_missing(self, directories: Sequence[str]) -> Settled:
+        """Put ledgers in limbo of which nothing was found, and something may have been: in a log that is gone, say.
+
+        Nothing in the files tells of that. They go to the first of the new indexes.
+        """
+        with contextlib.ExitStack() as opened:
+            names = [INDEX_NAME if path not in directories else NEW_INDEX_NAME for path in self._paths.ledgers]
+            indexes = [f"{path}/{name}" for path, name in zip(self._paths.ledgers, names, strict=True)]
+            stores = [opened.enter_context(contextlib.closing(self._open(path))) for path in indexes]
+            first = stores[names.index(NEW_INDEX_NAME)]
+            row = index.load_shard(first)
+            assert row is not None
+            done = Settled(row, 0, 0, 0)
+            if self._catalog is None:
+                return done
+            async for listed in self._listed(self._catalog):
+                ids = await self._worker.run(ledgers_without_row, stores, listed)
+                found = dict(zip(ids, await asyncio.gather(*map(self._look_up, ids)), strict=True))
+                part = await self._worker.run(add_missing, first, done.shard, self._settings.bookie_id, found)
+                done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
+            return done
+
+    async def _listed(self, catalog: Catalog) -> AsyncIterator[list[int]]:
+        """The ids that are not newer than the rebuild, some at a time."""
+        batch: list[int] = []
+        async for ledger_id in catalog.ids():
+            if ledger_id <= catalog.newest_id:
+                batch.append(ledger_id)
+            if len(batch) == self._settings.metadata_requests_in_flight_max:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     async def _look_up(self, ledger_id: int) -> LedgerMetadata | None:
         return None if self._catalog is None else await self._catalog.lookup(ledger_id)

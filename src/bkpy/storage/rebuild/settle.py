@@ -13,11 +13,11 @@ from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.storage.index.changes import Changes
 from bkpy.storage.index.ids import SPAN_MAX, Ids
-from bkpy.storage.index.index import decode_block_row, decode_ledger, ledger_key, ledger_rows, scan_blocks
+from bkpy.storage.index.index import LedgerRow, decode_block_row, decode_ledger, ledger_key, ledger_rows, scan_blocks
 from bkpy.storage.index.living import LivingBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bkpy.protocol.holdings import Share
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -66,6 +66,41 @@ def settle(
             changes.ledger(txn, ledger_id, row)
     changes.commit(store)
     return Settled(changes.shard, limbo, keyless, unknown)
+
+
+def ledgers_without_row(stores: Sequence[OrderedStore], ledger_ids: Sequence[int]) -> list[int]:
+    """Those of the ledgers that have a row in none of these indexes."""
+    missing = list(ledger_ids)
+    for store in stores:
+        with store.read() as txn:
+            missing = [i for i in missing if txn.get(ledger_key(i)) is None]
+    return missing
+
+
+def add_missing(
+    store: OrderedStore, shard: ShardRow, bookie_id: str, metadata: Mapping[int, LedgerMetadata | None]
+) -> Settled:
+    """Put those of these ledgers in limbo, without an entry, that this bookie may have held entries of.
+
+    They are in the metadata store and in no index of the bookie; None stands for metadata that can't be read.
+    """
+    changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
+    limbo = keyless = 0
+    with store.read() as txn:
+        for ledger_id, found in metadata.items():
+            if found is not None and (not _names(found, bookie_id) or holds_all(txn, found, bookie_id)):
+                continue
+            row = LedgerRow(b"" if found is None else found.ledger_key, fenced=True, limbo=True)
+            changes.ledger(txn, ledger_id, row)
+            limbo += 1
+            keyless += not row.key
+    if limbo:
+        changes.commit(store)
+    return Settled(changes.shard, limbo, keyless, 0)
+
+
+def _names(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    return any(bookie_id in fragment.bookies for fragment in metadata.fragments)
 
 
 def holds_all(txn: ReadTransaction, metadata: LedgerMetadata, bookie_id: str) -> bool:

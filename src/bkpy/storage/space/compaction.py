@@ -87,7 +87,7 @@ class Compactor:
         self._target: LogWriter | None = None
         self._named = False  # a row may point to the target
         self._written: set[int] = set()
-        self._left: dict[int, LogRow] = {}  # logs that an error ended, and that have no row yet
+        self._left: dict[int, LogRow] = {}  # logs that are full, or that an error ended, and that have no row yet
         self.moves: list[_Move] = []
         self._pauses = pauses
 
@@ -102,10 +102,7 @@ class Compactor:
 
         Adds those logs and the new ones to `tried`, and leaves out what is in it; False if there was none.
         """
-        while self._left:
-            log_id, row = next(iter(self._left.items()))
-            await self._shard.on_index(self._list, log_id, row)
-            del self._left[log_id]
+        await self._list_left()
         candidates = await self._shard.on_index(self._candidates, living_ratio)
         candidates = {log_id: living for log_id, living in candidates.items() if log_id not in tried}
         chosen = self._affordable(candidates, await self._worker.run(self._files.space, self._shard.directory))
@@ -235,10 +232,19 @@ class Compactor:
 
     async def _finish_target(self) -> None:
         await self.commit()
-        target, self._target = self._target, None
-        if target is not None:
-            blocks = await self._worker.run(target.finish)
-            await self._shard.on_index(self._list, target.log_id, LogRow(target.size, blocks, True))
+        if (target := self._target) is None:
+            return
+        blocks = await self._worker.run(target.finish)
+        self._target = None
+        self._left[target.log_id] = LogRow(target.size, blocks, True)
+        await self._list_left()
+
+    async def _list_left(self) -> None:
+        """Give logs their rows to which nothing is appended any more."""
+        while self._left:
+            log_id, row = next(iter(self._left.items()))
+            await self._shard.on_index(self._list, log_id, row)
+            del self._left[log_id]
 
     def _list(self, log_id: int, row: LogRow) -> None:
         with self._shard.store.write() as txn:

@@ -132,8 +132,8 @@ class Reclaimer:
     async def _remove_dead_logs(self) -> None:
         shard = self._shard
         for log_id, row in await shard.on_index(self._take_dead_logs):
-            await shard.forget_log(log_id)
             await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
+            await shard.forget_log(log_id)
             self._observer.log_removed(row.bytes)
 
     async def _count(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
@@ -32,6 +33,9 @@ from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
 from bkpy.storage.wipe import wipe
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 BOOKIE = "bookie-1"
 NEWEST = 100  # the highest id that the cluster has given out
 
@@ -58,10 +62,15 @@ class Metadata:
 
     ledgers: dict[int, LedgerMetadata] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
+    unreadable: set[int] = field(default_factory=set)
 
     async def lookup(self, ledger_id: int) -> LedgerMetadata | None:
         self.asked.append(ledger_id)
         return self.ledgers.get(ledger_id)
+
+    async def ids(self) -> AsyncIterator[int]:
+        for ledger_id in sorted({*self.ledgers, *self.unreadable}):
+            yield ledger_id
 
 
 ALL_OPEN = {ledger_id: metadata_of(ledger_id, None) for ledger_id in (1, 2, 3, 9)}
@@ -70,7 +79,7 @@ ALL_OPEN = {ledger_id: metadata_of(ledger_id, None) for ledger_id in (1, 2, 3, 9
 async def rebuild(
     host: Host, metadata: Metadata | None = None, directories: tuple[str, ...] = (), reports: Reports | None = None
 ) -> Rebuilt:
-    catalog = None if metadata is None else Catalog(metadata.lookup, NEWEST)
+    catalog = None if metadata is None else Catalog(metadata.lookup, metadata.ids, NEWEST)
 
     async def register(cookie: bytes) -> None:
         host.cookie = cookie
@@ -536,3 +545,66 @@ async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clea
         except (CorruptDataError, IdentityError):
             continue  # what is missing was noticed
         await check(torn, told, whole=False)
+
+
+async def two_logs(**values: object) -> tuple[Host, Told]:
+    """Ledgers 1 and 3 in a log of their own each, and nothing left in the journals."""
+    host, told = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, **values)), Told()
+    for ledger_id in (1, 3):
+        storage = await host.boot()
+        await told.add(storage, Batch(ledger_id, 0, 5, payload=b"%d" % ledger_id * 100_000))
+        await storage.close()
+    await (await host.boot()).close()
+    return host, told
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("closed", [False, True])
+async def test_what_was_only_in_a_log_that_is_gone_is_not_denied(kept: bool, closed: bool) -> None:
+    """Nothing in the files tells of it: ids of logs have gaps wherever space was given back."""
+    host, told = await two_logs(journal_run_bytes_min=1 if kept else 1 << 30)
+    directory = host.settings.ledger_directories[0]
+    names = [name for name in host.disk.listdir(directory) if name.endswith(".txn" if kept else ".log")]
+    host.disk.unlink(f"{directory}/{max(names)}")
+    damage_indexes(host)
+    last = 4 if closed else None
+    ledgers = {ledger_id: metadata_of(ledger_id, last) for ledger_id in (1, 3)}
+    ledgers[5] = metadata_of(5, -1)  # closed without entries: there is nothing to be missed
+    ledgers[6] = replace(metadata_of(6, None), fragments=(Fragment(0, ("other-1",)),))
+    ledgers[NEWEST + 1] = metadata_of(NEWEST + 1, None)  # made after the newest id was drawn: it was never here
+    done = await rebuild(host, Metadata(ledgers))
+    assert (done.trusted, done.ledgers, done.missing, done.keyless) == (True, 1, 1, 0)
+    await check(host, told, whole=False)
+    storage = await host.boot()
+    assert (await read_all(storage, 3, 0, 4))[1] == {0, 1, 2, 3, 4}
+    state = (await storage.states((3,)))[3]
+    assert state is not None
+    assert (state.fenced, state.limbo, state.key) == (True, True, KEY)
+    assert set((await storage.states((5, 6, NEWEST + 1))).values()) == {None}
+    assert not storage.untrusted
+    storage.release()
+
+
+async def test_a_ledger_whose_metadata_cannot_be_read_is_not_denied() -> None:
+    host, _ = await two_logs()
+    damage_indexes(host)
+    metadata = Metadata({i: metadata_of(i, 4) for i in (1, 3)}, unreadable={8})
+    done = await rebuild(host, metadata)
+    assert (done.missing, done.keyless) == (1, 1)
+    storage = await host.boot()
+    assert (await read_all(storage, 8, 0, 4))[1] == {0, 1, 2, 3, 4}
+    storage.release()
+
+
+async def test_a_ledger_that_is_in_another_directory_is_not_missing() -> None:
+    host, told = new_host(), Told()
+    await whole_life(host, told)
+    first = host.settings.ledger_directories[0]
+    host.disk.replace(f"{first}/index/data.mdb", b"rotten")
+    ledgers = {i: metadata_of(i, None) for i in (1, 2, 3, 9, 11)}
+    done = await rebuild(host, Metadata(ledgers), (first,))
+    assert done.missing == 1  # nothing was ever stored of 11, but who could tell?
+    storage = await host.boot()
+    limbo = {i: state.limbo for i, state in (await storage.states(tuple(ledgers))).items() if state}
+    assert limbo == {1: False, 2: True, 3: False, 9: False, 11: True}
+    storage.release()

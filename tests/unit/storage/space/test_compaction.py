@@ -268,6 +268,33 @@ async def test_running_out_of_space_only_puts_it_off(operation: str, nth: int) -
     await check(storage)
 
 
+@pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "commit"])
+async def test_running_out_of_space_leaves_no_log_without_a_row(operation: str) -> None:
+    """Be it in the footer or in the transaction that is to store the row: nobody would ever look at such a log."""
+    before = await fragmented(compaction_commit_bytes=50_000)
+    failures = 0
+    while True:
+        host = copy_of(before)
+        storage = await host.boot()
+        for ledger_id in DROP:
+            await delete(storage, ledger_id)
+        await reclaim(storage)
+        host.disk.fail_at(failures + 1, errno.ENOSPC, operation=operation)
+        try:
+            await reclaim(storage, 0.8)
+        except OSError:
+            failures += 1
+        else:
+            break
+        host.disk.heal()
+        await reclaim(storage, 0.8)
+        with storage.shards[0].store.read() as txn:
+            assert {int(name[:-4], 16) for name in logs(host)} == log_rows(txn).keys(), f"failure {failures}"
+        await check(storage)
+        storage.release()
+    assert failures >= 3
+
+
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 

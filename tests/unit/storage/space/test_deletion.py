@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.hooks import open_logs
+from tests.hooks import open_logs, read_from_log
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
 from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes, read_all, reclaim, turns
@@ -18,6 +18,7 @@ from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
 
 from bkpy.errors import CorruptDataError, StorageFailedError
+from bkpy.storage.entry_log.entry_log import Place
 from bkpy.storage.index.index import block_rows, decode_log, encode_log, ledger_rows, trash_rows
 from bkpy.storage.index.tombstones import bury, is_buried, tombstone_key
 
@@ -281,6 +282,42 @@ async def test_a_deletion_that_is_replayed_leaves_the_fence_of_a_second_life_in_
     assert await read_all(storage, 3, 0, 9) == ({7: NEW}, set())
 
 
+@pytest.mark.parametrize("directories", [2, 3])
+@pytest.mark.parametrize("fence", [False, True])
+async def test_a_deletion_that_one_directory_has_behind_it_is_not_undone_by_another_that_is_late(
+    directories: int, fence: bool
+) -> None:
+    """The replay begins where the latter is, and meets the ledger's records, but not the end of them.
+
+    With three directories one was added meanwhile, and the ledger is in another than one would now look in first.
+    """
+    host = Host(settings=bookie_settings(ledgers=2))
+    storage = await host.boot()
+    await put(storage, Batch(2, 0, payload=OTHER), Batch(3, 0, payload=OTHER))
+    await storage.close()
+    host.settings = bookie_settings(ledgers=directories)
+    storage = await host.boot()
+    await put(storage, Batch(2, 1, payload=OLD), Batch(3, 1, payload=OTHER), Batch(8, 0, payload=OLD))
+    await put(storage, Batch(5, 0, payload=OTHER))
+    if fence:
+        await storage.fence(2, KEY)
+        await storage.fence(8, KEY)
+    for ledger_id in (2, 8):
+        await delete(storage, ledger_id)
+    await reclaim(storage)
+    for number in (0, 2)[: directories - 1]:  # where they were and where they would be, but not where 3 and 5 are
+        await storage.checkpoint_shard(storage.shards[number])
+    host.disk.power_cut()
+    storage = await host.boot()
+    assert host.reports.replayed_frames
+    for ledger_id in (2, 8):
+        assert not await known(storage, ledger_id)
+        assert storage.create(ledger_id, KEY).fenced
+    assert (await read_all(storage, 3, 0, 9))[0] == {0: OTHER, 1: OTHER}
+    assert (await read_all(storage, 5, 0, 9))[0] == {0: OTHER}
+    await storage.close()
+
+
 async def test_a_read_that_a_deletion_overtakes_denies_nothing() -> None:
     host = Host(settings=bookie_settings(block_bytes=100))
     storage = await host.boot()
@@ -416,6 +453,27 @@ async def test_a_log_that_was_removed_is_not_held_open() -> None:
     await reclaim(storage)
     assert len(logs(host)) == 1
     assert open_logs(storage.shards[0]) == 1
+
+
+async def test_a_read_while_a_log_is_removed_does_not_hold_it_open() -> None:
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, payload=b"x" * 4000))
+    await storage.close()
+    storage = await host.boot()
+    await delete(storage, 1)
+    shard, unlink = storage.shards[0], host.disk.unlink
+    (name,) = logs(host)
+
+    def read_and_unlink(path: str) -> None:
+        """By a row that was looked up before the log died."""
+        read_from_log(shard, Place(int(name[:-4], 16), 0, 10))
+        unlink(path)
+
+    host.disk.unlink = read_and_unlink  # type: ignore[method-assign]
+    await reclaim(storage)
+    assert logs(host) == []
+    assert open_logs(shard) == 0
 
 
 async def test_yesterdays_rows_of_logs_are_counted() -> None:
