@@ -181,7 +181,9 @@ class Directories:
                 raise IdentityError(
                     f"this directory has no cookie, but bookie {self._bookie_id} has data in it: mount its "
                     "disk; if the cookie alone is lost, `bkpy bookie cookie update` writes it anew; if the disk is "
-                    "lost, or this is to be another bookie, give it another --bookie_id",
+                    "lost, empty the bookie's other directories (`bkpy bookie format --force`) and start it with "
+                    "--rebuild, which copies what it had from other bookies; if this is to be another bookie, give it "
+                    "another --bookie_id",
                     path=path,
                 )
             if path not in found:

@@ -18,6 +18,7 @@ from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
 from bkpy.storage.index.shrink import remove_copy, shrink, worth_shrinking
+from bkpy.storage.journal.format import START
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.memory_budget import MemoryBudget
@@ -165,7 +166,8 @@ class _Opening:
         for path in self._directories.ledgers:
             store, row = self._new_index(path)
             with contextlib.closing(store):
-                index.put_shard(store, row._replace(unknown_in_limbo=True))
+                row = row._replace(unknown_in_limbo=True, marks=(START,) * len(self._directories.journals))
+                index.put_shard(store, row._replace(at_risk=at_risk.NOTHING))  # an index without ledgers may be older
             uuids.append(row.uuid.hex())
         cookie = self._directories.cookie(uuids)
         await on_anew(cookie.encode())
