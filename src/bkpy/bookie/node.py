@@ -151,7 +151,7 @@ class BookieNode:
                 attempts_max=settings.metadata_write_attempts_max,
             )
         if self._new_mender is not None:
-            losses = Losses(storage, settings, self._trusted)
+            losses = Losses(storage, settings, self._runtime, self._trusted)
             self._mender = self._new_mender(losses, self._metrics.registry)
         await self._serve_metrics()
         info = BookieInfo(

@@ -108,6 +108,7 @@ class IntegrityCheck:
         self._left: dict[int, str] = {}  # what could not be got back yet, and why
         self._waiting: dict[int, float] = {}  # open ledgers, and since when their writers have had time to leave
         self._asked = False
+        self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
         self._task: asyncio.Task[Any] | None = None
 
@@ -146,17 +147,19 @@ class IntegrityCheck:
     # --- looks --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        retry_s, look_s = self._settings.integrity_retry_interval_s, self._settings.integrity_look_interval_s
+        pause_s = retry_s
         while True:
-            pause_s = self._settings.integrity_look_interval_s
             try:
-                await self._round()
-                if self._left or self._waiting:
-                    pause_s = min(pause_s, self._settings.integrity_retry_interval_s)
+                if await self._round() or self._waiting:
+                    pause_s = retry_s
+                else:  # nothing was got back: less and less often
+                    pause_s = min(2 * pause_s, look_s) if self._left else look_s
             except BookKeeperError as error:
-                pause_s = self._settings.integrity_retry_interval_s
+                pause_s = retry_s
                 log.warning("the integrity check can't go on now, and is tried again: %s", error)
             except Exception:
-                pause_s = self._settings.integrity_retry_interval_s
+                pause_s = retry_s
                 log.exception("the integrity check failed, and is tried again")
             self._metrics.told(left=len(self._left) + len(self._waiting), in_doubt=self._losses.all_in_doubt)
             try:
@@ -166,26 +169,29 @@ class IntegrityCheck:
                 pass
             self._woken.clear()
 
-    async def _round(self) -> None:
-        """Look at what there is to look at, and do what can be done about it."""
+    async def _round(self) -> bool:
+        """Look at what there is to look at, and do what can be done about it; whether anything was."""
         in_doubt = self._losses.all_in_doubt
         whole = in_doubt or self._asked
-        some: set[int] = set()
-        if not whole:
-            some = await self._losses.in_limbo() | await self._losses.damaged()
-            some |= self._left.keys() | self._waiting.keys()
-            if not some:
-                return
+        some = self._left.keys() | self._waiting.keys()
+        now = self._runtime.clock.monotonic()
+        if not whole and now >= self._search_at:  # that reads all rows
+            self._search_at = now + self._settings.integrity_look_interval_s
+            some |= await self._losses.in_limbo() | await self._losses.damaged()
+        if not whole and not some:
+            return False
         if self._client is None:
             shared = {name: getattr(self._settings, name) for name in MetadataSettings.model_fields}
             self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
         self._look = look = IntegrityLook(whole, self._runtime.clock.time())
-        self._asked = False
-        if whole:
-            await self._look_at_all(self._client, in_doubt=in_doubt)
-        else:
-            await self._look_at(_each(sorted(some)))
-        look.ended_s = self._runtime.clock.time()
+        try:
+            if whole:
+                await self._look_at_all(self._client, in_doubt=in_doubt)
+                self._asked = False
+            else:
+                await self._look_at(_each(sorted(some)))
+        finally:
+            look.ended_s = self._runtime.clock.time()
         if whole or look.mended:
             log.info(
                 "integrity: looked at %d ledgers in %.1f s, %d are whole again, %d are not yet (%d entries copied)",
@@ -195,6 +201,7 @@ class IntegrityCheck:
                 len(self._left) + len(self._waiting),
                 self._count.entries,
             )
+        return look.mended > 0
 
     async def _look_at_all(self, client: Client, *, in_doubt: bool) -> None:
         """Every ledger there is; behind that, those that this bookie has never seen are trusted."""

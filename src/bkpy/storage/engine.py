@@ -290,8 +290,7 @@ class LedgerStorage:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
         info = await self.looked_up(ledger_id)
         if info is None:
-            doubted = self.ledgers.doubts(ledger_id)
-            return LastEntry(b"", b"", False, doubted, doubted)
+            return LastEntry(b"", b"", False, doubted := self.ledgers.doubts(ledger_id), doubted)
         shard = self.shards[info.shard]
         highest = shard.highest(info)
         if highest < 0:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.holdings import holdings
@@ -33,6 +33,7 @@ from bkpy.storage.index.index import (
     put_shard,
     scan_blocks,
 )
+from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.rebuild.settle import holds_all
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.protocol.holdings import Share
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.runtime.interfaces import OrderedStore
+    from bkpy.runtime.interfaces import OrderedStore, Runtime
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.index.index import ShardRow
     from bkpy.storage.shard import Shard
@@ -62,9 +63,12 @@ class Losses:
     All methods run on the event loop.
     """
 
-    def __init__(self, storage: LedgerStorage, settings: BookieSettings, on_trusted: Callable[[], None]) -> None:
+    def __init__(
+        self, storage: LedgerStorage, settings: BookieSettings, runtime: Runtime, on_trusted: Callable[[], None]
+    ) -> None:
         self._storage = storage
         self._settings = settings
+        self._runtime = runtime
         self._on_trusted = on_trusted
 
     @property
@@ -135,12 +139,13 @@ class Losses:
         if shard is None:
             return False
         ended: list[bool] = []
-        async with shard.checkpointing:
-            change = shard.change_row(_end_limbo, shard.store, metadata, self._settings.bookie_id, ended)
-            await asyncio.shield(asyncio.ensure_future(change))
+
+        def take_over() -> None:
             info = self._storage.ledgers.get(ledger_id)
             if ended and info is not None:
                 info.limbo = False
+
+        await self._change(shard, take_over, _end_limbo, shard.store, metadata, self._settings.bookie_id, ended)
         return bool(ended)
 
     async def trust_unseen(self, limbo_to: int) -> None:
@@ -150,9 +155,22 @@ class Losses:
         """
         await self._storage.checkpoint()
         for shard in self._storage.shards:
-            async with shard.checkpointing:
-                await asyncio.shield(asyncio.ensure_future(shard.change_row(_put_limbo_to, shard.store, limbo_to)))
+            await self._change(shard, lambda: None, _put_limbo_to, shard.store, limbo_to)
         self._on_trusted()
+
+    async def _change(
+        self, shard: Shard, take_over: Callable[[], None], function: Callable[..., ShardRow], *args: Any
+    ) -> None:
+        """One transaction between two checkpoints, and what follows from it. Goes on if the caller is cancelled."""
+
+        async def change() -> None:
+            async with shard.checkpointing:
+                with checkpoint_errors(shard):
+                    await shard.change_row(function, *args)
+                take_over()
+
+        name = f"end of limbo in {shard.directory}"
+        await asyncio.shield(self._runtime.spawn(change(), name=name, on_death=self._storage.fail))
 
     async def _shard_of(self, ledger_id: int) -> Shard | None:
         info = (await self._storage.states((ledger_id,)))[ledger_id]

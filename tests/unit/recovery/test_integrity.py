@@ -124,6 +124,7 @@ async def test_a_bookie_that_lost_all_gets_it_back(quick: InProcess, sizes: tupl
     assert not unknown
 
 
+@pytest.mark.scenario(52)
 async def test_until_then_nothing_is_denied_and_nothing_is_taken(quick: InProcess) -> None:
     client = await quick.client()
     ledger_id = await written(client, (4, 4, 3))
@@ -140,6 +141,7 @@ async def test_until_then_nothing_is_denied_and_nothing_is_taken(quick: InProces
     assert unknown == set(range(100))
 
 
+@pytest.mark.scenario(52)
 async def test_another_ledger_of_before_stays_unknown(quick: InProcess) -> None:
     client = await quick.client()
     ledger_id = await written(client, (3, 3, 2))
@@ -239,6 +241,25 @@ async def test_a_second_bookie_of_that_id_can_not_be_rebuilt(quick: InProcess, t
             await node.start()
     shutil.rmtree(quick.directory / "a")
     shutil.move(tmp_path / "elsewhere", quick.directory / "a")
+
+
+async def test_what_the_scrub_found_is_copied_from_others(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    await quick.restart("a")  # so that it is in the entry log
+    (log,) = (quick.directory / "a" / "ledgers").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[data.index(b"107" * 20)] ^= 1
+    log.write_bytes(data)
+    await quick.node("a").stop()
+    node = await quick.start_node("a", mending=True)
+    scrub = storage_of(node).scrub
+    assert scrub.begin()
+    await eventually(lambda: scrub.damage_count == 1)
+    _, unknown = await answer(quick, "a", ledger_id, 49)
+    assert unknown
+    await eventually(lambda: scrub.damage_count == 0)
+    await all_whole(quick, ledger_id)
 
 
 async def test_a_start_without_the_flag_goes_on_with_a_rebuild(quick: InProcess) -> None:
