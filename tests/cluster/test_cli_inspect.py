@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.command import bkpy
+from tests.command import COMMAND, bkpy
 from tests.unit.storage.inspect.built import STRIPED, build
 from tests.unit.storage.support import KEY
 
 import bkpy as bkpy_library
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from bkpy.local import LocalCluster
@@ -93,6 +93,32 @@ def test_a_bookie_is_found_by_its_settings_a_directory_or_a_file(stopped: Path) 
     assert "no such file" in inspect("journal", stopped / "nowhere", status=1).stderr.decode()
     (stopped / "journal0" / "cookie.json").unlink()
     assert lines("journal", stopped / "journal0")[-1]["findings"] > 1
+
+
+def test_numbers_that_are_too_large_are_refused_by_name(stopped: Path) -> None:
+    large = 1 << 63
+    for words in (("ledger", stopped / "ledgers0", large), ("index", stopped / "ledgers0", "--ledger", large)):
+        assert f"{large} is not in the range" in inspect(*words, status=2).stderr.decode()
+    file = next((stopped / "journal0").glob("*.txn"))
+    assert f"{large} is not in the range" in inspect("journal", file, "--from", large, status=2).stderr.decode()
+
+
+async def test_nothing_goes_on_when_the_command_was_killed(cluster: LocalCluster) -> None:
+    async with bkpy_library.connect(cluster.connect_string) as client, await client.create_ledger() as writer:
+        for _ in range(1000):  # a frame each, so more lines than a pipe holds
+            await writer.append(b"x")
+    assert b'"summary"' not in await asyncio.to_thread(_rest_after_a_kill, directory_of(cluster, "journal"))
+
+
+def _rest_after_a_kill(where: Path) -> bytes:
+    """What the command still prints when its process was killed after the first line."""
+    words = [*COMMAND, "inspect", "journal", str(where), "--json", "--limit", "1000000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        process.wait()
+        return process.stdout.read()
 
 
 def test_output_is_bounded_and_never_has_a_key(stopped: Path) -> None:

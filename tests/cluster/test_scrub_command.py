@@ -8,7 +8,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cluster.test_damage import PAYLOADS, damage, written
+from tests.cluster.test_damage import damage, written
 from tests.command import as_json, bkpy
 
 import bkpy as library
@@ -29,12 +29,12 @@ async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) ->
     uri, bookie = local.connect_string, local.bookies[0]
     which = ("--bookie", bookie.id)
     async with library.connect(uri) as client:
-        ledger_id = await written(client)
+        ledger_id, payloads = await written(client)
     shown = bkpy("bookie", "scrub", *which, uri=uri).stdout.decode()
     assert "never" in shown
     assert "the next round begins 20" in shown
 
-    await damage(bookie, PAYLOADS[77])
+    await damage(bookie, payloads[77])
     told = json.loads(bkpy("bookie", "scrub", "--now", *which, "--json", uri=uri, status=1).stdout)
     (found,) = told["damages"]
     assert (told["bookie_id"], told["left_out"], found["ledger_id"]) == (bookie.id, 0, ledger_id)

@@ -139,8 +139,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "kept journal file recycled",
         "other bytes are where the index says that a batch is",
-        "own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]",
-        "own = old",
+        "(file_id, self._files.links(self._path(file_id)) == 1)",
+        "(file_id, True)",
         (f"{_KEPT}::test_a_kept_file_outlives_its_name_in_the_journal_and_is_never_overwritten",),
     ),
     Mutant(
@@ -360,10 +360,17 @@ MUTANTS: list[Mutant] = [
         (f"{_SPACE}::test_an_entry_log_stays_if_a_commit_that_refers_to_it_may_have_happened",),
     ),
     Mutant(
+        "newer journal names gone before older ones",
+        "a file seems to be lost, and a rebuild of the index takes that for damage",
+        "if file_id < first:",
+        "if file_id < first or self._files.links(self._path(file_id)) > 1:",
+        (f"{_TESTS}/journal/test_journal.py::test_no_gap_is_left_between_files_whichever_have_another_name",),
+    ),
+    Mutant(
         "fewer backups than asked for",
         "journal files are gone that were to be kept",
-        "old = below[: max(0, len(below) - self._backups)]",
-        "old = below[: len(below) - self._backups] if self._backups else below",
+        "for file_id in below[: max(0, len(below) - self._backups)]",
+        "for file_id in (below[: len(below) - self._backups] if self._backups else below)",
         (f"{_TESTS}/journal/test_journal.py::test_the_newest_files_are_kept_as_backups_however_many_there_are",),
     ),
     Mutant(
@@ -507,5 +514,19 @@ MUTANTS: list[Mutant] = [
         'files.rename(copy, f"{path}/{DATA_NAME}")\nfiles.sync_dir(path)',
         'files.rename(copy, f"{path}/{DATA_NAME}")',
         (f"{_TESTS}/index/test_shrink.py::test_the_smaller_file_has_its_name_for_good",),
+    ),
+    Mutant(
+        "a journal file that ends before the mark is taken for the journal's end",
+        "what was acknowledged behind the mark is denied",
+        "if source.file.size() < self._mark.offset:\n    return AtBreak.CUT_OFF",
+        "if False:\n    return AtBreak.CUT_OFF",
+        ("tests/unit/storage/journal/test_journal.py::test_truncation_below_the_mark_is_damage_and_never_an_end",),
+    ),
+    Mutant(
+        "a journal file of zeros is taken for the journal's end",
+        "what was acknowledged behind the mark is denied",
+        "if source.header is None:\n    return AtBreak.MISSING",
+        "if False:\n    return AtBreak.MISSING",
+        ("tests/unit/storage/journal/test_journal.py::test_a_file_of_zeros_that_the_mark_is_in_is_damage",),
     ),
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bkpy.cli.common import metadata
+from bkpy.config.address import split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class BookiePages:
     async def find(self, admin: str | None, bookie_id: str | None, uri: str | None) -> None:
         """See where it is."""
         if admin is not None:
+            try:
+                split_address(admin)
+            except ValueError as e:
+                raise ConfigError(f"--admin: {e}") from e
             told = await self._ask("GET", admin)
             if bookie_id not in (None, told["bookie_id"]):
                 raise ConfigError(f"at {admin} is bookie {told['bookie_id']}, not {bookie_id}")
@@ -103,12 +108,16 @@ class BookiePages:
             async with self._session.request(method, f"http://{where}{self._page}", json=body) as response:
                 told = await response.json()
                 status = response.status
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientResponseError, ValueError) as error:  # it quotes what it got, in several lines
+            raise BookieUnavailableError(
+                f"no bookie answers at {where}: this is no metrics page", retriable=False
+            ) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
             why = str(error) or "no answer in time"
             raise BookieUnavailableError(f"no bookie answers at {where}: {why}") from error
         if status == 409:
             return None
-        if status != 200 or not isinstance(told, dict):
+        if status != 200 or not isinstance(told, dict) or "bookie_id" not in told:
             why = told.get("error", told) if isinstance(told, dict) else told
             raise BookieUnavailableError(f"{where} refuses: {why}", retriable=False)
         return told

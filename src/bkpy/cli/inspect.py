@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from bkpy.cli.statuses import TERMINATED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -44,12 +46,11 @@ def inspect() -> None:
 
 _where = click.argument("where", metavar="WHERE", type=click.Path())
 _json = click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+_I64 = click.IntRange(0, (1 << 63) - 1)  # ids of ledgers, and places in files
 _limit = click.option("--limit", type=click.IntRange(0), default=1000, show_default=True, help="Findings to show.")
-_ledger = click.option(
-    "--ledger", "ledger_id", type=click.IntRange(0), metavar="ID", help="Only what is this ledger's."
-)
+_ledger = click.option("--ledger", "ledger_id", type=_I64, metavar="ID", help="Only what is this ledger's.")
 _offset = click.option(
-    "--from", "offset", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin there; WHERE is a file then."
+    "--from", "offset", type=_I64, default=0, metavar="OFFSET", help="Begin there; WHERE is a file then."
 )
 
 
@@ -139,7 +140,7 @@ def index(where: str, ledger_id: int | None, limit: int, as_json: bool) -> int:
 
 @inspect.command()
 @_where
-@click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(0))
+@click.argument("ledger_id", metavar="LEDGER", type=_I64)
 @_limit
 @_json
 def ledger(where: str, ledger_id: int, limit: int, as_json: bool) -> int:
@@ -271,7 +272,9 @@ def _opened(target: Target) -> Iterator[tuple[_Bookie, list[Finding]]]:
             try:
                 store = LmdbStores().open(path, bytes_max=fields["index_bytes_max"].default, read_only=True)
             except OSError as e:
-                advice = "mount its disk, or restore it; without it the bookie does not start"
+                advice = (
+                    "mount its disk, restore it, or `bkpy bookie rebuild-index`; the bookie doesn't start without it"
+                )
                 problems.append(damage(path, None, f"the index can't be opened: {e.strerror or e}", advice))
                 continue
             held.callback(store.close)
@@ -285,6 +288,7 @@ def _opened(target: Target) -> Iterator[tuple[_Bookie, list[Finding]]]:
 def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limit: int, as_json: bool) -> int:
     """Print what is found as it is found; the command's status. A crash of LMDB on a damaged file is told as well."""
     sys.stdout.flush()
+    parent = os.getpid()
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -304,11 +308,16 @@ def _tell(target: Target, findings: Callable[[_Bookie], Iterator[Finding]], limi
             printer.print(problem)
         try:
             for finding in findings(bookie):
+                if os.getppid() != parent:  # which was killed: the index's snapshot must not be held for nobody
+                    return TERMINATED
                 printer.print(finding)
         except OSError as e:
             from bkpy.storage.inspect.finding import COPIES, damage
 
-            printer.print(damage(", ".join(target.ledgers), None, f"this can't be read on: {e}", COPIES))
+            advice = (
+                f"{COPIES}; `bkpy bookie check` tells whether the index has to be made anew, with the bookie stopped"
+            )
+            printer.print(damage(", ".join(target.ledgers), None, f"this can't be read on: {e}", advice))
     return printer.end()
 
 

@@ -17,6 +17,7 @@ class AtBreak(enum.Enum):
     BLANK = "nothing of this file"  # neither magic nor nonce: stale bytes, zeros, or the end of the file
     BROKEN = "a broken frame"  # a frame of this file by magic and nonce, with a wrong checksum, sequence or chain
     MISSING = "no file"  # the file itself is gone
+    CUT_OFF = "the file is cut off"  # it ends before the place from which it is read, which was synced once
 
 
 class NextFile(enum.Enum):
@@ -68,13 +69,13 @@ class Row(NamedTuple):
 
 _BLANK: Final = frozenset({AtBreak.BLANK})
 _BROKEN: Final = frozenset({AtBreak.BROKEN})
-_MISSING: Final = frozenset({AtBreak.MISSING})
+_GONE: Final = frozenset({AtBreak.MISSING, AtBreak.CUT_OFF})
 
 TABLE: Final = (
     Row(ANY, True, ANY, ANY, BreakAction.DAMAGED),
     Row(ANY, False, NextFile.AHEAD, ANY, BreakAction.DAMAGED),
     Row(ANY, False, NextFile.CONTINUES, ANY, BreakAction.END_OF_FILE),
-    Row(_MISSING, False, NextFile.NONE, ANY, BreakAction.DAMAGED),
+    Row(_GONE, False, NextFile.NONE, ANY, BreakAction.DAMAGED),
     Row(_BLANK, False, NextFile.NONE, ANY, BreakAction.END_OF_JOURNAL),
     Row(_BROKEN, False, NextFile.NONE, True, BreakAction.DAMAGED),
     Row(_BROKEN, False, NextFile.NONE, False, BreakAction.TORN),

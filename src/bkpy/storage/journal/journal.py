@@ -80,7 +80,7 @@ class JournalWriter:
         self._recycled_max = recycled_max
         self._file: File | None = None
         self._nonce = b""
-        self._recyclable: deque[int] = deque()
+        self._old: deque[tuple[int, bool]] = deque()  # files that nobody needs, and whether they may be recycled
         self.position = end
 
     def begin_file(self) -> Mark:
@@ -113,11 +113,14 @@ class JournalWriter:
         return self.position
 
     def _take_file(self, path: str) -> File:
-        if not self._recyclable:
-            return self._files.open(path, create=True)
-        # Its blocks are allocated and written already, so syncs of its frames change no metadata and are faster.
-        self._files.rename(f"{self._directory}/{file_name(self._recyclable.popleft())}", path)
-        return self._files.open(path)
+        while self._old:
+            file_id, own = self._old.popleft()
+            if own:
+                # Its blocks are allocated and written: syncs of its frames change no metadata and are faster.
+                self._files.rename(self._path(file_id), path)
+                return self._files.open(path)
+            self._files.unlink(self._path(file_id))
+        return self._files.open(path, create=True)
 
     def write(self, kind: FrameKind, records: int, body: list[Bytes], sync: bool = True) -> tuple[Mark, int, float]:
         """Write and sync one frame: (where the next begins, bytes, seconds)."""
@@ -136,16 +139,22 @@ class JournalWriter:
         return self.position, size, self._runtime.clock.monotonic() - began
 
     def retain(self, lowest: int) -> None:
-        """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups."""
+        """Recycle or remove files below the file id `lowest`, which no mark needs any more (S9), beyond the backups.
+
+        The oldest names go first: a gap between the files that are left would be taken for one that was lost.
+        """
         below = [i for i in map(file_id_of, self._files.listdir(self._directory)) if i is not None and i < lowest]
-        old = below[: max(0, len(below) - self._backups)]
         # A file with another name holds runs that an index refers to: only its name here goes, never its bytes.
-        own = [file_id for file_id in old if self._files.links(self._path(file_id)) == 1]
-        recycled = set(own[max(0, len(own) - self._recycled_max) :])
-        for file_id in old:
-            if file_id not in recycled:
+        old = [
+            (file_id, self._files.links(self._path(file_id)) == 1)
+            for file_id in below[: max(0, len(below) - self._backups)]
+        ]
+        spare = [file_id for file_id, own in old if own]
+        first = min(spare[max(0, len(spare) - self._recycled_max) :], default=lowest)
+        for file_id, _ in old:
+            if file_id < first:
                 self._files.unlink(self._path(file_id))
-        self._recyclable = deque(sorted(recycled))
+        self._old = deque(item for item in old if item[0] >= first)
 
     def _path(self, file_id: int) -> str:
         return f"{self._directory}/{file_name(file_id)}"

@@ -260,6 +260,11 @@ class JournalReader:
     def _found(self, source: _Source | None, offset: int) -> AtBreak:
         if source is None:
             return AtBreak.BLANK if self._mark == START else AtBreak.MISSING
+        if source.file_id == self._mark.file_id:  # which was synced up to the mark, with its header
+            if source.file.size() < self._mark.offset:
+                return AtBreak.CUT_OFF
+            if source.header is None:
+                return AtBreak.MISSING
         if self._nonce is not None and looks_like_frame(source.window.get(offset, PAGE_BYTES), self._nonce):
             return AtBreak.BROKEN
         return AtBreak.BLANK
@@ -271,7 +276,9 @@ class JournalReader:
         if following.source is not None:
             return f"{lost}, although later ones are in {following.source.path}"
         if found is AtBreak.MISSING:
-            return f"{lost}: the file that the last checkpoint relies on is gone"
+            return f"{lost}: the file that the last checkpoint relies on is gone, or its header can't be read"
+        if found is AtBreak.CUT_OFF:
+            return f"{lost}: it ends before the place that the last checkpoint relies on"
         return f"{lost}, and what is there came after a clean stop"
 
     def _ledgers(self, source: _Source, offset: int) -> frozenset[int]:

@@ -303,7 +303,7 @@ class _Rebuild:
             ):
                 found = await asyncio.gather(*map(self._look_up, ids))
                 metadata = dict(zip(ids, found, strict=True))
-                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, trusted)
+                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata)
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
             row = done.shard._replace(unknown_in_limbo=not trusted, unasked=sound and not trusted)

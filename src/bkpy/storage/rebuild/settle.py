@@ -45,9 +45,12 @@ def settle(
     shard: ShardRow,
     bookie_id: str,
     metadata: Mapping[int, LedgerMetadata | None],
-    trusted: bool,
 ) -> Settled:
-    """Store what `metadata` say of these ledgers, None of one that there isn't. `trusted`: no damage was found."""
+    """Store what `metadata` say of these ledgers, None of one that there isn't.
+
+    Limbo is for what may be missing. Of a CLOSED ledger the metadata tell what has to be here; if all of it is, it
+    doesn't matter what else was damaged or lost.
+    """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = unknown = 0
     with store.read() as txn:
@@ -59,8 +62,8 @@ def settle(
             if found is None:
                 unknown += 1
             else:
-                whole = trusted and holds_all(txn, found, bookie_id)
-                row = row._replace(key=row.key or found.ledger_key, limbo=not whole)
+                limbo_here = not holds_all(txn, found, bookie_id)
+                row = row._replace(key=row.key or found.ledger_key, limbo=limbo_here)
             limbo += row.limbo
             keyless += not row.key
             changes.ledger(txn, ledger_id, row)

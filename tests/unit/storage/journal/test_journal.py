@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from bkpy.storage.journal.format import (
     file_name,
 )
 from bkpy.storage.journal.journal import JournalWriter
-from bkpy.storage.journal.reader import Damage, JournalReader, cut_torn_frame, refuse
+from bkpy.storage.journal.reader import Damage, JournalReader, cut_torn_frame, oldest_mark, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,12 +47,13 @@ class Outcome:
 class Journal:
     """A journal directory, written without the storage around it."""
 
-    def __init__(self, *, file_bytes: int = FILE_BYTES, backups: int = 100) -> None:
+    def __init__(self, *, file_bytes: int = FILE_BYTES, backups: int = 100, recycled_max: int = 2) -> None:
         self.disk = SimDisk()
         self.disk.make_dirs(DIRECTORY)
         self.clock = SteppingClock()
         self.file_bytes = file_bytes
         self.backups = backups
+        self.recycled_max = recycled_max
         self.writer = self.open(START)
 
     def open(self, end: Mark) -> JournalWriter:
@@ -62,7 +64,7 @@ class Journal:
             0,
             file_bytes_max=self.file_bytes,
             backups=self.backups,
-            recycled_max=2,
+            recycled_max=self.recycled_max,
             end=end,
         )
         self.writer.begin_file()
@@ -220,6 +222,31 @@ def test_truncation_at_every_byte_of_the_newest_file_keeps_the_whole_frames_befo
 
 @pytest.mark.scenario(44)
 @strides
+def test_truncation_below_the_mark_is_damage_and_never_an_end(stride: int) -> None:
+    """A mark is a place that was synced: a file that ends before it has lost what was behind it, too."""
+    journal = Journal(file_bytes=ONE_FILE_BYTES)
+    marks = journal.write(*BODIES)
+    data = journal.bytes_of(0)
+    mark = marks[-1]
+    assert journal.replay(mark).bodies == BODIES[-1:]
+    for length in every_byte(0, mark.offset, stride):
+        outcome = journal.patched(0, data[:length], mark)
+        assert outcome.damages, f"truncated to {length} bytes"
+        assert outcome.torn is None
+    outcome = journal.patched(0, data[: mark.offset], mark)
+    assert (outcome.bodies, outcome.damages, outcome.torn) == ([], [], None)
+
+
+def test_a_file_of_zeros_that_the_mark_is_in_is_damage() -> None:
+    journal = Journal(file_bytes=ONE_FILE_BYTES)
+    mark = journal.write(*BODIES)[-1]
+    outcome = journal.patched(0, bytes(len(journal.bytes_of(0))), mark)
+    assert len(outcome.damages) == 1
+    assert "its header can't be read" in outcome.damages[0].what
+
+
+@pytest.mark.scenario(44)
+@strides
 def test_truncation_at_every_byte_of_an_older_file_is_damage(stride: int) -> None:
     journal = Journal()
     marks = journal.write(*BODIES)
@@ -296,6 +323,28 @@ def test_recycling_keeps_backups_and_at_most_two_files_to_take() -> None:
     assert journal.files == before[-4:], "two to be taken, one backup, the one being written"
     journal.write(*BODIES)
     assert set(before[-2:]) <= set(journal.files), "the backup was not taken"
+
+
+@pytest.mark.parametrize("recycled_max", range(4))
+@pytest.mark.parametrize("backups", range(3))
+def test_no_gap_is_left_between_files_whichever_have_another_name(backups: int, recycled_max: int) -> None:
+    """What is left can be read from its oldest frame on without damage: a rebuild of the index and a check do that."""
+    rng = random.Random(backups * 10 + recycled_max)
+    journal = Journal(backups=backups, recycled_max=recycled_max)
+    for _ in range(60):
+        newest = journal.files[-1]
+        if rng.random() < 0.5 and journal.disk.links(newest) == 1:
+            journal.disk.link(newest, f"{newest}.kept")
+        journal.write(bytes(FILE_BYTES // 2))  # a file each
+        if rng.random() < 0.5:
+            journal.writer.retain(journal.writer.position.file_id)
+        first = oldest_mark(journal.disk, DIRECTORY)
+        assert first is not None
+        outcome = journal.replay(first)
+        assert (outcome.damages, outcome.torn) == ([], None)
+    journal.writer.retain(journal.writer.position.file_id)
+    own = [path for path in journal.files if journal.disk.links(path) == 1]
+    assert len(own) <= 1 + backups + recycled_max
 
 
 @pytest.mark.parametrize("backups", range(9))

@@ -201,7 +201,9 @@ async def test_what_is_not_known_is_fenced_up_to_the_newest_id() -> None:
     storage.release()
 
 
-async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo() -> None:
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo(gone: bool) -> None:
+    """Whatever else may have been lost, as where the whole index was."""
     host = new_host()
     storage = await host.boot()
     for batch in (
@@ -224,7 +226,11 @@ async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo() -> None:
         3: metadata_of(3, 9),  # 5 is missing
         4: metadata_of(4, None),
     })  # fmt: skip
+    if gone:
+        for path in host.settings.ledger_directories:
+            SimStores(host.disk).remove(f"{path}/index")
     done = await rebuild(host, metadata)
+    assert done.trusted is not gone
     assert sorted(metadata.asked) == [1, 2, 3, 4, 5, 6]
     assert (done.ledgers, done.limbo, done.unknown, done.keyless) == (6, 4, 2, 0)
     storage = await host.boot()
