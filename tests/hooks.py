@@ -11,9 +11,11 @@ import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.client.bookies.channel import BookieChannel
+from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process
+from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.runtime.process import TaskSpawner
@@ -197,6 +199,7 @@ def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
 # --- the client's writers -----------------------------------------------------------------------------------------
 
 GIVE_ROOM: Final[Method] = (LedgerWriter, "_give_room")
+LOOK_FOR_LEAVERS: Final[Method] = (Leaving, "_look")
 NEXT_PAUSE: Final[Method] = (Replication, "_next_pause")
 
 
@@ -258,6 +261,7 @@ def is_held(client: Client, writer: LedgerWriter) -> bool:
 
 # --- recovery -----------------------------------------------------------------------------------------------------
 
+WAIT_FOR_MOVERS: Final[Method] = (Decommission, "_wait_for_movers")
 FENCE: Final[Method] = (LedgerRecovery, "_fence")
 FETCH: Final[Method] = (LedgerRecovery, "_fetch")
 
@@ -405,7 +409,7 @@ def journal_writer(journal: Journal) -> JournalWriter:
 
 def can_recycle(writer: JournalWriter) -> bool:
     """Whether the next journal file can be an old one."""
-    return bool(writer._recyclable)
+    return any(own for _, own in writer._old)
 
 
 def flush_worker(shard: Shard) -> Worker:

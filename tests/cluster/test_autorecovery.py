@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.command import as_json, bkpy
+from tests.in_process import rewrite
+from tests.unit.recovery.repairing import whole
 
 import bkpy as library
 from bkpy.config.recovery import RecoverySettings
@@ -18,6 +20,7 @@ from bkpy.metadata.connect import connect_store
 from bkpy.metadata.election import Election, leader
 from bkpy.metadata.marks import LostBookie, Marks
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing
+from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -193,3 +196,32 @@ async def test_marks_and_terms_on_a_real_zookeeper(zookeeper: ZooKeeperServer) -
             assert await stores[1].children(f"{root}/underreplication/ledgers") == []
             second.cancel()
             await asyncio.wait([second])
+
+
+async def test_what_a_bookie_never_had_is_found_and_copied(tmp_path: Path) -> None:
+    """The metadata name a bookie that has nothing of the ledger, as if its disk had forgotten it."""
+    soon = {**SOON, "replicas_check_interval_s": 1.0, "placement_check_interval_s": 1.0}
+    async with LocalCluster(tmp_path, 4, soon) as cluster, library.connect(cluster.connect_string) as client:
+        uri = cluster.connect_string
+        async with await client.create_ledger() as writer:
+            await writer.append_batch([b"%d" % i for i in range(200)])
+        ledger_id = writer.ledger_id
+        a, b, _ = writer.ensemble
+        other = next(bookie.id for bookie in cluster.bookies if bookie.id not in writer.ensemble)
+        await rewrite(client, ledger_id, fragments=(Fragment(0, (a, b, other)),))
+
+        async def healed() -> bool:
+            return other not in await names(client, ledger_id)
+
+        assert await poll(healed, DEADLINE_S)
+        await whole(client, ledger_id)
+
+        async def told() -> bool:
+            found = await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri)
+            checks = found["checks"]
+            return found["ledgers"] == 0 and all(
+                checks[name]["ended_s"] is not None for name in ("replicas", "placement")
+            )
+
+        assert await poll(told, DEADLINE_S)
+        assert b"replicas" in (await asyncio.to_thread(bkpy, "autorecovery", "status", uri=uri)).stdout

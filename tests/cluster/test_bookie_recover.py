@@ -27,8 +27,9 @@ PAYLOAD = 2000
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Five bookies whose deaths are soon noticed."""
-    cluster = LocalCluster(tmp_path, bookies=5, config={"session_timeout_s": SESSION_S, "journal_max_size_mb": 4})
+    """Five bookies whose deaths are soon noticed, and that do nothing about them by themselves."""
+    config = {"session_timeout_s": SESSION_S, "journal_max_size_mb": 4, "auto_recovery": False}
+    cluster = LocalCluster(tmp_path, bookies=5, config=config)
     try:
         run_elsewhere(cluster.start())
         yield cluster

@@ -258,8 +258,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "writers that were left open are not told of",
         "a ledger waits for somebody to recover it, and nobody knows",
-        "if self._left_open and not self._closed:",
-        "if self._closed:",
+        "        if left_open and not self._closed:\n",
+        "        if self._closed:\n",
         (_LIFETIME + "test_a_client_that_is_closed_tells_of_writers_that_were_not",),
     ),
     Mutant(

@@ -8,9 +8,52 @@ from tests.mutants import Mutant
 
 _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
+_DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "a bookie that leaves takes what recoveries write back",
+        "a share is copied to a bookie that is gone before it is swapped in",
+        "    return not leaves and (recovery or not read_only)",
+        "    return recovery or not (leaves or read_only)",
+        (_DRAIN + "test_it_is_draining_after_a_restart_before_it_serves_anybody",),
+    ),
+    Mutant(
+        "a bookie that is started doesn't look whether it is draining",
+        "it takes an entry after it has said that it takes none",
+        "        if await drain_watch.draining():\n",
+        "        if not await drain_watch.draining() and storage.untrusted:\n",
+        (_DRAIN + "test_it_is_draining_after_a_restart_before_it_serves_anybody",),
+    ),
+    Mutant(
+        "those who move copies are not waited for",
+        "a ledger comes to name a bookie that is gone",
+        "            held &= await self._held()",
+        "            held.clear()",
+        (_DRAIN + "test_who_moves_copies_meanwhile_is_waited_for",),
+    ),
+    Mutant(
+        "a ledger that is being recovered needs nobody",
+        "its closing write names a bookie that is gone",
+        "    return Need.UNSETTLED if metadata.state is LedgerState.IN_RECOVERY else Need.NONE",
+        "    return Need.NONE",
+        (_DRAIN + "test_ledgers_in_recovery_are_settled_first",),
+    ),
+    Mutant(
+        "the mark of a bookie that is away is void when it isn't draining any more",
+        "a ledger stays a copy short for good",
+        "    return not draining and here",
+        "    return not draining",
+        (_DRAIN + "test_the_mark_of_one_that_went_away_meanwhile_is_kept",),
+    ),
+    Mutant(
+        "a writer that appends nothing stays on a bookie that leaves",
+        "its ledger is closed for it, and the writer fails",
+        "            if self._directory.draining or self._directory.absent_since:\n",
+        "            if self._directory.draining and self._directory.absent_since:\n",
+        (_DRAIN + "test_without_other_bookies_nothing_fails_and_it_is_said_what_is_in_the_way",),
+    ),
     Mutant(
         "a last fragment may be moved while it can grow",
         "an acknowledged entry is cut off by a recovery that asks the new bookie",

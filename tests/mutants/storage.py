@@ -30,7 +30,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "limbo ended of a ledger that isn't closed",
         "its closing write may name the bookie for what it has lost",
-        "return verdict.claim is Claim.CLOSED and not verdict.lacks and verdict.locked",
+        "return verdict.demand is Demand.CLOSED and not verdict.lacks and verdict.locked",
         "return not verdict.lacks and verdict.locked",
         (f"{_LOSSES}::test_a_ledger_that_is_not_closed_or_does_not_name_the_bookie_stays_in_limbo",),
     ),

@@ -9,7 +9,8 @@ import pytest
 
 from bkpy.recovery.fragment_copy import Copied, FragmentCopy
 
-from .runs import Range, play, play_all
+from .healing import healing_run
+from .runs import Range, play, play_all, trace_hash_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,14 @@ BLOCK = 10  # seeds
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 20))])
 def test_what_a_lost_bookie_had_is_copied(block: int) -> None:
     play_all("healing", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    seed = 3
+    there = trace_hash_elsewhere("healing", seed)
+    cluster, run = healing_run(seed)
+    cluster.run(run)
+    assert there == cluster.world.trace_hash()
 
 
 def swapping_before_copying() -> AbstractContextManager[Any]:

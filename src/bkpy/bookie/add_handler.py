@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bkpy.errors import BookKeeperError, CorruptDataError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
+from bkpy.protocol.draining import takes_entries
 from bkpy.protocol.messages import Flags, Op, Status
 
 if TYPE_CHECKING:
@@ -184,10 +185,10 @@ class AddHandler:
             self._service.log.error("an append is refused: %s", e)
             self._answer(frame, Status.UNKNOWN)
             return
-        if self._service.draining:
+        if self._service.stopping:
             self._answer(frame, Status.UNAVAILABLE)
             return
-        if self._service.read_only and not recovery:
+        if not takes_entries(leaves=self._service.leaves, read_only=self._service.read_only, recovery=recovery):
             self._answer(frame, Status.READ_ONLY)
             return
         statuses: dict[int, Status] = {}

@@ -39,7 +39,7 @@ class ConnectionOwner(Protocol):
         """It is gone."""
 
     def answered(self) -> None:
-        """A request has ended; only told while draining."""
+        """A request has ended; only told while the bookie stops."""
 
     def memory_full(self) -> None:
         """The storage takes no more for now."""
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def request_ended(self) -> None:
         """A request was answered, or dropped."""
-        if self.service.draining:
+        if self.service.stopping:
             self._owner.answered()
 
     def memory_full(self) -> None:

@@ -16,6 +16,7 @@ from bkpy._version import version
 from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
+from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
@@ -27,6 +28,7 @@ from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.registration import TAKEOVER_TIMEOUTS, BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
+from bkpy.protocol.draining import Tenure
 from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.losses import Losses
@@ -50,6 +52,8 @@ _FREE_CHANGE_MIN: Final = 0.05  # part of the free space that has to change befo
 # Reasons to take no new entries.
 _DISK_LOW: Final = "too little disk space"
 _UNTRUSTED: Final = "data was lost here"
+_DRAINING: Final = "draining"
+_DECOMMISSIONED: Final = "decommissioned"
 
 
 class BookieNode:
@@ -95,6 +99,7 @@ class BookieNode:
         self._rebuild = rebuild
         self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
+        self._leaving: asyncio.Task[Any] | None = None
         self._resting: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._telling_of_trust: asyncio.Task[Any] | None = None
@@ -136,6 +141,10 @@ class BookieNode:
             self._log.warning("%s", warning)
         if storage.untrusted:  # new ledgers would be in limbo from the start: they belong elsewhere
             self._refuse(_UNTRUSTED)
+        drain_watch = DrainWatch(settings, self._store, self._root, self._runtime, self._stand)
+        if await drain_watch.draining():
+            self._refuse(_DRAINING)
+            service.leave()
         port = await self._server.start()
         host, _ = split_address(settings.listen)
         self.address = settings.advertised_address or f"{'[' + host + ']' if ':' in host else host}:{port}"
@@ -180,6 +189,7 @@ class BookieNode:
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
+        self._leaving = self._runtime.spawn(drain_watch.run(), name="drain watch", on_death=self._give_up)
         self._collector.start()
         if self._mender is not None:
             self._mender.start()
@@ -232,7 +242,8 @@ class BookieNode:
                 break
             if self._runtime.clock.monotonic() >= deadline:
                 raise IdentityError(
-                    "it is registered, so its process runs somewhere: it can't be rebuilt beside itself",
+                    "it is registered, so its process runs somewhere, and it can't be rebuilt beside that; stop it, or "
+                    "correct bookie_id",
                     bookie=self.settings.bookie_id,
                 )
             await asyncio.sleep(self.settings.metadata_retry_pause_s)
@@ -256,7 +267,7 @@ class BookieNode:
         await self._end_collection()
         await self._end_watches()
         if self._server is not None:
-            await self._server.drain(self.settings.drain_timeout_s)
+            await self._server.finish(self.settings.stop_timeout_s)
         try:
             if self._storage is not None:
                 await self._storage.close()
@@ -324,6 +335,20 @@ class BookieNode:
         self._refusals.add(reason)
         self._service.refuse_entries()
 
+    async def _stand(self, tenure: Tenure) -> None:
+        """Take entries, or none, not even of recoveries; returns when the registration says so."""
+        assert self._service is not None
+        if tenure is Tenure.TAKES:
+            self._service.stay()
+            self._refusals.discard(_DRAINING)
+            await self.set_read_only(False, _DECOMMISSIONED)
+            return
+        reason = _DRAINING if tenure is Tenure.LEAVES else _DECOMMISSIONED
+        self._refuse(reason)
+        self._service.leave()
+        self._refusals -= {_DRAINING, _DECOMMISSIONED} - {reason}
+        await self.set_read_only(True, reason)
+
     def _looked_at_disks(self) -> None:
         """Refuse at once what there is no space for. Telling others may take as long as the metadata store is away."""
         assert self._disk is not None
@@ -342,9 +367,8 @@ class BookieNode:
             await self._registration.set_free_bytes(disk.free_bytes)
 
     async def _end_watches(self) -> None:
-        tasks = [
-            task for task in (self._watching, self._telling, self._telling_of_trust, self._resting) if task is not None
-        ]
+        watches = (self._watching, self._telling, self._telling_of_trust, self._resting, self._leaving)
+        tasks = [task for task in watches if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:

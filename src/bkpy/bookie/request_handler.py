@@ -207,7 +207,7 @@ class RequestHandler:
         self._waits[waiter] = None
         wait_s = min(request.wait_ms / 1000, self._settings.long_poll_max_s)
         timer = asyncio.get_running_loop().call_later(wait_s, waiter.end)
-        if self._service.draining or self._connection.lost:
+        if self._service.stopping or self._connection.lost:
             waiter.end()
         try:
             while not await self._answered(correlation_id, request, waiter):

@@ -1,8 +1,8 @@
-"""The TCP server of a bookie: accepts connections, bounds them, and drains them at the end.
+"""The TCP server of a bookie: accepts connections, bounds them, and lets them finish at the end.
 
 Invariants: there are no more than `connections_max` clients, and `newcomers_max` that have yet to introduce themselves;
 a client that owes something, the rest of a frame or to read its replies, and makes no progress is hung up on, and so is
-one that has vanished without a word; after `drain` every request that was taken has been answered.
+one that has vanished without a word; after `finish` every request that was taken has been answered.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class BookieServer:
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
-    async def drain(self, timeout_s: float) -> None:
+    async def finish(self, timeout_s: float) -> None:
         """Stop accepting and reading, wait until what was taken is answered (or the time is up), close everything."""
-        self._service.drain()
+        self._service.wind_down()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            connection.pause("draining")
+            connection.pause("stopping")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while any(c.busy for c in self._connections):
@@ -83,7 +83,7 @@ class BookieServer:
 
     def opened(self, connection: Connection) -> None:
         """Keep it. When too many have not introduced themselves, the one that came first is turned away."""
-        if self._service.draining:
+        if self._service.stopping:
             connection.abort()
             return
         self._connections[connection] = None

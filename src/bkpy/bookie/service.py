@@ -1,7 +1,8 @@
 """What all requests of a bookie are served from: its storage, the limits that they share, and whether it takes entries.
 
 Invariants: what all connections receive into, and their answers in memory, are bounded; a read-only bookie takes no
-entries but those that a recovery writes back; a bookie that drains starts nothing new and keeps no long poll waiting.
+entries but those that a recovery writes back, and one that leaves the cluster not even those; a bookie that stops
+starts nothing new and keeps no long poll waiting.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BookieService:
-    """`read_only` and `draining` are looked at by all connections, and changed by the methods here only."""
+    """`read_only`, `leaves` and `stopping` are looked at by all connections, and changed by the methods here only."""
 
     def __init__(
         self, settings: BookieSettings, storage: LedgerStorage, runtime: Runtime, metrics: BookieMetrics
@@ -53,7 +54,8 @@ class BookieService:
         self.requests_in_flight = 0  # of all connections, not counting ADDs
         self.waiters = Waiters()
         self.read_only = False
-        self.draining = False
+        self.leaves = False  # the cluster: it takes no entry at all
+        self.stopping = False
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
 
@@ -69,6 +71,14 @@ class BookieService:
         """Be read-only no longer."""
         self.read_only = False
 
+    def leave(self) -> None:
+        """Be read-only for recoveries as well, from this call on."""
+        self.leaves = self.read_only = True
+
+    def stay(self) -> None:
+        """Take what recoveries write back again."""
+        self.leaves = False
+
     def rest(self) -> bool:
         """Let go of memory that nobody needed since the last time, and flush what nothing was added to; whether any."""
         spares = self.chunks.rest()
@@ -79,9 +89,9 @@ class BookieService:
         """Whether there was no load between the last two rests, and little is left of it in memory."""
         return self.chunks.idle and self.storage.memory_bytes < self.settings.memtable_rest_bytes_min
 
-    def drain(self) -> None:
+    def wind_down(self) -> None:
         """Start nothing new from this call on, and let every long poll be answered with what there is."""
-        self.draining = True
+        self.stopping = True
         self.waiters.end_all()
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str, abort: Callable[[], None]) -> None:

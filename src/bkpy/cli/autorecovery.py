@@ -199,11 +199,29 @@ def _show(found: dict[str, Any]) -> None:
                 for bookie, absent in found["absent"].items()
             ],
         )
+    if found["checks"]:
+        print_table(
+            ("check", "ended before", "running for", "ledgers", "of which fall short"),
+            [
+                (
+                    name,
+                    _seconds(one["ended_s"]),
+                    _seconds(one["running_s"]),
+                    f"{one['ledgers']:,}",
+                    f"{one['marked']:,}",
+                )
+                for name, one in found["checks"].items()
+            ],
+        )
     if found["working"]:
         print_table(
             ("ledger", "worked on by", "for"),
             [(str(one["ledger_id"]), one["holder"], f"{one['for_s']:.1f} s") for one in found["working"]],
         )
+
+
+def _seconds(count: float | None) -> str:
+    return "-" if count is None else f"{count:,.0f} s"
 
 
 def _state(absent: dict[str, Any]) -> str:

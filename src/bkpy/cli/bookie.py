@@ -29,6 +29,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("bkpy.cli.bookie_check:check", "Check every checksum and reference in a bookie's directories."),
     "rebuild-index": ("bkpy.cli.bookie_rebuild:rebuild_index", "Make a stopped bookie's index anew."),
     "recover": ("bkpy.cli.bookie_recover:recover", "Copy to other bookies what a lost one had."),
+    "drain": ("bkpy.cli.bookie_drain:drain", "Have a bookie leave, and copy what it has to others."),
+    "decommission": ("bkpy.cli.bookie_drain:decommission", "Remove a drained bookie from its cluster for good."),
     "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
     "scrub": ("bkpy.cli.bookie_scrub:scrub", "Show what a bookie's scrub has found damaged, or scrub now."),
     "integrity": ("bkpy.cli.bookie_integrity:integrity", "Show what a bookie lost and gets back, or look now."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect_option, human_bytes, json_option, metadata, print_json, print_table, run
+from bkpy.cli.rebalance import rebalance
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
@@ -17,7 +18,10 @@ _LAYOUTS = ("flat", "hierarchical", "long-hierarchical")
 
 @click.group()
 def cluster() -> None:
-    """Initialise and look at a cluster."""
+    """Initialise and look at a cluster, and even it out."""
+
+
+cluster.add_command(rebalance)
 
 
 @cluster.command()

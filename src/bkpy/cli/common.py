@@ -266,16 +266,26 @@ def transfer(what: str, size: int | None) -> Iterator[Callable[[int, int], None]
 
 def confirm(question: str, nothing: str = "nothing was deleted") -> None:
     """Return if the answer, from standard input, is yes; else end the command with what `nothing` says."""
+    if _answer(f"{question} [y/N]", nothing).lower() not in ("y", "yes"):
+        raise click.ClickException(nothing)
+
+
+def confirm_by_typing(question: str, expected: str, nothing: str) -> None:
+    """Return if the answer, from standard input, is `expected`; else end the command with what `nothing` says."""
+    if _answer(question, nothing) != expected:
+        raise click.ClickException(nothing)
+
+
+def _answer(question: str, nothing: str) -> str:
     asked = sys.stdin.isatty() or sys.stderr.isatty()
     if asked:
-        click.echo(f"{question} [y/N] ", nl=False, err=True)
+        click.echo(f"{question} ", nl=False, err=True)
     answer = sys.stdin.readline()
     if asked and not (answer and sys.stdin.isatty()):  # no terminal has ended the line
         click.echo(err=True)
     if not answer and not sys.stdin.isatty():
         raise click.UsageError(f"{nothing}: there is nobody to ask; give --yes to go on without being asked")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise click.ClickException(nothing)
+    return answer.strip()
 
 
 def say(message: str) -> None:

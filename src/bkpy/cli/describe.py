@@ -42,6 +42,7 @@ def describe(ledger: LedgerMetadata, told: Told | None = None) -> dict[str, Any]
         "created": datetime.fromtimestamp(ledger.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         "caller_ids": ledger.caller_ids,
         "deferred_sync": ledger.deferred_sync,
+        **({} if ledger.accepted_loss is None else {"accepted_loss": ledger.accepted_loss.fields()}),
         "custom_metadata": {k: v.decode(errors="backslashreplace") for k, v in ledger.custom_metadata.items()},
         "fragments": [
             {
@@ -96,6 +97,11 @@ def show(ledger: LedgerMetadata, told: Told) -> None:
     custom = described.pop("custom_metadata")
     if described["length"] is not None:
         described["length"] = f"{ledger.length} ({human_bytes(ledger.length)})"
+    if (loss := described.get("accepted_loss")) is not None:
+        described["accepted_loss"] = (
+            f"acknowledged up to {loss['acknowledged']}, seen up to {loss['seen']}; "
+            f"given up: {', '.join(loss['bookies']) or 'damaged copies'}"
+        )
     rows = [(name.replace("_", " "), value) for name, value in described.items()]
     rows += [(f"custom {name}", value) for name, value in custom.items()]
     print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])

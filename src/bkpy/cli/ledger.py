@@ -204,13 +204,27 @@ def show(uri: str, ledger_id: int, as_json: bool) -> None:
 @connect_option
 @click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
 @password_option
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Close it though bookies that are gone for good may have entries that nobody else has. Shows what is known, "
+    "and asks for the ledger's id.",
+)
+@click.option("--yes", "-y", is_flag=True, help="With --accept-loss: don't ask.")
 @json_option
-def recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
+def recover(uri: str, ledger_id: int, password: bytes, accept_loss: bool, yes: bool, as_json: bool) -> None:
     """Find out where LEDGER ends, and close it there. Its writer, if there still is one, can't append any more.
 
     Nothing that was acknowledged is lost. If too few bookies can tell where the ledger ends, it stays IN_RECOVERY, and
     a later try may succeed. A ledger that is CLOSED is left as it is.
     """
+    if yes and not accept_loss:
+        raise click.UsageError("--yes goes with --accept-loss")
+    if accept_loss:
+        from bkpy.cli.accept_loss import recover_accepting_loss, show
+
+        show(recover_accepting_loss(uri, ledger_id, password, yes=yes, as_json=as_json), as_json=as_json)
+        return
     result = run(_recover(uri, ledger_id, password))
     if as_json:
         print_json(result)

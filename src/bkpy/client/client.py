@@ -17,6 +17,7 @@ from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.dispatcher import AddDispatcher
 from bkpy.client.write.interfaces import ReplicationParts
 from bkpy.client.write.lac_publisher import Publisher
+from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import ClientSettings, client_settings
@@ -29,7 +30,7 @@ from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
-from bkpy.recovery.ledger_recovery import LedgerRecovery
+from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
 from bkpy.recovery.upkeep import Upkeep
 from bkpy.runtime.process import process_runtime
 
@@ -81,6 +82,7 @@ class Client:
         )
         self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
+        self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
         self._watching: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -107,7 +109,7 @@ class Client:
     @property
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
-        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread)
+        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -177,6 +179,7 @@ class Client:
                 ledger_id=metadata.ledger_id,
             )
         self._pool.add_key(metadata.ledger_id, key)
+        self._leaving.start()
         writer = LedgerWriter(
             metadata,
             version,
@@ -242,10 +245,24 @@ class Client:
         metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
         return await self._recover(metadata, version, RecordCodec(ledger_id))
 
+    async def _recovery_giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
+        self._check_open()
+        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
+        codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
+        await self._directory.refresh()
+        at_ms = int(self._runtime.clock.time() * 1000)
+        giving_up = GivingUp(self.upkeep.bookies().readable, at_ms, at_least)
+        return self._recovery(metadata, version, codec, giving_up)
+
     async def _recover(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
         if metadata.state is LedgerState.CLOSED:
             return metadata
-        recovery = LedgerRecovery(
+        return await self._recovery(metadata, version, codec).run()
+
+    def _recovery(
+        self, metadata: LedgerMetadata, version: int, codec: RecordCodec, giving_up: GivingUp | None = None
+    ) -> LedgerRecovery:
+        return LedgerRecovery(
             metadata,
             version,
             codec=codec,
@@ -253,8 +270,8 @@ class Client:
             parts=self._parts,
             on_begun=self._begun,
             on_ended=self._ended,
+            giving_up=giving_up,
         )
-        return await recovery.run()
 
     def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
         return LedgerReader(
@@ -320,15 +337,16 @@ class Client:
 
         A `ResourceWarning` tells of writers that were neither closed nor abandoned and have not failed.
         """
-        if self._left_open and not self._closed:
-            ledgers = ", ".join(map(str, self._left_open[:_TOLD_MAX])) + ", ..." * (len(self._left_open) > _TOLD_MAX)
-            warn_unclosed(f"writers of {len(self._left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
+        left_open = [writer.ledger_id for writer in self._writers]
+        if left_open and not self._closed:
+            ledgers = ", ".join(map(str, left_open[:_TOLD_MAX])) + ", ..." * (len(left_open) > _TOLD_MAX)
+            warn_unclosed(f"writers of {len(left_open)} ledgers were not closed: {ledgers}", self, stacklevel=2)
         await self._close()
 
     @property
-    def _left_open(self) -> list[int]:
-        """The ledgers whose writers could go on."""
-        return [writer.ledger_id for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
+    def _writers(self) -> list[LedgerWriter]:
+        """Those that could go on."""
+        return [writer for writer in self._writing if isinstance(writer, LedgerWriter) and writer.usable]
 
     async def _close(self) -> None:
         if self._closed:
@@ -336,6 +354,7 @@ class Client:
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
+        self._leaving.close()
         for writing in list(self._writing):
             writing.abandon()
         self._dispatcher.close()

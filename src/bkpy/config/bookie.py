@@ -430,7 +430,7 @@ class BookieSettings(RecoverySettings):
     complaint_interval_s: Seconds = Field(
         default=10.0, description="seconds between two log messages of a kind that strangers can provoke at will"
     )
-    drain_timeout_s: Seconds = Field(
+    stop_timeout_s: Seconds = Field(
         default=10.0, description="seconds that a bookie which is stopped goes on answering what it has taken"
     )
     session_timeout_s: Seconds = Field(

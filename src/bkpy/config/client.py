@@ -47,6 +47,17 @@ class ClientSettings(MetadataSettings):
     ensemble_changes_window_s: Seconds = Field(
         default=60.0, description="seconds over which a writer's changes of ensemble are counted"
     )
+    leave_absent_bookie_s: Seconds = Field(
+        default=30.0,
+        description="seconds for which a bookie may be away before writers put others in its place that don't append: "
+        "longer than a restart takes, and shorter than it takes others to end their ledgers for it",
+    )
+    leave_look_interval_s: Seconds = Field(
+        default=2.0, description="seconds between two looks for writers that have yet to leave a bookie"
+    )
+    leaves_at_once: Size = Field(
+        default=16, description="idle writers of a client that leave a bookie at the same time; thousands may have to"
+    )
     quarantine_s: Seconds = Field(
         default=30.0, description="seconds for which a bookie that failed is chosen only if there is no other"
     )

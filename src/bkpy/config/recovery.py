@@ -66,6 +66,44 @@ class RecoverySettings(MetadataSettings):
         default=500, description="ledgers after which it flushes what it has copied, and ends their limbo"
     )
 
+    # How bookies leave.
+    drain_look_interval_s: Seconds = Field(
+        default=1.0, description="seconds between two looks at the ledgers that still name a bookie which is draining"
+    )
+    decommission_patience_s: Seconds = Field(
+        default=60.0,
+        description="seconds that decommissioning a bookie waits for those who move copies meanwhile, who may have "
+        "chosen it, before it is refused",
+    )
+
+    # How the auditor looks for what nobody has noticed.
+    replicas_check_interval_s: Seconds = Field(
+        default=604_800.0,
+        description="seconds between two checks whether bookies hold what the metadata of ledgers name them for",
+    )
+    placement_check_interval_s: Seconds = Field(
+        default=86_400.0,
+        description="seconds between two checks whether copies of an entry are in different racks, as far as there are",
+    )
+    check_progress_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds after which it is stored how far a check is, so that another auditor goes on there",
+    )
+    check_bytes_per_s_max: Size = Field(
+        default=10 * MIB, description="bytes a second that the check of replicas reads at most"
+    )
+    check_read_bytes: Size = Field(default=MIB, description="bytes that it asks a bookie for at once")
+    check_windows: int = Field(
+        default=8,
+        ge=2,
+        description="parts of what a bookie holds of a fragment that it looks at: both ends, and others by chance",
+    )
+    check_window_entries: Size = Field(
+        default=128,
+        description="entries of such a part, all of which are read and verified; what a bookie holds is looked at "
+        "as a whole if it has no more than all parts together",
+    )
+
     # How copies are made.
     open_ledger_grace_s: Seconds = Field(
         default=30.0,

@@ -16,7 +16,9 @@ MARKS = "underreplication/ledgers"
 MARKS_NEWS = "underreplication/news"
 DISABLED = "underreplication/disable"
 BY_HAND = "underreplication/byhand"
+DRAINING = "underreplication/draining"
 AUDIT = "underreplication/audit"
+CHECKS = "underreplication/checks"
 ELECTION = "underreplication/auditorelection"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
@@ -41,3 +43,7 @@ def cookie(root: str, bookie_id: str) -> str:
 
 def ledger_lock(root: str, ledger_id: int) -> str:
     return f"{root}/{LOCKS}/L{ledger_id:019d}"
+
+
+def draining(root: str, bookie_id: str) -> str:
+    return f"{root}/{DRAINING}/{checked_bookie_id(bookie_id)}"

@@ -2,8 +2,8 @@
 
 Invariants: at most one living process is registered under a bookie id; a registered bookie that lost its session is
 registered again as soon as it has a new one; a client that loses the store goes on with the last list it knew, and
-one that has it knows of every bookie that comes, goes or changes sides at once, and what it says of itself within
-`bookie_refresh_interval_s`.
+one that has it knows of every bookie that comes, goes, changes sides or is to leave at once, and what it says of itself
+within `bookie_refresh_interval_s`; one that is to leave is never among those that take writes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import cookie_fields, read_cookie
+from bkpy.metadata.draining import Drains
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.metadata.resolve import (
     Answer,
@@ -41,7 +42,7 @@ from bkpy.metadata.resolve import (
 from bkpy.metadata.store import Create, MetadataStore, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from bkpy.runtime.interfaces import Runtime
 
@@ -324,8 +325,16 @@ def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> Book
         raise CorruptDataError(f"the bookie's registration is unreadable: {error!r}", bookie=bookie_id) from error
 
 
+def _leaving(info: BookieInfo) -> BookieInfo:
+    """A bookie that is about to say of itself that it is to leave."""
+    return dataclasses.replace(info, read_only=True, read_only_reason="draining")
+
+
 class BookieDirectory:
     """The bookies as a client sees them: `bookies` takes writes, `read_only` doesn't. Both are replaced, never changed.
+
+    `draining` are those that are to leave, registered or not. `absent_since` has the others that were seen once and are
+    not registered, each with the monotonic time since when.
 
     Addresses of bookies that went away are remembered, since a reader must still find one that is just restarting.
     """
@@ -335,10 +344,13 @@ class BookieDirectory:
     ) -> None:
         self.bookies: dict[str, BookieInfo] = {}
         self.read_only: dict[str, BookieInfo] = {}
+        self.draining: frozenset[str] = frozenset()
+        self.absent_since: dict[str, float] = {}
         self._store = store
         self._root = root
         self._runtime = runtime
         self._addresses: dict[str, str] = {}
+        self._drains = Drains(store, root, runtime, settings)
         self._changed = asyncio.Event()
         self._refreshing = asyncio.Lock()
         self._settings = settings
@@ -349,7 +361,7 @@ class BookieDirectory:
     async def start(self) -> None:
         """Read the list and keep it fresh until `close`."""
         await self.refresh()
-        for name in (paths.AVAILABLE, paths.READ_ONLY):
+        for name in (paths.AVAILABLE, paths.READ_ONLY, paths.DRAINING):
             watch = self._store.watch(f"{self._root}/{name}", children=True)
             self._watches.append(watch)
             self._tasks.append(self._runtime.spawn(self._follow(watch), name=f"bookie directory, {name}"))
@@ -366,14 +378,24 @@ class BookieDirectory:
     async def refresh(self) -> None:
         """Read the list now."""
         async with self._refreshing:  # a slow reading must not replace a later one
-            found = await asyncio.gather(self._read(False), self._read(True))
+            writable, read_only, draining = await asyncio.gather(
+                self._read(False), self._read(True), self._drains.bookies()
+            )
             # A bookie that is just moving may be in both lists, and then takes no writes.
-            self.bookies = {name: info for name, info in found[0].items() if name not in found[1]}
-            self.read_only = found[1]
-            for info in (*self.bookies.values(), *self.read_only.values()):
-                self._addresses[info.bookie_id] = info.address
+            refusing = {name: _leaving(info) for name, info in writable.items() if name in draining} | read_only
+            self.bookies = {name: info for name, info in writable.items() if name not in refusing}
+            self.read_only, self.draining = refusing, draining
+            self._see({**writable, **read_only})
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _see(self, infos: Mapping[str, BookieInfo]) -> None:
+        """Remember where the registered ones are, and since when the others are not there."""
+        now = self._runtime.clock.monotonic()
+        gone = {name: self.absent_since.get(name, now) for name in self._addresses if name not in infos}
+        self.absent_since = gone
+        for info in infos.values():
+            self._addresses[info.bookie_id] = info.address
 
     async def wait_for(self, count: int, timeout: float) -> None:  # noqa: ASYNC109 - seconds, like every wait of a client
         """Return when `count` bookies take writes. Raises `NotEnoughBookiesError` after `timeout` seconds."""

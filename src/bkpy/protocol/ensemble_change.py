@@ -34,18 +34,18 @@ class Reaction(enum.Enum):
 
 
 class Case(NamedTuple):
-    """`allowed`: ensembles may be changed. `delay`: only when needed. `read_only`: one refused as it takes no more."""
+    """`allowed`: ensembles may be changed. `delay`: only when needed. `to_be_left`: one takes no more, or is lost."""
 
     allowed: bool
     delay: bool
     ack_quorum_at_risk: bool
-    read_only: bool
+    to_be_left: bool
 
 
 def _reaction(case: Case) -> Reaction:
     if not case.allowed:
         return Reaction.RETRY
-    if case.delay and not case.ack_quorum_at_risk and not case.read_only:
+    if case.delay and not case.ack_quorum_at_risk and not case.to_be_left:
         return Reaction.NOTHING
     return Reaction.CHANGE
 

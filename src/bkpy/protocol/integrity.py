@@ -43,7 +43,7 @@ class Lack(NamedTuple):
     last: int
 
 
-class Claim(enum.Enum):
+class Demand(enum.Enum):
     """What a ledger's metadata want of a bookie."""
 
     GONE = "there is no such ledger"
@@ -54,17 +54,17 @@ class Claim(enum.Enum):
     CLOSED = "it is closed"
 
 
-def claim_of(metadata: LedgerMetadata | None, bookie_id: str) -> Claim:
+def demand_of(metadata: LedgerMetadata | None, bookie_id: str) -> Demand:
     """What the metadata, None for a ledger that is gone, want of the bookie."""
     if metadata is None:
-        return Claim.GONE
+        return Demand.GONE
     if not any(bookie_id in fragment.bookies for fragment in metadata.fragments):
-        return Claim.NOTHING
+        return Demand.NOTHING
     if metadata.state is LedgerState.CLOSED:
-        return Claim.CLOSED
+        return Demand.CLOSED
     if metadata.state is LedgerState.IN_RECOVERY:
-        return Claim.IN_RECOVERY
-    return Claim.HELD_BY_WRITER if bookie_id in metadata.fragments[-1].bookies else Claim.LEFT_BY_WRITER
+        return Demand.IN_RECOVERY
+    return Demand.HELD_BY_WRITER if bookie_id in metadata.fragments[-1].bookies else Demand.LEFT_BY_WRITER
 
 
 class Duty(enum.Enum):
@@ -78,32 +78,32 @@ class Duty(enum.Enum):
     END = "end its limbo, if that still holds under its lock"
 
 
-def next_duty(claim: Claim, *, lacks: bool, grace_over: bool) -> Duty:
+def next_duty(demand: Demand, *, lacks: bool, grace_over: bool) -> Duty:
     """By the metadata as they were read now, and whether anything of what they want is missing in the index."""
-    match claim:
-        case Claim.GONE | Claim.NOTHING:
+    match demand:
+        case Demand.GONE | Demand.NOTHING:
             return Duty.LEAVE
-        case Claim.LEFT_BY_WRITER:
+        case Demand.LEFT_BY_WRITER:
             return Duty.LATER
-        case Claim.HELD_BY_WRITER:
+        case Demand.HELD_BY_WRITER:
             return Duty.RECOVER if grace_over else Duty.WAIT
-        case Claim.IN_RECOVERY:
+        case Demand.IN_RECOVERY:
             return Duty.RECOVER
-        case Claim.CLOSED:
+        case Demand.CLOSED:
             return Duty.COPY if lacks else Duty.END
 
 
 class Verdict(NamedTuple):
     """What is known when limbo is to end. `lacks`: as the index on disk says, so that what was copied is flushed."""
 
-    claim: Claim
+    demand: Demand
     lacks: bool
     locked: bool
 
 
 def ends_limbo(verdict: Verdict) -> bool:
     """Whether the ledger's limbo may end: from then on the bookie denies what it doesn't have of it."""
-    return verdict.claim is Claim.CLOSED and not verdict.lacks and verdict.locked
+    return verdict.demand is Demand.CLOSED and not verdict.lacks and verdict.locked
 
 
 def denies_unseen(ledger_id: int, *, all_in_doubt: bool, limbo_to: int) -> bool:

@@ -43,6 +43,7 @@ class LacReply(NamedTuple):
     proven: LastAddConfirmed
     explicit: tuple[int, int]  # the highest last add confirmed that the writer published and its length; -1, 0 for none
     flaw: CorruptDataError | DigestMismatchError | None
+    last_entry: int  # the last one that the bookie has, -1 for none; verified as the rest
 
 
 def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, bookie_id: str) -> LacReply:
@@ -56,6 +57,7 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
     if status == Status.UNKNOWN and not len(reply.body):
         flaw = CorruptDataError("the bookie can't tell", ledger_id=ledger_id, bookie=bookie_id)
     best: LastAddConfirmed | None = None
+    last_entry = -1
     try:
         for header in walk(reply.body):
             codec.check(reply.body, header.offset, header.end)
@@ -63,12 +65,14 @@ def parse_lac_reply(codec: RecordCodec, reply: wire.Frame, ledger_id: int, booki
             is_explicit = header.entry_id == EXPLICIT_LAC_ENTRY
             if is_explicit:
                 explicit = max(explicit, (confirmed, header.length))
+            else:
+                last_entry = max(last_entry, header.entry_id)
             if best is None or confirmed > best.entry_id:
                 # An entry carries the length up to itself; what its last add confirmed had is at most that.
                 best = LastAddConfirmed(confirmed, header.length if is_explicit else None, fenced)
     except (CorruptDataError, DigestMismatchError) as e:
         flaw = e
-    return LacReply(best or LastAddConfirmed(-1, 0, fenced), explicit, flaw)
+    return LacReply(best or LastAddConfirmed(-1, 0, fenced), explicit, flaw, last_entry)
 
 
 def proven_to_reader(codec: RecordCodec, reply: wire.Frame, ledger_id: int, bookie_id: str) -> LastAddConfirmed:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
+from bkpy.protocol.accepted_loss import AcceptedLoss
 from bkpy.protocol.records import ledger_key
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class LedgerMetadata:
     """Everything the cluster agrees on about a ledger. `length` is in bytes of payload, `created_ms` since the epoch.
 
     `ledger_id` is not part of the stored value, it is the node's path that says it. `owner_token` is unique to the
-    client and attempt that created the ledger. `unknown` holds fields of the stored value that this version doesn't
+    client and attempt that created the ledger. `accepted_loss`: the ledger was closed though bookies that are gone may
+    have had more. `unknown` holds fields of the stored value that this version doesn't
     know; they survive a rewrite.
     """
 
@@ -105,6 +107,7 @@ class LedgerMetadata:
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
     caller_ids: bool = False
     deferred_sync: bool = False
+    accepted_loss: AcceptedLoss | None = field(default=None, hash=False)
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -257,6 +260,8 @@ class LedgerMetadata:
             "caller_ids": self.caller_ids,
             "deferred_sync": self.deferred_sync,
         }
+        if self.accepted_loss is not None:
+            known["accepted_loss"] = self.accepted_loss.fields()
         return json.dumps(known | _sorted(self.unknown), indent=1, ensure_ascii=False).encode("utf-8")
 
     @classmethod
@@ -305,6 +310,7 @@ class LedgerMetadata:
             },
             caller_ids=_flag(take("caller_ids")),
             deferred_sync=_flag(take("deferred_sync")),
+            accepted_loss=_accepted_loss(take("accepted_loss", None)),
             unknown=fields,
         )
 
@@ -317,6 +323,10 @@ def _fragment(item: dict[str, Any]) -> Fragment:
     rest = dict(item)
     first_entry = _integer(rest.pop("first_entry"))
     return Fragment(first_entry, tuple(_text(bookie) for bookie in rest.pop("bookies")), rest)
+
+
+def _accepted_loss(value: Any) -> AcceptedLoss | None:
+    return None if value is None else AcceptedLoss.of(value)
 
 
 def _integer(value: Any) -> int:

@@ -26,17 +26,25 @@ class Fate(enum.Enum):
     MISSING = "it can't have been acknowledged"
     OPEN = "more answers are needed"
     UNDECIDABLE = "too few bookies can tell"
+    GIVEN_UP = "nobody who can tell has it, and the others are given up"
 
 
-def fate(present: int, denied: int, unknown: int, write_quorum: int, ack_quorum: int) -> Fate:
-    """By how many bookies of the entry's write set have answered what; the rest have yet to answer."""
+def fate(
+    present: int, denied: int, unknown: int, write_quorum: int, ack_quorum: int, *, given_up: int | None = None
+) -> Fate:
+    """By how many bookies of the entry's write set have answered what; the rest have yet to answer.
+
+    `given_up`: of those that can't tell, how many never will, where somebody has decided that; None where nobody has.
+    """
     if present:
         return Fate.PRESENT
     needed = write_quorum - ack_quorum + 1
     if denied >= needed:
         return Fate.MISSING
     # A copy may still turn up with those that have not answered, or the denials may become enough.
-    return Fate.OPEN if present + denied + unknown < write_quorum else Fate.UNDECIDABLE
+    if present + denied + unknown < write_quorum:
+        return Fate.OPEN
+    return Fate.GIVEN_UP if given_up == unknown else Fate.UNDECIDABLE
 
 
 class Fencing:
@@ -46,6 +54,7 @@ class Fencing:
         self._sizes = (ensemble_size, write_quorum, ack_quorum)
         self._fenced: set[int] = set()
         self._failed: set[int] = set()
+        self._given_up: set[int] = set()
 
     def fenced(self, index: int) -> None:
         """The bookie's fence is durable: it said so, with whatever else it could or couldn't tell."""
@@ -55,10 +64,22 @@ class Fencing:
         """The bookie gave no answer from which a fence follows."""
         self._failed.add(index)
 
+    def given_up(self, index: int) -> None:
+        """The bookie gave no such answer and never will: somebody has decided to do without it."""
+        self._given_up.add(index)
+
     @property
     def complete(self) -> bool:
-        """Whether every possible ack quorum holds a fenced bookie: the writer can't have anything acknowledged."""
-        return covered(self._fenced, *self._sizes)
+        """Whether every possible ack quorum holds a fenced bookie: the writer can't have anything acknowledged.
+
+        Those that were given up count as fenced.
+        """
+        return covered(self._fenced | self._given_up, *self._sizes)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it is complete only with those that were given up."""
+        return not covered(self._fenced, *self._sizes)
 
     @property
     def impossible(self) -> bool:
@@ -87,8 +108,19 @@ class Word(enum.Enum):
 class Forward:
     """The answers about entries first..last of one ensemble, and what follows from them, entry by entry in order."""
 
-    def __init__(self, first: int, last: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        given_up: Container[int] | None = None,
+    ) -> None:
+        """`given_up`: the bookies that are gone for good, by decision. With one, who answers that it can't tell never
+        will, either."""
         self.next = first  # the first entry that isn't known to be present
+        self._given_up = given_up
         self.last = last
         self._sizes = (ensemble_size, write_quorum, ack_quorum)
         self._replies: list[list[Reply]] = [[] for _ in range(ensemble_size)]
@@ -119,11 +151,19 @@ class Forward:
     def members(self, entry_id: int) -> tuple[int, ...]:
         return write_set(entry_id, self._sizes[0], self._sizes[1])
 
+    def _count_given_up(self, words: Sequence[Word]) -> int | None:
+        given_up = self._given_up
+        if given_up is None:
+            return None
+        told = zip(self.members(self.next), words, strict=True)
+        return sum(word is Word.UNKNOWN and (index in given_up or not self._failed[index]) for index, word in told)
+
     def decide(self) -> Fate:
         """The fate of entry `next`, after going past all that are present; PRESENT once `last` is."""
         while self.next <= self.last:
             words = [self.word(index, self.next) for index in self.members(self.next)]
-            verdict = fate(words.count(Word.HAS), words.count(Word.DENIES), words.count(Word.UNKNOWN), *self._sizes[1:])
+            counts = words.count(Word.HAS), words.count(Word.DENIES), words.count(Word.UNKNOWN)
+            verdict = fate(*counts, *self._sizes[1:], given_up=self._count_given_up(words))
             if verdict is not Fate.PRESENT:
                 return verdict
             self.next += 1

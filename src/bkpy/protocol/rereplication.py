@@ -108,6 +108,11 @@ def plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -
         leave = [index for index, name in enumerate(names) if name in leaving]
         if held.last_entry is None:  # the last one of a ledger that isn't closed
             unclosed = tuple(names[index] for index in leave)
+            if leave and bookies.readable.issuperset(unclosed) and not bookies.writable - set(names) - set(leaving):
+                # Its writer has nowhere to go, and would be ended for nothing: what is on these bookies is safe.
+                place, first = leave[0], held.first_entry
+                stuck.append(Stuck(number, place, names[place], Obstacle.NO_TARGET, first, first, 0, ()))
+                unclosed = ()
             continue
         for index in leave:
             found = _copy(metadata, number, held, index, leaving, bookies)

@@ -1,8 +1,8 @@
 """The auditor: watches the bookies, and has the ledgers of those that are lost marked. There is one, by election.
 
 Each round looks at the bookies and asks `protocol/audit.py` what follows; drops the marks of those that came back as
-they were; stores the record; marks what the lost ones had. A round begins when bookies come or go, when a time is up,
-and now and then.
+they were; stores the record; marks what the lost ones had, and what those have that are to leave. A round begins when
+bookies come, go or are to leave, when a time is up, and now and then.
 
 Invariants: every write checks the node of this term, so a deposed auditor writes nothing; the record says that a
 bookie's ledgers are marked only when they are; a bookie that came back is forgotten only when its marks are dropped; so
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata import paths
 from bkpy.metadata.audit_record import AuditRecords
+from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.metadata.membership import look_at_bookies
 from bkpy.protocol.audit import Presence, audit, with_marked, with_worked_off
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.draining import Drain
     from bkpy.metadata.store import Watch
     from bkpy.protocol.audit import Absence, AuditRecord, Findings, Seen
     from bkpy.recovery.auditor_metrics import AuditorMetrics
@@ -73,13 +75,16 @@ class _Term:
         # What was learnt in an earlier term of this process is not used: others may have marked meanwhile.
         remembered = RememberedLedgers(settings.audit_remembered_max)
         self._scan = LedgerScan(cluster.catalog, self._marks, remembered, runtime, settings, metrics)
+        self._drains = Drains(cluster.store, cluster.root, runtime, settings)
+        self._drains_marked: frozenset[str] = frozenset()  # by the tokens of those whose ledgers have their marks
         self._followed_at = -float("inf")
         self._something = asyncio.Event()
 
     async def run(self) -> None:
         """Rounds, until the term ends."""
         watches = [
-            self._store.watch(f"{self._root}/{name}", children=True) for name in (paths.AVAILABLE, paths.READ_ONLY)
+            self._store.watch(f"{self._root}/{name}", children=True)
+            for name in (paths.AVAILABLE, paths.READ_ONLY, paths.DRAINING)
         ]
         followers = [self._runtime.spawn(self._follow(watch), name="bookies, for the auditor") for watch in watches]
         try:
@@ -161,12 +166,16 @@ class _Term:
             for bookie, absence in record.absences.items()
             if absence.marked or bookie in found.due
         }
-        if not lost or (not found.due and now - self._followed_at < self._settings.audit_follow_interval_s):
+        drains = await self._drains.all()
+        lost.update((drain.bookie_id, _leave(drain, lost.get(drain.bookie_id), seen)) for drain in drains)
+        due = {drain.bookie_id for drain in drains if drain.token not in self._drains_marked}.union(found.due)
+        if not lost or (not due and now - self._followed_at < self._settings.audit_follow_interval_s):
             return record
         before = self._scan.marked
-        marked = await self._scan.mark(lost, due=found.due)
+        marked = await self._scan.mark(lost, due=due)
         if marked is None:
             return record
+        self._drains_marked = frozenset(drain.token for drain in drains)
         self._followed_at = now
         self._metrics.marked_ledgers(marked + self._scan.marked - before)
         after = with_marked(record, found.due)
@@ -207,6 +216,14 @@ def _loss(absence: Absence, seen: Seen | None) -> LostBookie:
     rebuilding = absence.replaced or (seen is not None and seen.presence is Presence.LIMBO)
     reason = LossReason.REBUILDING if rebuilding else LossReason.LOST
     return LostBookie(absence.since_ms, reason.value, absence.instance)
+
+
+def _leave(drain: Drain, loss: LostBookie | None, seen: Mapping[str, Seen]) -> LostBookie:
+    """The same of one that is to leave. When it comes back from an absence, it is to leave all the same."""
+    if loss is not None and loss.reason != LossReason.LOST:
+        return loss
+    instance = loss.instance if loss is not None else seen[drain.bookie_id].instance if drain.bookie_id in seen else ""
+    return LostBookie(drain.since_ms, LossReason.DRAINING.value, instance)
 
 
 def _without_returns(before: AuditRecord, found: Findings) -> AuditRecord:

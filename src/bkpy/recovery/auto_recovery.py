@@ -20,6 +20,8 @@ from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.marks import Marks
 from bkpy.recovery.auditor import Auditor
 from bkpy.recovery.auditor_metrics import AuditorMetrics
+from bkpy.recovery.check_metrics import CheckMetrics
+from bkpy.recovery.checks import PeriodicChecks
 from bkpy.recovery.worker import ReplicationWorker
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class AutoRecovery:
         self._runtime = runtime
         self._name = name
         self._metrics = AuditorMetrics(registry)
+        self._check_metrics = CheckMetrics(registry)
         self._election = Election(store, root, name, runtime, settings)
         self._client: Client | None = None
         self._worker: ReplicationWorker | None = None
@@ -93,12 +96,22 @@ class AutoRecovery:
         client, settings = self._client, self._settings
         cluster = client.upkeep.cluster
         auditor = Auditor(cluster, self._runtime, settings, self._metrics)
+
+        async def lead(node: str) -> None:
+            checks = PeriodicChecks(client.upkeep, node, self._runtime, settings, self._check_metrics)
+            checking = self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks")
+            try:
+                await auditor.audit(node)
+            finally:
+                checking.cancel()
+                await asyncio.wait([checking])
+
         self._marks = Marks(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
         self._worker = worker = ReplicationWorker(client, self._marks, locks, self._runtime, settings, self._name)
         tasks = [
             self._runtime.spawn(
-                self._kept_up("the election failed", lambda: self._election.stand(auditor.audit)), name="election"
+                self._kept_up("the election failed", lambda: self._election.stand(lead)), name="election"
             ),
             self._runtime.spawn(self._kept_up("the replication worker failed", worker.run), name="replication worker"),
         ]

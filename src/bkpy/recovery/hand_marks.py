@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 class HandMarks:
     """`ledger_ids` are to leave `bookie_id`. Works whether recovery by itself is switched on or off."""
 
-    def __init__(self, bookie_id: str, ledger_ids: Iterable[int]) -> None:
-        self._lost = {bookie_id: LostBookie(0, LossReason.LOST.value)}
+    def __init__(self, bookie_id: str, ledger_ids: Iterable[int] = (), *, reason: LossReason = LossReason.LOST) -> None:
+        self._lost = {bookie_id: LostBookie(0, reason.value)}
         self._left = dict.fromkeys(ledger_ids)
         self._news = asyncio.Event()
         self._news.set()
 
     def __len__(self) -> int:
         return len(self._left)
+
+    def add(self, ledger_ids: Iterable[int]) -> None:
+        """Have these worked off, too."""
+        if new := [ledger_id for ledger_id in ledger_ids if ledger_id not in self._left]:
+            self._left.update(dict.fromkeys(new))
+            self._news.set()
 
     async def read(self, ledger_id: int) -> LedgerMark | None:
         return LedgerMark(ledger_id, self._lost, 0) if ledger_id in self._left else None
@@ -40,7 +46,7 @@ class HandMarks:
             yield ledger_id
 
     async def changed(self) -> None:
-        """The first call returns at once, and no other one."""
+        """The first call returns at once; another one when there are more."""
         await self._news.wait()
         self._news.clear()
 

@@ -25,7 +25,7 @@ from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerE
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import NotDone
-from bkpy.protocol.integrity import Claim, Duty, claim_of, copy_of, next_duty
+from bkpy.protocol.integrity import Demand, Duty, copy_of, demand_of, next_duty
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
@@ -277,9 +277,9 @@ class IntegrityCheck:
         recovered = False
         while True:
             metadata = await self._read(ledger_id)
-            claim = claim_of(metadata, self._bookie_id)
-            lacks = await self._losses.lacks(metadata) if metadata is not None and claim is Claim.CLOSED else []
-            duty = next_duty(claim, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
+            demand = demand_of(metadata, self._bookie_id)
+            lacks = await self._losses.lacks(metadata) if metadata is not None and demand is Demand.CLOSED else []
+            duty = next_duty(demand, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
             if duty is Duty.WAIT and len(self._waiting) < self._settings.stuck_ledgers_max:
                 self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())
                 return False
@@ -293,7 +293,7 @@ class IntegrityCheck:
                 self._left.pop(ledger_id, None)
                 return False
             if duty in (Duty.LATER, Duty.WAIT, Duty.RECOVER):
-                self._leave(ledger_id, claim.value)
+                self._leave(ledger_id, demand.value)
                 return False
             assert metadata is not None
             if duty is Duty.END and not await self._losses.in_doubt(ledger_id):
@@ -329,11 +329,12 @@ class IntegrityCheck:
                 rate=self._rate,
                 count=self._count,
             ).run()
-            if not isinstance(copied, Copied):
+            if isinstance(copied, Copied):
+                self._metrics.copied(copied.entries)
+            else:
                 at = f"entry {copied.entry_id} can't be read anywhere: " if isinstance(copied, Unreadable) else ""
                 self._leave(metadata.ledger_id, f"{at}{copied.why}")
                 return False
-            self._metrics.copied(copied.entries)
         return True
 
     async def _end(self, ledger_id: int) -> None:
@@ -354,7 +355,7 @@ class IntegrityCheck:
         assert self._look is not None
         mark = await self._marks.read(ledger_id)
         metadata = await self._read(ledger_id)
-        if metadata is None or claim_of(metadata, self._bookie_id) is not Claim.CLOSED:
+        if metadata is None or demand_of(metadata, self._bookie_id) is not Demand.CLOSED:
             self._left.pop(ledger_id, None)  # it is not wanted here any more
             return
         if await self._losses.lacks(metadata):

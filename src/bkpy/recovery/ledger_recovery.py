@@ -15,6 +15,7 @@ another matter, because what is decided here is decided for good: docs/protocol.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
@@ -24,6 +25,7 @@ from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,
     DigestMismatchError,
+    LedgerClosedError,
     LedgerRecoveryError,
     MetadataConflictError,
     NoSuchLedgerError,
@@ -31,7 +33,9 @@ from bkpy.errors import (
 )
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol import messages as m
+from bkpy.protocol.accepted_loss import AcceptedLoss
 from bkpy.protocol.close_conflict import Closer, rebased
+from bkpy.protocol.giving_up import length_candidates
 from bkpy.protocol.lac_reply import parse_lac_reply
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
@@ -61,8 +65,37 @@ class _BookieAnswer(NamedTuple):
     found: dict[int, RecoveredEntry]
 
 
+class GivingUp(NamedTuple):
+    """Somebody has decided that bookies which are gone will never come back: all but the `registered` ones.
+
+    The ledger is not closed before entry `at_least`. `at_ms`: when that was decided.
+    """
+
+    registered: frozenset[str]
+    at_ms: int
+    at_least: int = -1
+
+
+class Survey(NamedTuple):
+    """What can still be seen of a ledger. It would be closed at `last_entry`, with `length` bytes of payload.
+
+    `acknowledged`: up to there every entry was certainly acknowledged. `seen`: the last one that each bookie of the
+    last fragment has (-1 for none), or in its place why that isn't known. `decided`: nothing has to be given up.
+    """
+
+    metadata: LedgerMetadata
+    acknowledged: int
+    last_entry: int
+    length: int
+    seen: dict[str, int | str]
+    decided: bool
+
+
 class LedgerRecovery:
-    """One recovery of one ledger that isn't CLOSED; `metadata` and `version` as just read."""
+    """One recovery of one ledger that isn't CLOSED; `metadata` and `version` as just read.
+
+    Without `giving_up`, it is closed only where nothing that was acknowledged can lie behind its end.
+    """
 
     def __init__(
         self,
@@ -74,6 +107,7 @@ class LedgerRecovery:
         parts: ReplicationParts,
         on_begun: Callable[[WriteBack], None],
         on_ended: Callable[[WriteBack], None],
+        giving_up: GivingUp | None = None,
     ) -> None:
         self._metadata = metadata
         self._version = version
@@ -84,7 +118,10 @@ class LedgerRecovery:
         self._on_begun = on_begun
         self._on_ended = on_ended
         self._ledger_id = metadata.ledger_id
+        self._giving_up = giving_up
+        self._gave_up = False  # and nothing else than giving up has decided
         self._answers: dict[str, str] = {}  # the last of each bookie, for the error
+        self._seen: dict[str, int | str] = {}
         self._ranges = RangePipeline(
             self._range,
             name=f"recovery of ledger {metadata.ledger_id}",
@@ -116,15 +153,18 @@ class LedgerRecovery:
             await self._copy(write_back)
             last = write_back.last_entry
             length = await self._length(last) if write_back.length is None else write_back.length
+            loss = self._loss(confirmed, last)
             closed = await close_ledger(
                 self._catalog,
-                write_back.metadata,
+                dataclasses.replace(write_back.metadata, accepted_loss=loss),
                 self._version,
                 last,
                 length,
                 Closer.RECOVERY,
                 conflicts_max=self._settings.metadata_conflicts_max,
-                rebase=lambda fresh: rebased(fresh, self._metadata, write_back.metadata),
+                rebase=lambda fresh: dataclasses.replace(
+                    rebased(fresh, self._metadata, write_back.metadata), accepted_loss=loss
+                ),
             )
             if not isinstance(closed, Closed):
                 raise told(closed, ledger_id=self._ledger_id)
@@ -134,6 +174,38 @@ class LedgerRecovery:
                 write_back.abandon()
                 self._on_ended(write_back)
             self._pool.forget_key(self._ledger_id)
+
+    async def survey(self) -> Survey:
+        """Fence it and look, and close nothing. Raises as `run` does; `LedgerClosedError` if it is CLOSED."""
+        await self._mark()
+        if self._metadata.state is LedgerState.CLOSED:
+            raise LedgerClosedError("the ledger is closed already", ledger_id=self._ledger_id)
+        self._pool.add_key(self._ledger_id, self._metadata.ledger_key)
+        try:
+            confirmed = last = await self._fence()
+            length = -1
+            async with aclosing(self._ranges.run(confirmed + 1, ENTRY_ID_MAX)) as ranges:
+                async for found in ranges:
+                    last += len(found.entries)
+                    length = found.entries[-1].length if found.entries else length
+                    if found.ends:
+                        break
+            if length < 0:
+                length = await self._length(last)
+        finally:
+            self._pool.forget_key(self._ledger_id)
+        return Survey(self._metadata, confirmed, last, length, self._seen, not self._gave_up)
+
+    def _loss(self, confirmed: int, last: int) -> AcceptedLoss | None:
+        """What the metadata are to say of it, if anything was given up."""
+        giving_up = self._giving_up
+        if giving_up is None or not self._gave_up:
+            return None
+        if last < giving_up.at_least:
+            raise self._undecided(f"entries up to {giving_up.at_least} could be read before, now {last} is the end")
+        untold = {bookie: why for bookie, why in self._seen.items() if isinstance(why, str)}
+        seen = max([last, *(told for told in self._seen.values() if isinstance(told, int))])
+        return AcceptedLoss(giving_up.at_ms, confirmed, seen, untold)
 
     async def _mark(self) -> None:
         """IN_RECOVERY: from now on the writer can't change its ensemble. What is stored then is what counts."""
@@ -179,7 +251,8 @@ class LedgerRecovery:
         }
         waiting = set(tasks)
         try:
-            while not fencing.complete:
+            # Whoever gives something up hears everybody first.
+            while not fencing.complete or (waiting and self._giving_up is not None):
                 if fencing.impossible:
                     for task in waiting:
                         self._answers[tasks[task][1]] = "no answer yet"
@@ -194,12 +267,19 @@ class LedgerRecovery:
                     except UnauthorizedError:
                         raise
                     except BookKeeperError as e:
-                        self._answers[bookie_id] = e.message
-                        fencing.failed(index)
+                        self._answers[bookie_id] = self._seen[bookie_id] = e.message
+                        if self._is_given_up(bookie_id):
+                            fencing.given_up(index)
+                        else:
+                            fencing.failed(index)
+            self._gave_up |= fencing.gave_up
         finally:
             for task in tasks:
                 task.cancel()
         return confirmed
+
+    def _is_given_up(self, bookie_id: str) -> bool:
+        return self._giving_up is not None and bookie_id not in self._giving_up.registered
 
     async def _fence_one(self, bookie_id: str) -> int:
         """Fence one bookie; the last add confirmed that it knows of, -1 if it can't tell."""
@@ -215,6 +295,7 @@ class LedgerRecovery:
         if not answer.proven.fenced:
             raise CorruptDataError("the bookie did not fence the ledger", ledger_id=self._ledger_id, bookie=bookie_id)
         self._explicit = max(self._explicit, answer.explicit)
+        self._seen[bookie_id] = answer.last_entry if answer.flaw is None else answer.flaw.message
         return answer.proven.entry_id
 
     # --- reading forward --------------------------------------------------------------------------------------------
@@ -242,7 +323,10 @@ class LedgerRecovery:
         metadata = self._metadata
         bookies = metadata.fragment_of(first).bookies
         size, quorum = metadata.ensemble_size, metadata.write_quorum
-        forward = Forward(first, last, size, quorum, metadata.ack_quorum)
+        given_up = None
+        if self._giving_up is not None:
+            given_up = {index for index, name in enumerate(bookies) if self._is_given_up(name)}
+        forward = Forward(first, last, size, quorum, metadata.ack_quorum, given_up)
         records: dict[int, RecoveredEntry] = {}
         self._rotation += 1
         rotation = self._rotation
@@ -284,7 +368,8 @@ class LedgerRecovery:
                 if not forward.is_failed(index):
                     self._answers[bookies[index]] = forward.word(index, forward.next).value
             raise self._undecided("too few bookies can tell whether the entry exists", forward.next)
-        return _RangeEntries([records[i] for i in range(first, forward.next)], fate is Fate.MISSING)
+        self._gave_up |= fate is Fate.GIVEN_UP
+        return _RangeEntries([records[i] for i in range(first, forward.next)], fate in (Fate.MISSING, Fate.GIVEN_UP))
 
     def _take(
         self, asked: asyncio.Task[_BookieAnswer], forward: Forward, index: int, bookie_id: str
@@ -341,7 +426,12 @@ class LedgerRecovery:
             return 0
         if self._explicit[0] == last:
             return self._explicit[1]
-        found = await self._fetch(last, last, flags=0)
-        if not found.entries:
+        # Of what can't be read any more nobody knows the length: then it is that up to an entry before.
+        candidates = [last] if self._giving_up is None else length_candidates(self._metadata, last)
+        for entry_id in candidates:
+            found = await self._fetch(entry_id, entry_id, flags=0)
+            if found.entries:
+                return found.entries[0].length
+        if self._giving_up is None:
             raise self._undecided("the last acknowledged entry is on none of its bookies", last)
-        return found.entries[0].length
+        return 0

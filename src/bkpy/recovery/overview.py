@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookKeeperError
 from bkpy.metadata.audit_record import AuditRecords
+from bkpy.metadata.check_record import CheckRecords
 from bkpy.metadata.election import leader
 from bkpy.metadata.locks import held_locks
 from bkpy.metadata.marks import Marks
@@ -29,6 +30,7 @@ async def overview(store: MetadataStore, root: str, runtime: Runtime, settings: 
     """The state of re-replication, for JSON. Reads all marks, `audit_reads_at_once` at a time."""
     marks = Marks(store, root, runtime, settings)
     record = await AuditRecords(store, root, settings=settings).read()
+    checks = await CheckRecords(store, root, settings=settings).read()
     counts = _Counts()
     some: list[int] = []
     async for ledger_id in marks.list():
@@ -57,6 +59,15 @@ async def overview(store: MetadataStore, root: str, runtime: Runtime, settings: 
                 "worked_off": absence.worked_off,
             }
             for bookie, absence in sorted(record.absences.items())
+        },
+        "checks": {
+            name: {
+                "ended_s": None if not run.ended_ms else round(max(0.0, now_ms - run.ended_ms) / 1000, 3),
+                "running_s": round((now_ms - run.began_ms) / 1000, 3) if run.began_ms > run.ended_ms else None,
+                "ledgers": run.ledgers,
+                "marked": run.marked,
+            }
+            for name, run in sorted(checks.runs.items())
         },
         "working": [
             {"ledger_id": lock.ledger_id, "holder": lock.holder, "for_s": round((now_ms - lock.since_ms) / 1000, 3)}

@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.ledger_recovery import LedgerRecovery
 
 
 class Upkeep(NamedTuple):
-    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata."""
+    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata.
+
+    `recovery_giving_up` prepares one that does without bookies that are gone; it is given the ledger's id and password,
+    and the entry before which the ledger is not to be closed.
+    """
 
     cluster: Cluster
     directory: BookieDirectory
     parts: ReplicationParts
     recover: Callable[[int], Coroutine[Any, Any, LedgerMetadata]]
+    recovery_giving_up: Callable[[int, bytes, int], Coroutine[Any, Any, LedgerRecovery]]
 
     def bookies(self) -> Bookies:
         """The bookies that are registered now."""

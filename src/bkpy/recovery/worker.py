@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from bkpy.client.read.range_pipeline import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
+from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
+from bkpy.protocol.draining import is_void
 from bkpy.protocol.rereplication import endangered
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import CopyCount
@@ -88,6 +90,7 @@ class ReplicationWorker:
         self.looked = False  # at all marks, once
         self._upkeep = client.upkeep
         self._marks = marks
+        self._drains = Drains(client.upkeep.cluster.store, client.upkeep.cluster.root, runtime, settings)
         self._runtime = runtime
         self._settings = settings
         self._holder = holder
@@ -101,6 +104,8 @@ class ReplicationWorker:
         self._bookies = self._upkeep.bookies()  # when stuck ledgers were last looked at
         self._filled = asyncio.Event()  # there is something in the queue
         self._emptied = asyncio.Event()  # something was taken out
+        self._wakes_at = float("inf")
+        self._due_sooner = asyncio.Event()  # a ledger is due before that
         self._told_at, self._told_bytes = self._now(), 0
 
     async def run(self) -> None:
@@ -149,11 +154,17 @@ class ReplicationWorker:
         """Until there is news of marks or of bookies, or a ledger is due."""
         due = min((one.due for one in self._postponed.values() if not one.stuck), default=float("inf"))
         timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
-        bookies = self._runtime.spawn(self._upkeep.directory.changed(), name="news of bookies")
+        self._wakes_at = self._now() + timeout_s
+        self._due_sooner.clear()
+        others = [
+            self._runtime.spawn(self._upkeep.directory.changed(), name="news of bookies"),
+            self._runtime.spawn(_set(self._due_sooner), name="news of postponed ledgers"),
+        ]
         try:
-            await asyncio.wait((news, bookies), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((news, *others), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            bookies.cancel()
+            for other in others:
+                other.cancel()
 
     async def _look_at_all(self) -> None:
         some: list[int] = []
@@ -260,7 +271,7 @@ class ReplicationWorker:
 
         async def leaving(metadata: LedgerMetadata | None) -> frozenset[str]:
             nonlocal mark
-            mark = await self._marks.read(ledger_id)
+            mark = await self._meant(ledger_id)
             return frozenset() if mark is None else self._leaving(mark, metadata)
 
         async def when_done(left: frozenset[str]) -> None:
@@ -271,6 +282,25 @@ class ReplicationWorker:
             return Repaired(How.LATER, BACK)
         ended = await self._repair.run(ledger_id, leaving, waited_for=self._waited_for(postponed), when_done=when_done)
         return ended if removed else Repaired(How.LATER, NEWER_MARK)
+
+    async def _meant(self, ledger_id: int) -> LedgerMark | None:
+        """The mark, without the bookies that were to leave and stay after all. The ledger's lock is held."""
+        mark = await self._marks.read(ledger_id)
+        if mark is None:
+            return None
+        leaving = [bookie for bookie, loss in mark.lost.items() if loss.reason == LossReason.DRAINING]
+        draining = {bookie for bookie in leaving if await self._drains.read(bookie) is not None}
+        void = {b for b in leaving if is_void(draining=b in draining, here=self._is_here(b))}
+        if not void:
+            return mark
+        await self._remove(mark, void)
+        return await self._marks.read(ledger_id)
+
+    def _is_here(self, bookie_id: str) -> bool:
+        """Whether it is registered, and has what it had."""
+        directory = self._upkeep.directory
+        info = directory.bookies.get(bookie_id) or directory.read_only.get(bookie_id)
+        return info is not None and not info.in_limbo
 
     async def _may_be_back(self, ledger_id: int) -> bool:
         """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""
@@ -285,9 +315,9 @@ class ReplicationWorker:
             return frozenset()
         return postponed.waiting_for
 
-    async def _remove(self, mark: LedgerMark, left: frozenset[str]) -> bool:
+    async def _remove(self, mark: LedgerMark, left: Collection[str]) -> bool:
         """Take these bookies off the mark; whether it was still the one that was read under the lock."""
-        outcome = await self._marks.remove(mark, left & mark.lost.keys())
+        outcome = await self._marks.remove(mark, mark.lost.keys() & left)
         match outcome:
             case Done() | Gone() | Missing():
                 return True
@@ -338,6 +368,8 @@ class ReplicationWorker:
         if one.stuck and (before is None or before.why != one.why):
             log.warning("ledger %d stays under-replicated: %s", ledger_id, one.why)
         self._postponed[ledger_id] = one
+        if not one.stuck and one.due < self._wakes_at:
+            self._due_sooner.set()
         while len(self._postponed) > settings.stuck_ledgers_max:
             del self._postponed[next(iter(self._postponed))]
 
@@ -372,6 +404,10 @@ class ReplicationWorker:
             "bytes_per_s": round(copied / seconds) if seconds > 0 else 0,
             "bytes_per_s_allowed": round(self._rate.bytes_per_s),
         }
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _bookies(metadata: LedgerMetadata) -> frozenset[str]:

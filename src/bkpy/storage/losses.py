@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bkpy.errors import CorruptDataError
 from bkpy.protocol.holdings import holdings
-from bkpy.protocol.integrity import Lack, Verdict, claim_of, ends_limbo
+from bkpy.protocol.integrity import Lack, Verdict, demand_of, ends_limbo
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.index.ids import SPAN_MAX, Ids
 from bkpy.storage.index.index import (
@@ -253,7 +253,7 @@ def _end_limbo(
         if row is None:
             return shard
         sound = blocks_fit(txn, ledger_id, row) and holds_all(txn, metadata, bookie_id)
-        if not ends_limbo(Verdict(claim_of(metadata, bookie_id), lacks=not sound, locked=True)):
+        if not ends_limbo(Verdict(demand_of(metadata, bookie_id), lacks=not sound, locked=True)):
             return shard
         before, value = encode_ledger(ledger_id, row), encode_ledger(ledger_id, row._replace(limbo=False))
         shard = shard._replace(checksum=shard.checksum ^ checksum_of(before) ^ checksum_of(value))

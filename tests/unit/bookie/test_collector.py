@@ -482,7 +482,7 @@ async def test_trouble_between_any_two_steps(cluster: Collecting, kind: str, tro
         assert run.failed in ("", "listing", "metadata")
         if run.failed or run.kept:
             assert (await cluster.collect()).failed == ""
-        assert ledger_id not in await cluster.held()
+        assert ledger_id not in await cluster.held(), (calls, run)
         await eventually(lambda: not cluster.lock_nodes())
         if survived:
             break

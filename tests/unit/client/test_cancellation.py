@@ -46,7 +46,11 @@ from bkpy.runtime.system import real_runtime
 if TYPE_CHECKING:
     from pathlib import Path
 
-LASTING = ("connection to", "bookie directory")  # what a client keeps running, by the beginnings of its names
+LASTING = (
+    "connection to",
+    "bookie directory",
+    "leaving bookies",
+)  # what a client keeps running, by the beginnings of its names
 
 
 def on_a_cluster(

@@ -160,7 +160,7 @@ class Replicator:
                 ack_quorum_at_risk=ack_quorum_at_risk(
                     self._positions(), value.ensemble_size, value.write_quorum, value.ack_quorum
                 ),
-                read_only=False,
+                to_be_left=False,
             )
         ]
         if reaction is Reaction.NOTHING:

@@ -9,12 +9,12 @@ import pytest
 
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.integrity import (
-    Claim,
+    Demand,
     Duty,
     Lack,
     Verdict,
-    claim_of,
     copy_of,
+    demand_of,
     denies_unseen,
     ends_limbo,
     next_duty,
@@ -49,39 +49,39 @@ def ledger(state: LedgerState, *ensembles: tuple[str, ...], write_quorum: int = 
 @pytest.mark.parametrize(("first", "last"), list(itertools.product((True, False), repeat=2)))
 def test_the_claim_of_every_ledger(state: LedgerState, first: bool, last: bool) -> None:
     others = ("b", "c", "d")
-    found = claim_of(ledger(state, ENSEMBLE if first else others, ENSEMBLE if last else others), "a")
+    found = demand_of(ledger(state, ENSEMBLE if first else others, ENSEMBLE if last else others), "a")
     if not first and not last:
-        assert found is Claim.NOTHING
+        assert found is Demand.NOTHING
     elif state is LedgerState.CLOSED:
-        assert found is Claim.CLOSED
+        assert found is Demand.CLOSED
     elif state is LedgerState.IN_RECOVERY:
-        assert found is Claim.IN_RECOVERY
+        assert found is Demand.IN_RECOVERY
     else:
-        assert found is (Claim.HELD_BY_WRITER if last else Claim.LEFT_BY_WRITER)
+        assert found is (Demand.HELD_BY_WRITER if last else Demand.LEFT_BY_WRITER)
 
 
 def test_the_claim_of_a_ledger_that_is_gone() -> None:
-    assert claim_of(None, "a") is Claim.GONE
+    assert demand_of(None, "a") is Demand.GONE
 
 
-@pytest.mark.parametrize("claim", Claim)
+@pytest.mark.parametrize("demand", Demand)
 @pytest.mark.parametrize(("lacks", "grace_over"), list(itertools.product((True, False), repeat=2)))
-def test_the_duty_in_every_case(claim: Claim, lacks: bool, grace_over: bool) -> None:
+def test_the_duty_in_every_case(demand: Demand, lacks: bool, grace_over: bool) -> None:
     expected = {
-        Claim.GONE: Duty.LEAVE,
-        Claim.NOTHING: Duty.LEAVE,
-        Claim.LEFT_BY_WRITER: Duty.LATER,
-        Claim.HELD_BY_WRITER: Duty.RECOVER if grace_over else Duty.WAIT,
-        Claim.IN_RECOVERY: Duty.RECOVER,
-        Claim.CLOSED: Duty.COPY if lacks else Duty.END,
+        Demand.GONE: Duty.LEAVE,
+        Demand.NOTHING: Duty.LEAVE,
+        Demand.LEFT_BY_WRITER: Duty.LATER,
+        Demand.HELD_BY_WRITER: Duty.RECOVER if grace_over else Duty.WAIT,
+        Demand.IN_RECOVERY: Duty.RECOVER,
+        Demand.CLOSED: Duty.COPY if lacks else Duty.END,
     }
-    assert next_duty(claim, lacks=lacks, grace_over=grace_over) is expected[claim]
+    assert next_duty(demand, lacks=lacks, grace_over=grace_over) is expected[demand]
 
 
-@pytest.mark.parametrize("claim", Claim)
+@pytest.mark.parametrize("demand", Demand)
 @pytest.mark.parametrize(("lacks", "locked"), list(itertools.product((True, False), repeat=2)))
-def test_limbo_ends_in_one_case_only(claim: Claim, lacks: bool, locked: bool) -> None:
-    assert ends_limbo(Verdict(claim, lacks, locked)) == (claim is Claim.CLOSED and not lacks and locked)
+def test_limbo_ends_in_one_case_only(demand: Demand, lacks: bool, locked: bool) -> None:
+    assert ends_limbo(Verdict(demand, lacks, locked)) == (demand is Demand.CLOSED and not lacks and locked)
 
 
 @pytest.mark.parametrize(("all_in_doubt", "limbo_to", "denied"), [
@@ -182,15 +182,15 @@ def _checks(state: State, without: str) -> list[State]:
         if not state.limbo:  # a power cut, of a bookie that trusts itself
             found.append(replace(state, here="no"))
     if state.lock in ("", "check") or without == "locked":
-        claim = Claim.CLOSED if state.closed else Claim.HELD_BY_WRITER
-        claim = claim if state.named or state.elsewhere else Claim.NOTHING
+        demand = Demand.CLOSED if state.closed else Demand.HELD_BY_WRITER
+        demand = demand if state.named or state.elsewhere else Demand.NOTHING
         wants = state.named and state.acknowledged and state.closed  # no other share has an end
         held = {"flushed": ("memory", "index")}.get(without, ("index",))
-        verdict = Verdict(claim, lacks=wants and state.here not in held, locked=True)
+        verdict = Verdict(demand, lacks=wants and state.here not in held, locked=True)
         if without == "closed" and state.named:
-            verdict = verdict._replace(claim=Claim.CLOSED)
+            verdict = verdict._replace(demand=Demand.CLOSED)
         if without == "unclosed and unnamed":
-            verdict = verdict._replace(claim=Claim.CLOSED)
+            verdict = verdict._replace(demand=Demand.CLOSED)
         if without == "all here":
             verdict = verdict._replace(lacks=False)
         if ends_limbo(verdict):

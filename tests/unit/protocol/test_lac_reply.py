@@ -11,7 +11,7 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.lac_reply import LastAddConfirmed, parse_lac_reply, proven_to_reader, unverified_last_entry
 from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import RecordCodec
+from bkpy.protocol.records import RecordCodec, walk
 
 LEDGER = 7
 CODEC = RecordCodec(LEDGER)
@@ -52,7 +52,8 @@ def test_what_verifies_is_proven_to_both(
 ) -> None:
     frame = reply(**answer, fenced=fenced)
     expected = LastAddConfirmed(*proven, fenced)
-    assert parse_lac_reply(CODEC, frame, LEDGER, "b1") == (expected, explicit, None)
+    last_entry = max((header.entry_id for header in walk(answer.get("entry", b""))), default=-1)
+    assert parse_lac_reply(CODEC, frame, LEDGER, "b1") == (expected, explicit, None, last_entry)
     assert proven_to_reader(CODEC, frame, LEDGER, "b1") == expected
 
 

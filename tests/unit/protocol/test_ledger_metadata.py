@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkpy.errors import ConfigError, CorruptDataError, LedgerClosedError
+from bkpy.protocol.accepted_loss import AcceptedLoss
 from bkpy.protocol.ledger_metadata import (
     DIGESTS,
     TRANSITIONS,
@@ -46,6 +47,9 @@ GOLDEN_VALUES = {
     "open.json": metadata(),
     "in-recovery.json": metadata(caller_ids=True, deferred_sync=True).in_recovery(),
     "closed.json": metadata(digest="hmac-sha256").closed(19, 2048),
+    "loss-accepted.json": metadata(accepted_loss=AcceptedLoss(1_700_000_000_000, 18, 20, {"b4": "it is gone"})).closed(
+        19, 2048
+    ),
 }
 
 
@@ -260,6 +264,26 @@ def test_the_stored_form_is_the_golden_one(name: str) -> None:
     stored = (GOLDEN / name).read_bytes()
     assert GOLDEN_VALUES[name].encode() == stored
     assert LedgerMetadata.decode(42, stored) == GOLDEN_VALUES[name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [1, [], {}, {"at_ms": True}, {"seen": "3"}, {"bookies": []}, {"bookies": {"b": 1}}],
+    ids=repr,
+)
+def test_a_damaged_record_of_an_accepted_loss_is_refused(damage: Any) -> None:
+    stored = json.loads(GOLDEN_VALUES["loss-accepted.json"].encode())
+    stored["accepted_loss"] = stored["accepted_loss"] | damage if damage and isinstance(damage, dict) else damage
+    with pytest.raises(CorruptDataError):
+        LedgerMetadata.decode(42, json.dumps(stored).encode())
+
+
+def test_an_accepted_loss_survives_a_rewrite_with_what_is_not_known_of_it() -> None:
+    stored = json.loads(GOLDEN_VALUES["loss-accepted.json"].encode())
+    stored["accepted_loss"]["by"] = {"name": "somebody"}
+    value = LedgerMetadata.decode(42, json.dumps(stored).encode())
+    rewritten = json.loads(value.replace_bookie(0, 0, "b8").encode())
+    assert rewritten["accepted_loss"] == stored["accepted_loss"]
 
 
 def test_unknown_fields_survive_a_rewrite() -> None:

@@ -11,6 +11,7 @@ from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST
 from tests.unit.recovery.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, auditing
 
 from bkpy.metadata.by_hand import moving_by_hand
+from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason, LostBookie
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
@@ -542,6 +543,7 @@ async def test_a_record_of_a_newer_version_stops_the_audit(cluster: Auditing, ca
     cluster.tree.apply(Create(f"{ROOT}/underreplication/audit", b'{"version": 2}'), 0)
     await cluster.auditor()
     await cluster.until(lambda: "upgrade it" in caplog.text)
+    assert cluster.record() == {"version": 2}, "it was written over"
 
 
 async def test_unknown_fields_of_the_record_survive(cluster: Auditing) -> None:
@@ -554,3 +556,51 @@ async def test_unknown_fields_of_the_record_survive(cluster: Auditing) -> None:
     cluster.bookie("a")
     await cluster.until(lambda: not cluster.absent())
     assert cluster.record()["newer"] == [1]
+
+
+# --- who is to leave --------------------------------------------------------------------------------------------------
+
+
+async def marks_of(cluster: Auditing, *ledger_ids: int) -> set[str]:
+    """The reasons why these miss "a"; "" for one that has no mark."""
+    marks = [await cluster.marks.read(ledger_id) for ledger_id in ledger_ids]
+    return {"" if mark is None else mark.lost["a"].reason for mark in marks}
+
+
+@pytest.mark.scenario(60)
+async def test_what_a_bookie_has_that_is_to_leave_is_marked_and_stays_so_when_it_returns(cluster: Auditing) -> None:
+    named = [await cluster.ledger("a b c"), await cluster.ledger("b c d", "b a d")]
+    await cluster.ledger("b c d")
+    auditor = await cluster.auditor()
+    await cluster.rounds()
+    assert await cluster.marked() == {}
+    drains = Drains(cluster.tree.session(), ROOT, cluster.runtime)
+    assert isinstance(await drains.begin("a"), Done)
+    await cluster.until(lambda: auditor.metric("marks_total") == 2)
+    await cluster.rounds()
+    assert await cluster.marked() == {ledger_id: {"a"} for ledger_id in named}
+    assert await marks_of(cluster, *named) == {LossReason.DRAINING}
+    assert (await cluster.mark(named[0])).lost["a"].instance == "1"
+    # It comes to be named by another one, as what was decided before is stored now.
+    late = await cluster.ledger("a d")
+    await cluster.until(lambda: auditor.metric("marks_total") == 3)
+    # It dies, is lost, and comes back: it is to leave all the same.
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    cluster.bookie("a")
+    await cluster.until(lambda: not cluster.absent())
+    await cluster.rounds()
+    assert await marks_of(cluster, *named, late) == {LossReason.DRAINING}
+
+
+async def test_a_new_auditor_marks_what_the_one_before_may_not_have(cluster: Auditing) -> None:
+    drains = Drains(cluster.tree.session(), ROOT, cluster.runtime)
+    await drains.begin("a")
+    first = await cluster.auditor()
+    ledger_id = await cluster.ledger("a b")
+    await cluster.until(lambda: first.metric("marks_total") >= 1)
+    await cluster.marks.remove(await cluster.mark(ledger_id), ["a"])
+    await first.kill()
+    second = await cluster.auditor(name="b")
+    await cluster.until(lambda: second.metric("marks_total") >= 1)
+    assert await marks_of(cluster, ledger_id) == {LossReason.DRAINING}

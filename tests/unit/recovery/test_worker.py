@@ -42,6 +42,7 @@ class Healer:
     """A worker with a client of its own."""
 
     def __init__(self, client: Client, name: str, **settings: Any) -> None:
+        self.client = client
         cluster = cluster_of(client)
         runtime = cluster.store.runtime
         given = RecoverySettings(**{**QUICK, **settings})
@@ -62,6 +63,10 @@ class Healer:
             self.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self.task
+
+    def bookies(self) -> frozenset[str]:
+        """Those that its client knows of."""
+        return self.client.upkeep.bookies().readable
 
     async def unmarked(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -186,7 +191,7 @@ async def test_nothing_is_done_while_it_is_switched_off(four: InProcess) -> None
     writer = await closed(client, 3)
     async with healer(four) as one:
         await one.marks.set_enabled(False)
-        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.DRAINING)
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
         one.start()
         await eventually(lambda: not one.worker.status()["enabled"])
         await asyncio.sleep(0.3)

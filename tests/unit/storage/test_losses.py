@@ -99,7 +99,7 @@ def test_directories_in_which_something_is_left_are_not_begun_anew() -> None:
         (first, *_) = host.settings.ledger_directories
         for name in host.disk.listdir(first):
             if name == "cookie.json":
-                host.disk.remove(f"{first}/{name}")
+                host.disk.unlink(f"{first}/{name}")
         with pytest.raises(IdentityError, match="all directories empty"):
             await host.boot(rebuild=True)
         assert host.cookie == cookie

@@ -47,6 +47,7 @@ class Replication:
         "_failed",
         "_flags",
         "_hopeless_since",
+        "_leaving",
         "_logged_failures",
         "_may_change",
         "_pause",
@@ -100,6 +101,7 @@ class Replication:
         self._may_change = may_change and not settings.disable_ensemble_change
         self._share_queues = share_queues
         self._failed: dict[str, BookKeeperError] = {}  # of the present ensemble
+        self._leaving: tuple[str, ...] = ()  # those that are to be left, though they have not failed here
         self._logged_failures: tuple[str, ...] = ()  # bookies of the present ensemble
         self._reassigned: dict[Batch, ReassignedBatch] = {}
         self._reassigned_to = -1  # the highest id of those
@@ -224,6 +226,21 @@ class Replication:
                 self._change_ensemble(), name=f"ensemble of ledger {self.ledger_id}", on_death=self._died
             )
 
+    def leave(self, bookie_ids: Sequence[str]) -> asyncio.Task[None] | None:
+        """Put others in the place of these if they are in the ensemble; the change, if that has begun one.
+
+        If there are no others, nothing is changed, and nothing fails for that.
+        """
+        if self.error is not None or not self._may_change or self.source.idle:
+            return None
+        self._leaving = tuple(bookie_id for bookie_id in self.ensemble if bookie_id in bookie_ids)
+        if not self._leaving or self.changing:
+            return None
+        self._change = self._runtime.spawn(
+            self._change_ensemble(), name=f"ensemble of ledger {self.ledger_id}", on_death=self._died
+        )
+        return self._change
+
     def _died(self, error: BaseException) -> None:
         log.error("ledger %d: changing its ensemble failed", self.ledger_id, exc_info=error)
         self._broken(error)
@@ -252,7 +269,13 @@ class Replication:
     # --- changing the ensemble ---------------------------------------------------------------------------------------
 
     def _positions(self) -> list[int]:
+        """Those of the failed bookies."""
         return [i for i, bookie_id in enumerate(self.ensemble) if bookie_id in self._failed]
+
+    def _to_replace(self) -> list[int]:
+        """Of what can't all be replaced, that comes first which matters most."""
+        failed = self._positions()
+        return failed + [i for i, name in enumerate(self.ensemble) if name in self._leaving and i not in failed]
 
     @property
     def _ack_quorum_at_risk(self) -> bool:
@@ -265,7 +288,8 @@ class Replication:
                 allowed=self._may_change,
                 delay=self._settings.delay_ensemble_change,
                 ack_quorum_at_risk=self._ack_quorum_at_risk,
-                read_only=any(isinstance(error, ReadOnlyBookieError) for error in self._failed.values()),
+                to_be_left=bool(self._leaving)
+                or any(isinstance(error, ReadOnlyBookieError) for error in self._failed.values()),
             )
         ]
 
@@ -278,13 +302,14 @@ class Replication:
     async def _change_ensemble(self) -> None:
         """Replace the bookies that failed; while there are no others, send to them again whenever they are back."""
         try:
-            while self._failed and self.error is None and not self.source.idle:
+            while (self._failed or self._leaving) and self.error is None and not self.source.idle:
                 reaction = self._reaction()
                 if reaction is Reaction.NOTHING:
                     return
                 if reaction is Reaction.CHANGE and await self._replace_failed():
                     continue
-                if self.error is not None:
+                self._leaving = ()  # until somebody says so again: as long as they answer they are no failure
+                if self.error is not None or not self._failed:
                     return
                 await asyncio.sleep(self._next_pause() * (1 + self._runtime.rng.random()) / 2)
                 # Not before the pause: of several bookies that refuse, one is always the first to say so.
@@ -326,7 +351,7 @@ class Replication:
 
     async def _replace_failed(self) -> bool:
         """Put others in the place of the failed bookies; whether any was replaced."""
-        ensemble = await self._ensembles.replace(self.ensemble, self._positions())
+        ensemble = await self._ensembles.replace(self.ensemble, self._to_replace(), without=self._leaving)
         if ensemble is None or self.error is not None:
             return False
         self._count_change()
@@ -346,7 +371,7 @@ class Replication:
                 changed = True
                 self._adopt(before)
                 # What failed meanwhile joins this change: nothing is acknowledged before that is replaced as well.
-                positions = self._positions()
+                positions = self._to_replace() if self._positions() else []
                 ensemble = await self._ensembles.replace(self.ensemble, positions) if positions else None
                 if ensemble is not None:
                     self._count_change()
@@ -397,6 +422,7 @@ class Replication:
         """The metadata name other bookies now: count on those alone, and send them what they have to have."""
         ensemble = self.ensemble
         self._logged_failures = ()
+        self._leaving = tuple(bookie_id for bookie_id in self._leaving if bookie_id in ensemble)
         self._failed = {bookie_id: e for bookie_id, e in self._failed.items() if bookie_id in ensemble}
         self._open_queues()
         quorum = self.metadata.write_quorum

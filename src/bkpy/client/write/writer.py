@@ -188,8 +188,7 @@ class LedgerWriter:
             data = payload_of(data)
         size, pending = len(data), self._pending
         if self._out_of_order is not None or entry_id is not None:
-            placed = self._place(entry_id, data, size)
-            if placed is not None:
+            if (placed := self._place(entry_id, data, size)) is not None:
                 return placed
             raise self._would_block()
         if pending.slow_path or size > self._replication.entry_bytes_max or not self._fits(size, 1):
@@ -326,17 +325,16 @@ class LedgerWriter:
 
     async def _place_later(self, ids: OutOfOrder, entry_id: int, data: bytes, size: int) -> asyncio.Future[int]:
         """Take the entry when there is room."""
-        placed = None
-        while placed is None:
+        while True:
             room = ids.wait_for_room(entry_id)
             try:
                 await room
-                placed = self._place(entry_id, data, size)
+                if (placed := self._place(entry_id, data, size)) is not None:
+                    return placed
             except BaseException:  # it may have been woken, and then another has to try in its place
                 ids.leave(entry_id, room)
                 self._wake_room_waiters(ids)
                 raise
-        return placed
 
     def _place(self, entry_id: int | None, data: bytes, size: int) -> asyncio.Future[int] | None:
         """Take an entry whose caller chose its id; None if there is no room for it now.
@@ -472,6 +470,10 @@ class LedgerWriter:
                 ", ".join(f"bookie {bookie_id} may lack those from {first} on" for bookie_id, first in lacking.items()),
             )
         return pending.lac, pending.lac_length
+
+    def leave(self, bookie_ids: Sequence[str]) -> asyncio.Task[None] | None:
+        """Have others take the place of these bookies; the client's own call, not for applications."""
+        return self._replication.leave(bookie_ids)
 
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for somebody else to recover."""

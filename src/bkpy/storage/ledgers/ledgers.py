@@ -188,10 +188,14 @@ class Ledgers:
 
     async def held(self, after: int, limit: int) -> list[int]:
         """See `LedgerStorage.held_ledgers`."""
-        # Memory first: a checkpoint meanwhile moves what is there to the index, and not the other way.
-        found = {i for shard in self.shards for i in shard.unwritten() if i > after}
-        for shard in self.shards:
-            found.update(await shard.held(after, limit))
+        before: list[int] = []
+        found: set[int] = set()
+        while before != (commits := [shard.commits for shard in self.shards]):
+            before = commits  # a row from before a deletion was buried would be of a ledger that is gone
+            # Memory first: a checkpoint meanwhile moves what is there to the index, and not the other way.
+            found = {i for shard in self.shards for i in shard.unwritten() if i > after}
+            for shard in self.shards:
+                found.update(await shard.held(after, limit))
         for shard in self.shards:
             found -= shard.deletions.condemned
         return sorted(found)[:limit]

@@ -21,6 +21,7 @@ from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.storage.entry_log.entry_log import Place
 from bkpy.storage.index.index import block_rows, decode_log, encode_log, ledger_rows, trash_rows
 from bkpy.storage.index.tombstones import bury, is_buried, tombstone_key
+from bkpy.storage.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,6 +166,28 @@ async def test_a_deleted_ledger_is_gone_and_fenced_for_good(end: str) -> None:
             await storage.close()
             storage = await host.boot()
     assert not host.reports.damages
+
+
+@pytest.mark.parametrize("directory", [0, 1])
+async def test_a_ledger_that_is_deleted_and_buried_while_ledgers_are_listed_is_not_listed(
+    monkeypatch: pytest.MonkeyPatch, directory: int
+) -> None:
+    """Its row was there when the index was read, and nothing says any more that it was to go."""
+    storage = await Host(settings=bookie_settings(ledgers=2)).boot()
+    await put(storage, Batch(2, 0), Batch(4, 0), Batch(5, 0))
+    await storage.checkpoint()
+    held, doomed = Shard.held, [4]
+
+    async def read_first(shard: Shard, after: int, limit: int) -> list[int]:
+        found = await held(shard, after, limit)
+        if shard.number == directory and doomed:  # behind the read of its own index, or of the other one
+            await delete(storage, doomed.pop())
+            await storage.checkpoint()
+        return found
+
+    monkeypatch.setattr(Shard, "held", read_first)
+    assert await storage.held_ledgers(-1, 10) == [2, 5]
+    assert in_index(storage)[0] == {2, 5}
 
 
 async def test_no_mark_passes_a_deletion_that_is_not_in_the_index() -> None:

@@ -1,0 +1,83 @@
+"""Has writers go away from bookies that are to leave, or that are lost, also those that append nothing.
+
+Whoever appends learns from the bookie itself that it takes no more. One that doesn't would stay, and somebody who moves
+what the bookie had would have to end its ledger.
+
+Invariant: a writer that finds no other bookie goes on as it was, and is asked again when the list of bookies has been
+read again, or after `leave_look_interval_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from bkpy.protocol.draining import to_leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.registration import BookieDirectory
+    from bkpy.runtime.interfaces import Runtime
+
+
+class Leaving:
+    """Of one client, whose writers `writers` names each time."""
+
+    def __init__(
+        self,
+        directory: BookieDirectory,
+        settings: ClientSettings,
+        runtime: Runtime,
+        writers: Callable[[], Iterable[LedgerWriter]],
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._runtime = runtime
+        self._writers = writers
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun: with the client's first writer."""
+        if self._task is None:
+            self._task = self._runtime.spawn(self._run(), name="leaving bookies")
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            if self._directory.draining or self._directory.absent_since:
+                await self._look()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Until bookies have come or gone. While some are there to be left, only for a while."""
+        some = self._directory.draining or self._directory.absent_since
+        try:
+            async with asyncio.timeout(self._settings.leave_look_interval_s if some else None):
+                await self._directory.changed()
+        except TimeoutError:
+            return
+
+    async def _look(self) -> None:
+        """Ask each writer that is concerned, a few at a time: thousands may be."""
+        some: set[asyncio.Task[None]] = set()
+        for writer in list(self._writers()):
+            bookie_ids = to_leave(
+                writer.ensemble,
+                self._directory.draining,
+                self._directory.absent_since,
+                self._runtime.clock.monotonic(),
+                self._settings.leave_absent_bookie_s,
+            )
+            change = writer.leave(bookie_ids) if bookie_ids else None
+            if change is not None:
+                some.add(change)
+            if len(some) >= self._settings.leaves_at_once:
+                # One whose bookies fail meanwhile, or whose change can't be stored, mustn't hold up all others.
+                timeout_s = self._settings.leave_look_interval_s
+                _, some = await asyncio.wait(some, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

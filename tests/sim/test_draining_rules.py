@@ -1,0 +1,232 @@
+"""Rule 38: a bookie that leaves is never needed once it is gone. Each part of it with a schedule that needs it.
+
+Each schedule is played with the rule, and then with the real code robbed of that part, which must be noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from bkpy.bookie import add_handler
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import BookKeeperError
+from bkpy.metadata.cookies import read_cookie
+from bkpy.metadata.locks import LedgerLocks
+from bkpy.protocol.draining import Need, need_of
+from bkpy.recovery import decommission, ledger_recovery
+from bkpy.recovery.bookie_drain import BookieDrain
+from bkpy.recovery.copy_rate import CopyRate
+from bkpy.recovery.decommission import Decommission
+from bkpy.recovery.fragment_copy import CopyCount
+from bkpy.recovery.ledger_repair import LedgerRepair
+
+from .. import hooks
+from .cluster import Cluster
+
+if TYPE_CHECKING:
+    from bkpy.client.client import Client
+    from bkpy.client.write.leaving import Leaving
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+SETTINGS = RecoverySettings(decommission_patience_s=2.0)
+
+
+class Scene:
+    """Four bookies: a ledger is on three of them, and the fourth, which could take another's place, is to leave."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(0, bookies=4, calm=True)
+        self.go = asyncio.Event()
+
+    async def begin(self, *, close: bool) -> None:
+        self.client = await self.cluster.connect(self.cluster.client_host)
+        writer = await self.client.create_ledger()
+        await writer.append(b"x" * 100)
+        if close:
+            await writer.close()
+        else:
+            writer.abandon()
+        self.ledger_id = writer.ledger_id
+        self.stays = writer.ensemble
+        (self.leaver,) = {bookie.settings.bookie_id for bookie in self.cluster.bookies} - set(writer.ensemble)
+
+    async def drain(self) -> None:
+        """Return when the bookie refuses entries."""
+        one = BookieDrain(self.client, self.leaver, SETTINGS)
+        await one.begin()
+        while not (await one.look()).refuses:
+            await asyncio.sleep(0.1)
+
+    async def decommission(self) -> None:
+        with contextlib.suppress(BookKeeperError):
+            await Decommission(self.client.upkeep, self.leaver, SETTINGS, lost=False).run(lambda looked: None)
+
+    async def behind_the_times(self) -> Client:
+        """A client whose list of bookies stays as it is now."""
+        client = await self.cluster.connect(self.cluster.client_host)
+
+        async def nothing() -> None:
+            pass
+
+        client.upkeep.directory.refresh = nothing  # type: ignore[method-assign]
+        return client
+
+    async def copy(self, client: Client, copied: asyncio.Event) -> None:
+        """Somebody copies to the bookie that leaves, and swaps it in when told to go."""
+        upkeep = client.upkeep
+        runtime = upkeep.parts.runtime
+        locks = LedgerLocks(upkeep.cluster.store, upkeep.cluster.root, "mover", runtime)
+        rate = CopyRate(SETTINGS, runtime)
+        repair = LedgerRepair(upkeep, locks, SETTINGS, rate, CopyCount(), target=self.leaver)
+        copy = repair.copy
+
+        async def copy_and_wait(*args: Any) -> Any:
+            done = await copy(*args)
+            copied.set()
+            await self.go.wait()
+            return done
+
+        async def leaving(metadata: LedgerMetadata | None) -> set[str]:
+            return {self.stays[0]}
+
+        async def when_done(left: frozenset[str]) -> None:
+            pass
+
+        repair.copy = copy_and_wait  # type: ignore[method-assign]
+        await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)
+
+    async def account(self, *, gone: bool) -> None:
+        store, root = self.client.upkeep.cluster.store, self.client.upkeep.cluster.root
+        is_gone = await read_cookie(store, root, self.leaver) is None
+        metadata = await self.client.ledger_metadata(self.ledger_id)
+        named = any(self.leaver in fragment.bookies for fragment in metadata.fragments)
+        assert not (is_gone and named), "a ledger names a bookie that is gone"
+        assert is_gone is gone
+        await self.client.close()
+
+
+async def copy_that_was_made_before(scene: Scene) -> None:
+    """A share was copied to the bookie before it drained, and is swapped in when all ledgers have been looked at."""
+    await scene.begin(close=True)
+    copied = asyncio.Event()
+    copying = asyncio.ensure_future(scene.copy(scene.client, copied))
+    await copied.wait()
+    await scene.drain()
+    await scene.decommission()
+    scene.go.set()
+    await copying
+    await scene.account(gone=False)
+
+
+async def copy_by_an_old_list(scene: Scene) -> None:
+    """Somebody who knows of nothing copies to the bookie when it is gone."""
+    await scene.begin(close=True)
+    client = await scene.behind_the_times()
+    await scene.drain()
+    await scene.decommission()
+    scene.go.set()
+    await scene.copy(client, asyncio.Event())
+    await client.close()
+    await scene.account(gone=True)
+
+
+async def recovery_that_closes_late(scene: Scene) -> None:
+    """A recovery has written back to the bookie before it drained, and names it with its closing write."""
+    await scene.begin(close=False)
+    down = next(bookie for bookie in scene.cluster.bookies if bookie.settings.bookie_id == scene.stays[1])
+    down.host.crash()
+    arrived = asyncio.Event()
+    close = ledger_recovery.close_ledger
+
+    async def close_late(*args: Any, **options: Any) -> Any:
+        if not arrived.is_set():
+            arrived.set()
+            await scene.go.wait()
+        return await close(*args, **options)
+
+    with patch.object(ledger_recovery, "close_ledger", close_late):
+        recovery = asyncio.ensure_future(scene.client.recover_ledger(scene.ledger_id))
+        await arrived.wait()
+        await down.start()
+        await scene.drain()
+        await scene.decommission()
+        scene.go.set()
+        await asyncio.wait([recovery])
+    await scene.account(gone=True)
+
+
+async def writer_at_rest(scene: Scene) -> None:
+    """A writer that appends nothing has the bookie in its ensemble."""
+    await scene.begin(close=True)
+    idle = await scene.client.create_ledger()
+    await idle.append(b"x")
+    scene.leaver = idle.ensemble[0]
+    await scene.drain()
+    await asyncio.sleep(5.0)
+    assert scene.leaver not in idle.ensemble
+    await idle.close()
+    await scene.client.close()
+
+
+def recoveries_are_taken() -> AbstractContextManager[Any]:
+    def takes(*, leaves: bool, read_only: bool, recovery: bool) -> bool:
+        return recovery or not read_only
+
+    return patch.object(add_handler, "takes_entries", takes)
+
+
+def locks_are_not_waited_for() -> AbstractContextManager[Any]:
+    async def nothing(one: Decommission) -> None:
+        pass
+
+    return patch.object(*hooks.WAIT_FOR_MOVERS, nothing)
+
+
+def recoveries_are_not_settled() -> AbstractContextManager[Any]:
+    def need(metadata: LedgerMetadata, bookie_id: str) -> Need:
+        found = need_of(metadata, bookie_id)
+        return Need.NONE if found is Need.UNSETTLED else found
+
+    return patch.object(decommission, "need_of", need)
+
+
+def writers_at_rest_stay() -> AbstractContextManager[Any]:
+    async def nothing(leaving: Leaving) -> None:
+        pass
+
+    return patch.object(*hooks.LOOK_FOR_LEAVERS, nothing)
+
+
+Story = Callable[[Scene], Coroutine[Any, Any, None]]
+STORIES = [
+    (copy_that_was_made_before, locks_are_not_waited_for),
+    (copy_by_an_old_list, recoveries_are_taken),
+    (recovery_that_closes_late, recoveries_are_not_settled),
+    (writer_at_rest, writers_at_rest_stay),
+]
+
+
+async def play_in(scene: Scene, story: Story) -> None:
+    """On the client's host, which boots with the cluster."""
+    await scene.cluster.start()
+    await scene.cluster.client_host.start(story(scene))
+
+
+def play(story: Story) -> None:
+    scene = Scene()
+    scene.cluster.run(play_in(scene, story))
+
+
+@pytest.mark.scenario(60)
+@pytest.mark.parametrize(("story", "without"), STORIES)
+def test_the_rule_holds_and_is_needed(story: Story, without: Callable[[], AbstractContextManager[Any]]) -> None:
+    play(story)
+    with without(), pytest.raises(AssertionError):
+        play(story)

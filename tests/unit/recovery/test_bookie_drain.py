@@ -1,0 +1,346 @@
+"""A bookie leaves its cluster while it serves: all that it has goes elsewhere, and only then it is taken out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import cluster_of, pool_of
+from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, eventually, rewrite
+from tests.unit.client.support import payload
+from tests.unit.recovery.repairing import whole
+from tests.unit.recovery.test_ledger_repair import closed, lose
+from tests.unit.recovery.test_worker import healer
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError
+from bkpy.metadata.cookies import read_cookie
+from bkpy.metadata.draining import Drains
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.marks import LossReason
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.messages import Flags, Status
+from bkpy.protocol.records import RecordCodec
+from bkpy.recovery.bookie_drain import BookieDrain, DrainProgress
+from bkpy.recovery.decommission import Decommission, Looked
+from bkpy.recovery.fragment_copy import FragmentCopy
+
+if TYPE_CHECKING:
+    from bkpy.client.client import Client
+
+QUICK: dict[str, Any] = {
+    "drain_look_interval_s": 0.02,
+    "decommission_patience_s": 0.2,
+    "repair_pause_min_s": 0.02,
+    "repair_pause_max_s": 0.1,
+    "open_ledger_grace_s": 0.3,
+}
+
+
+def settings(**given: Any) -> RecoverySettings:
+    return RecoverySettings(**{**QUICK, **given})
+
+
+def drains(client: Client) -> Drains:
+    cluster = cluster_of(client)
+    return Drains(cluster.store, cluster.root, cluster.store.runtime)
+
+
+async def drain(client: Client, bookie_id: str, **given: Any) -> DrainProgress:
+    one = BookieDrain(client, bookie_id, settings(**given))
+    await one.begin()
+    async with asyncio.timeout(DEADLINE_S):
+        return await one.run(lambda progress: None)
+
+
+async def refuses(client: Client, bookie_id: str) -> None:
+    """Return when the bookie has said so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (found := await drains(client).read(bookie_id)) is None or not found.refuses:
+            await asyncio.sleep(0.005)
+
+
+async def decommission(client: Client, bookie_id: str, *, lost: bool = False) -> Looked:
+    async with asyncio.timeout(DEADLINE_S):
+        return await Decommission(client.upkeep, bookie_id, settings(), lost=lost).run(lambda looked: None)
+
+
+async def known(cluster: InProcess, bookie_id: str) -> bool:
+    return await read_cookie(cluster.tree.session(), ROOT, bookie_id) is not None
+
+
+def reason(cluster: InProcess, bookie_id: str) -> str:
+    """Why the bookie is read-only, as it says to others."""
+    path = f"{ROOT}/available/readonly/{bookie_id}"
+    found = json.loads(cluster.tree.node(path).data)["read_only_reason"] if path in cluster.tree.paths else ""
+    return str(found)
+
+
+async def stored(client: Client, bookie_id: str, ledger_id: int, *, recovery: bool) -> int | list[int]:
+    """What a bookie answers to one entry, sent behind everybody's back."""
+    metadata = await client.ledger_metadata(ledger_id)
+    pool = pool_of(client)
+    pool.add_key(ledger_id, metadata.ledger_key)
+    parts: list[Any] = []
+    RecordCodec(ledger_id).encode(parts, [b"x"], 1000, 1, -1, [1])
+    record = b"".join(parts)
+    columns = [int(Flags.RECOVERY) if recovery else 0, [ledger_id], [1000], [1], 1, [len(record)]]
+    return await add(pool.channel(bookie_id), columns, record, pool)
+
+
+@pytest.mark.scenario(60)
+async def test_all_goes_elsewhere_under_load_and_then_the_bookie_does(five: InProcess) -> None:
+    client = await five.client()
+    writers = [await closed(client, 20) for _ in range(8)]
+    victim = writers[0].ensemble[1]
+    idle = [await client.create_ledger() for _ in range(6)]
+    for writer in idle:
+        await writer.append(payload(0))
+    busy = await client.create_ledger()
+    over = asyncio.Event()
+
+    async def load() -> int:
+        count = 0
+        while not over.is_set():
+            assert await busy.append(payload(count)) == count
+            count += 1
+        return count
+
+    loading = asyncio.create_task(load())
+    progress = await drain(await five.client(), victim)
+    assert (progress.draining, progress.refuses, progress.ledgers, progress.blocked) == (True, True, 0, {})
+    assert victim not in client.bookies
+    for writer in (*idle, busy):
+        assert writer.usable
+        assert victim not in writer.ensemble
+    other = await closed(client, 3)
+    assert victim not in other.ensemble
+    # It still answers, and takes nothing from anybody.
+    service = five.service(victim)
+    assert (service.leaves, service.read_only) == (True, True)
+    for recovery in (False, True):
+        assert await stored(client, victim, writers[0].ledger_id, recovery=recovery) == Status.READ_ONLY
+    looked = await decommission(client, victim)
+    assert looked.scan.clear
+    assert not await known(five, victim)
+    assert victim not in await drains(client).bookies()
+    await eventually(lambda: reason(five, victim) == "decommissioned")
+    assert await stored(client, victim, writers[0].ledger_id, recovery=True) == Status.READ_ONLY
+    over.set()
+    count = await loading
+    for writer in (*idle, busy):
+        await writer.close()
+    for writer in (*writers, *idle, busy, other):
+        metadata = await whole(client, writer.ledger_id)
+        assert not any(victim in fragment.bookies for fragment in metadata.fragments)
+    assert await contents(client, busy.ledger_id) == [payload(i) for i in range(count)]
+
+
+@pytest.mark.scenario(60)
+async def test_it_is_refused_while_ledgers_name_the_bookie_and_says_how_many(five: InProcess) -> None:
+    client = await five.client()
+    writers = [await closed(client, 3) for _ in range(5)]
+    victim = writers[0].ensemble[0]
+    with pytest.raises(ConfigError, match="isn't draining"):
+        await decommission(client, victim)
+    with pytest.raises(BookieUnavailableError, match="no such bookie"):
+        await decommission(client, "unheard-of")
+    with pytest.raises(ConfigError, match="it isn't lost"):
+        await decommission(client, victim, lost=True)
+    await BookieDrain(client, victim, settings()).begin()
+    await refuses(client, victim)
+    looked = await decommission(client, victim)
+    named = sum(victim in writer.ensemble for writer in writers)
+    assert (looked.scan.named, looked.scan.unsettled, looked.ledgers) == (named, 0, 5)
+    assert await known(five, victim)
+
+
+async def test_it_stays_when_that_is_cancelled(five: InProcess) -> None:
+    client = await five.client()
+    writers = [await closed(client, 3) for _ in range(4)]
+    victim = writers[0].ensemble[0]
+    one = BookieDrain(client, victim, settings())
+    assert await one.cancel() is False
+    await one.begin()
+    await refuses(client, victim)
+    async with healer(five) as worker:
+        named = [writer.ledger_id for writer in writers if victim in writer.ensemble]
+        for ledger_id in named:
+            await worker.mark(ledger_id, victim, reason=LossReason.DRAINING)
+        assert await one.cancel() is True
+        await eventually(lambda: victim in client.bookies)
+        worker.start()
+        await worker.unmarked()
+        assert worker.worker.count.fragments == 0
+    for ledger_id in named:
+        assert victim in (await client.ledger_metadata(ledger_id)).fragments[0].bookies
+    assert await stored(client, victim, named[0], recovery=True) == Status.OK
+    assert not five.service(victim).read_only
+
+
+async def test_the_mark_of_one_that_went_away_meanwhile_is_kept(five: InProcess) -> None:
+    """Draining is cancelled while the bookie is away: perhaps that mark alone says that it is lost."""
+    client = await five.client()
+    writer = await closed(client, 20)
+    victim = writer.ensemble[0]
+    async with healer(five) as worker:
+        await worker.mark(writer.ledger_id, victim, reason=LossReason.DRAINING)
+        await lose(five, client, victim)
+        await eventually(lambda: victim not in worker.bookies())
+        worker.start()
+        await worker.unmarked()
+    assert victim not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+async def test_it_is_draining_after_a_restart_before_it_serves_anybody(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await five.client()
+    writer = await closed(client, 3)
+    victim = writer.ensemble[0]
+    await BookieDrain(client, victim, settings()).begin()
+    await refuses(client, victim)
+    monkeypatch.setattr("bkpy.bookie.drain_watch.DrainWatch.run", lambda watch: asyncio.sleep(0))
+    await five.restart(victim)
+    assert five.service(victim).leaves
+    await pool_of(client).channel(victim).connect(again=True)
+    assert await stored(client, victim, writer.ledger_id, recovery=True) == Status.READ_ONLY
+
+
+@pytest.mark.scenario(60)
+async def test_ledgers_in_recovery_are_settled_first(five: InProcess) -> None:
+    """A recovery that has written back to the bookie would name it, when it closes its ledger."""
+    client = await five.client()
+    writer = await client.create_ledger()
+    await writer.append(payload(0))
+    writer.abandon()
+    (victim,) = sorted(set("abcde") - set(writer.ensemble))[:1]
+    await rewrite(client, writer.ledger_id, state=LedgerState.IN_RECOVERY)
+    await BookieDrain(client, victim, settings()).begin()
+    await refuses(client, victim)
+    assert (await decommission(client, victim)).scan.clear
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.CLOSED
+
+
+async def test_what_can_not_be_settled_is_counted(five: InProcess) -> None:
+    client = await five.client()
+    writer = await client.create_ledger()
+    await writer.append(payload(0))
+    writer.abandon()
+    (victim, *_) = sorted(set("abcde") - set(writer.ensemble))
+    await rewrite(client, writer.ledger_id, state=LedgerState.IN_RECOVERY)
+    await BookieDrain(client, victim, settings()).begin()
+    await refuses(client, victim)
+    await lose(five, client, *writer.ensemble[:2])
+    looked = await decommission(client, victim)
+    assert (looked.scan.named, looked.scan.unsettled) == (0, 1)
+    assert looked.unsettled == (writer.ledger_id,)
+    assert await known(five, victim)
+
+
+async def test_who_moves_copies_meanwhile_is_waited_for(five: InProcess) -> None:
+    client = await five.client()
+    cluster = cluster_of(client)
+    locks = LedgerLocks(cluster.store, cluster.root, "mover", cluster.store.runtime)
+    lock = await locks.take(7)
+    assert isinstance(lock, LedgerLock)
+    await BookieDrain(client, "a", settings()).begin()
+    await refuses(client, "a")
+    with pytest.raises(MetadataConflictError, match="1 ledgers for too long"):
+        await decommission(client, "a")
+    leaving = asyncio.create_task(decommission(client, "a"))
+    await asyncio.sleep(0.05)
+    another = await locks.take(8)  # by somebody who finds that the bookie refuses
+    await locks.release(lock)
+    assert (await leaving).scan.clear
+    assert isinstance(another, LedgerLock)
+
+
+async def test_one_that_never_comes_back_goes_when_nothing_names_it(five: InProcess) -> None:
+    client = await five.client()
+    writer = await closed(client, 3)
+    victim = writer.ensemble[0]
+    await lose(five, client, victim)
+    await BookieDrain(client, victim, settings()).begin()
+    with pytest.raises(ConfigError, match="hasn't said yet"):
+        await decommission(client, victim)
+    looked = await decommission(client, victim, lost=True)
+    assert looked.named == (writer.ledger_id,)
+    await drain(client, victim)
+    assert (await decommission(client, victim, lost=True)).scan.clear
+    assert not await known(five, victim)
+
+
+async def test_without_other_bookies_nothing_fails_and_it_is_said_what_is_in_the_way(cluster: InProcess) -> None:
+    client = await cluster.client(leave_look_interval_s=0.02, no_bookies_timeout_s=0.0)
+    idle = await client.create_ledger()
+    await idle.append(payload(0))
+    done = await closed(client, 3)
+    draining = asyncio.create_task(drain(await cluster.client(), "b"))
+    await refuses(client, "b")
+    await asyncio.sleep(1.0)  # longer than the grace period: its writer has nowhere to go, and isn't ended for nothing
+    progress = await BookieDrain(client, "b", settings()).look()
+    assert progress.ledgers == 2
+    assert all("no writable bookie" in why for why in progress.blocked.values())
+    assert progress.blocked.keys() == {idle.ledger_id, done.ledger_id}
+    assert "b" in idle.ensemble
+    await idle.append(payload(1))
+    await cluster.start_node("d")
+    async with asyncio.timeout(DEADLINE_S):
+        await draining
+    assert idle.usable
+    assert "b" not in idle.ensemble
+    await idle.append(payload(2))
+    await idle.close()
+    assert await contents(client, idle.ledger_id) == [payload(i) for i in range(3)]
+
+
+async def test_an_interrupted_drain_is_taken_up_again(five: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await five.client()
+    writers = [await closed(client, 20) for _ in range(6)]
+    victim = writers[0].ensemble[0]
+    run = FragmentCopy.run
+    copied = asyncio.Event()
+
+    async def slowly(copy: FragmentCopy) -> Any:
+        try:
+            return await run(copy)
+        finally:
+            copied.set()
+
+    monkeypatch.setattr(FragmentCopy, "run", slowly)
+    other = await five.client()
+    first = asyncio.create_task(drain(other, victim, copies_at_once=1))
+    await copied.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    await other.close()
+    await cluster_of(other).store.close()  # and its locks with it
+    assert (await drain(await five.client(), victim)).ledgers == 0
+    assert (await decommission(client, victim)).scan.clear
+    for writer in writers:
+        assert victim not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+async def test_a_drain_that_was_cancelled_and_begun_again_is_another_one(five: InProcess) -> None:
+    """What the bookie has said in the one time isn't said in the other, whatever happens in between."""
+    client = await five.client()
+    one = drains(client)
+    await BookieDrain(client, "a", settings()).begin()
+    await refuses(client, "a")
+    old = await one.read("a")
+    assert old is not None
+    await one.cancel(old)
+    await BookieDrain(client, "a", settings()).begin()
+    await refuses(client, "a")
+    new = await one.read("a")
+    assert new is not None
+    assert (old.token != new.token, old.node_version) == (True, new.node_version)
+    cookie = await read_cookie(cluster_of(client).store, ROOT, "a")
+    assert cookie is not None
+    await one.retire(old, cookie[1])
+    assert await known(five, "a")
+    assert (await one.read("a")) == dataclasses.replace(new)
