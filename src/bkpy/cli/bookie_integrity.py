@@ -68,6 +68,6 @@ def _show(told: dict[str, Any]) -> None:
         say(f"last look, at {what}: {look['looked_at']} in {took:.1f} s{goes_on}, {look['mended']} whole again")
     say(f"copied since the start: {told['copied_entries']} entries, {human_bytes(told['copied_bytes'])}")
     rows = [(one["ledger_id"], one["why"]) for one in told["left"]]
-    rows += [(ledger_id, "its writer has time to leave this bookie by itself") for ledger_id in told["waiting"]]
+    rows += [(ledger_id, "its writer has time to close it by itself") for ledger_id in told["waiting"]]
     if rows:
         print_table(("ledger", "why it is not whole here yet"), rows)

@@ -1,10 +1,14 @@
 """What a bookie that has lost data does about each ledger, and when the ledger's limbo ends.
 
-    look at the metadata --> WAIT for the writer to leave --> RECOVER, which closes the ledger --.
-            ^          '--> COPY what is missing here --> flush --.                              |
-            '-----------------------------------------------------+------------------------------'
+    look at the metadata --> WAIT for the writer to close it --> RECOVER, which closes the ledger --.
+            ^          '--> COPY what is missing here --> flush --.                                 |
+            '-----------------------------------------------------+---------------------------------'
             '--> END its limbo: under its lock, nothing is missing
-            '--> LEAVE it in limbo: it isn't ours to judge, or its writer goes on elsewhere
+            '--> LEAVE it: it isn't ours to judge, or nothing of it is in doubt
+
+A ledger that isn't closed is recovered only for its limbo's sake, and only before the bookie takes entries again: the
+writer of one that comes to name it later is left alone, and its limbo lasts until it is closed. Nor is a writer ended
+because a bookie is looked through, or a block is damaged. What fragments that have an end lack is copied in any case.
 
 Limbo is what keeps a bookie from denying what it has lost. It ends for a ledger that is CLOSED, in which ensembles name
 this bookie, and all of whose ids that name it are in the bookie's index; and that has to be so while this bookie holds
@@ -18,7 +22,7 @@ only if it was created after the loss.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -48,8 +52,7 @@ class Demand(enum.Enum):
 
     GONE = "there is no such ledger"
     NOTHING = "no ensemble names the bookie"
-    HELD_BY_WRITER = "it is open, and its last ensemble names the bookie"
-    LEFT_BY_WRITER = "it is open, and only earlier ensembles name the bookie"
+    OPEN = "it is open"
     IN_RECOVERY = "a recovery has begun and not ended"
     CLOSED = "it is closed"
 
@@ -60,32 +63,39 @@ def demand_of(metadata: LedgerMetadata | None, bookie_id: str) -> Demand:
         return Demand.GONE
     if not any(bookie_id in fragment.bookies for fragment in metadata.fragments):
         return Demand.NOTHING
-    if metadata.state is LedgerState.CLOSED:
-        return Demand.CLOSED
-    if metadata.state is LedgerState.IN_RECOVERY:
-        return Demand.IN_RECOVERY
-    return Demand.HELD_BY_WRITER if bookie_id in metadata.fragments[-1].bookies else Demand.LEFT_BY_WRITER
+    match metadata.state:
+        case LedgerState.CLOSED:
+            return Demand.CLOSED
+        case LedgerState.IN_RECOVERY:
+            return Demand.IN_RECOVERY
+        case LedgerState.OPEN:
+            return Demand.OPEN
+        case _:
+            assert_never(metadata.state)
 
 
 class Duty(enum.Enum):
     """What to do next about a ledger."""
 
     LEAVE = "leave it as it is"
-    LATER = "look again when its writer has closed it"
-    WAIT = "its writer may leave this bookie by itself"
+    WAIT = "its writer may close it by itself"
     RECOVER = "close it, which fences its writer"
     COPY = "copy what is missing here"
     END = "end its limbo, if that still holds under its lock"
 
 
-def next_duty(demand: Demand, *, lacks: bool, grace_over: bool) -> Duty:
-    """By the metadata as they were read now, and whether anything of what they want is missing in the index."""
+def next_duty(demand: Demand, *, to_end: bool, lacks: bool, grace_over: bool) -> Duty:
+    """By the metadata as they were read now, and what is here.
+
+    `to_end`: the ledger's limbo is to end, though that ends its writer; `lacks`: something of fragments that have an
+    end is missing in the index; `grace_over`: its writer had its time.
+    """
     match demand:
         case Demand.GONE | Demand.NOTHING:
             return Duty.LEAVE
-        case Demand.LEFT_BY_WRITER:
-            return Duty.LATER
-        case Demand.HELD_BY_WRITER:
+        case Demand.OPEN | Demand.IN_RECOVERY if not to_end:
+            return Duty.COPY if lacks else Duty.LEAVE
+        case Demand.OPEN:
             return Duty.RECOVER if grace_over else Duty.WAIT
         case Demand.IN_RECOVERY:
             return Duty.RECOVER

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bkpy.client.client import Client, open_client
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
-from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, CorruptDataError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import NotDone
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.marks import LedgerMark
     from bkpy.metadata.store import MetadataStore
     from bkpy.protocol.integrity import Lack
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -50,6 +51,9 @@ class Mendable(Protocol):
 
     @property
     def all_in_doubt(self) -> bool: ...
+
+    @property
+    def any_in_doubt(self) -> bool: ...
 
     async def damaged(self) -> set[int]: ...
 
@@ -106,7 +110,8 @@ class IntegrityCheck:
         self._client: Client | None = None
         self._look: IntegrityLook | None = None
         self._left: dict[int, str] = {}  # what could not be got back yet, and why
-        self._waiting: dict[int, float] = {}  # open ledgers, and since when their writers have had time to leave
+        self._waiting: dict[int, float] = {}  # open ledgers, and since when their writers have had time to close them
+        self._marked: set[int] = set()  # whose marks are to go, if nothing lacks here
         self._asked = False
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
@@ -178,6 +183,8 @@ class IntegrityCheck:
         if not whole and now >= self._search_at:  # that reads all rows
             self._search_at = now + self._settings.integrity_look_interval_s
             some |= await self._losses.in_limbo() | await self._losses.damaged()
+            if self._losses.any_in_doubt:  # others may have been told that its copies are lost
+                some |= await self._marked_here()
         if not whole and not some:
             return False
         if self._client is None:
@@ -218,6 +225,25 @@ class IntegrityCheck:
         if in_doubt:
             await self._losses.trust_unseen(limbo_to)
             log.info("all ledgers up to %d were looked at: new ones may be stored here", limbo_to)
+        await self._look_at(_each(sorted(await self._marked_here())))
+
+    async def _marked_here(self) -> set[int]:
+        """Ledgers whose marks say that this bookie has lost what it had of them: it may have got that back since."""
+        self._marked = set()
+        async for ledger_id in self._marks.list():
+            try:
+                mark = await self._marks.read(ledger_id)
+            except (CorruptDataError, UnsupportedVersionError):
+                continue
+            if mark is not None and self._is_told_lost(mark):
+                self._marked.add(ledger_id)
+                if len(self._marked) == self._settings.stuck_ledgers_max:
+                    break  # the others are found when these have none any more
+        return self._marked.copy()
+
+    def _is_told_lost(self, mark: LedgerMark) -> bool:
+        loss = mark.lost.get(self._bookie_id)
+        return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)
 
     async def _look_at(self, ledger_ids: AsyncIterator[int]) -> None:
         some: list[int] = []
@@ -277,9 +303,10 @@ class IntegrityCheck:
         recovered = False
         while True:
             metadata = await self._read(ledger_id)
-            demand = demand_of(metadata, self._bookie_id)
-            lacks = await self._losses.lacks(metadata) if metadata is not None and demand is Demand.CLOSED else []
-            duty = next_duty(demand, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
+            demand, in_limbo = demand_of(metadata, self._bookie_id), await self._losses.in_doubt(ledger_id)
+            lacks = [] if metadata is None else await self._losses.lacks(metadata)
+            to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)
+            duty = next_duty(demand, to_end=to_end, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
             if duty is Duty.WAIT and len(self._waiting) < self._settings.stuck_ledgers_max:
                 self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())
                 return False
@@ -292,11 +319,11 @@ class IntegrityCheck:
             if duty is Duty.LEAVE:
                 self._left.pop(ledger_id, None)
                 return False
-            if duty in (Duty.LATER, Duty.WAIT, Duty.RECOVER):
+            if duty in (Duty.WAIT, Duty.RECOVER):
                 self._leave(ledger_id, demand.value)
                 return False
             assert metadata is not None
-            if duty is Duty.END and not await self._losses.in_doubt(ledger_id):
+            if duty is Duty.END and not in_limbo and ledger_id not in self._marked:
                 self._left.pop(ledger_id, None)
                 return False
             await self._losses.make_known(metadata)
@@ -353,22 +380,23 @@ class IntegrityCheck:
 
     async def _end_locked(self, ledger_id: int) -> None:
         assert self._look is not None
+        self._marked.discard(ledger_id)
         mark = await self._marks.read(ledger_id)
         metadata = await self._read(ledger_id)
-        if metadata is None or demand_of(metadata, self._bookie_id) is not Demand.CLOSED:
+        demand = demand_of(metadata, self._bookie_id)
+        if metadata is None or demand is Demand.NOTHING:
             self._left.pop(ledger_id, None)  # it is not wanted here any more
             return
         if await self._losses.lacks(metadata):
             self._leave(ledger_id, "its metadata have changed meanwhile, or what was copied was lost again")
             return
-        if not await self._losses.end(metadata):
+        if demand is Demand.CLOSED and not await self._losses.end(metadata):
             self._leave(ledger_id, "rows of the index are damaged: `bkpy bookie rebuild-index`")
             return
         self._left.pop(ledger_id, None)
         self._look.mended += 1
         self._metrics.mended()
-        loss = None if mark is None else mark.lost.get(self._bookie_id)
-        if mark is not None and loss is not None and loss.reason != LossReason.DRAINING:
+        if demand is Demand.CLOSED and mark is not None and self._is_told_lost(mark):
             # Whatever comes of it: at worst a worker copies what is here.
             await self._marks.remove(mark, [self._bookie_id])
 

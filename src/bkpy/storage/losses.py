@@ -76,6 +76,11 @@ class Losses:
         """Whether any ledger, never seen or not, may be among what was lost."""
         return self._storage.untrusted
 
+    @property
+    def any_in_doubt(self) -> bool:
+        """Whether something was lost here once: ledgers from before, which this bookie doesn't have, are in doubt."""
+        return any(shard.row.limbo_to >= 0 for shard in self._storage.shards)
+
     async def damaged(self) -> set[int]:
         """The ledgers in which the scrub has found damage that is still there."""
         found = (await self._storage.scrub.damages()).found
@@ -104,7 +109,7 @@ class Losses:
         await self._storage.checkpoint()
 
     async def make_known(self, metadata: LedgerMetadata) -> None:
-        """Have a row for a closed ledger, in limbo if it is in doubt: so that its copies aren't forgotten."""
+        """Have a row for a ledger that is to be copied here, in limbo if it is in doubt: so that isn't forgotten."""
         states = await self._storage.states((metadata.ledger_id,))
         if states[metadata.ledger_id] is None:
             self._storage.create(metadata.ledger_id, metadata.ledger_key)

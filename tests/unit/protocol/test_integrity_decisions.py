@@ -47,7 +47,7 @@ def ledger(state: LedgerState, *ensembles: tuple[str, ...], write_quorum: int = 
 
 @pytest.mark.parametrize("state", LedgerState)
 @pytest.mark.parametrize(("first", "last"), list(itertools.product((True, False), repeat=2)))
-def test_the_claim_of_every_ledger(state: LedgerState, first: bool, last: bool) -> None:
+def test_the_demand_of_every_ledger(state: LedgerState, first: bool, last: bool) -> None:
     others = ("b", "c", "d")
     found = demand_of(ledger(state, ENSEMBLE if first else others, ENSEMBLE if last else others), "a")
     if not first and not last:
@@ -57,25 +57,25 @@ def test_the_claim_of_every_ledger(state: LedgerState, first: bool, last: bool) 
     elif state is LedgerState.IN_RECOVERY:
         assert found is Demand.IN_RECOVERY
     else:
-        assert found is (Demand.HELD_BY_WRITER if last else Demand.LEFT_BY_WRITER)
+        assert found is Demand.OPEN
 
 
-def test_the_claim_of_a_ledger_that_is_gone() -> None:
+def test_the_demand_of_a_ledger_that_is_gone() -> None:
     assert demand_of(None, "a") is Demand.GONE
 
 
 @pytest.mark.parametrize("demand", Demand)
-@pytest.mark.parametrize(("lacks", "grace_over"), list(itertools.product((True, False), repeat=2)))
-def test_the_duty_in_every_case(demand: Demand, lacks: bool, grace_over: bool) -> None:
+@pytest.mark.parametrize(("to_end", "lacks", "grace_over"), list(itertools.product((True, False), repeat=3)))
+def test_the_duty_in_every_case(demand: Demand, to_end: bool, lacks: bool, grace_over: bool) -> None:
+    unclosed = Duty.COPY if lacks else Duty.LEAVE
     expected = {
         Demand.GONE: Duty.LEAVE,
         Demand.NOTHING: Duty.LEAVE,
-        Demand.LEFT_BY_WRITER: Duty.LATER,
-        Demand.HELD_BY_WRITER: Duty.RECOVER if grace_over else Duty.WAIT,
-        Demand.IN_RECOVERY: Duty.RECOVER,
+        Demand.OPEN: (Duty.RECOVER if grace_over else Duty.WAIT) if to_end else unclosed,
+        Demand.IN_RECOVERY: Duty.RECOVER if to_end else unclosed,
         Demand.CLOSED: Duty.COPY if lacks else Duty.END,
     }
-    assert next_duty(demand, lacks=lacks, grace_over=grace_over) is expected[demand]
+    assert next_duty(demand, to_end=to_end, lacks=lacks, grace_over=grace_over) is expected[demand]
 
 
 @pytest.mark.parametrize("demand", Demand)
@@ -182,7 +182,7 @@ def _checks(state: State, without: str) -> list[State]:
         if not state.limbo:  # a power cut, of a bookie that trusts itself
             found.append(replace(state, here="no"))
     if state.lock in ("", "check") or without == "locked":
-        demand = Demand.CLOSED if state.closed else Demand.HELD_BY_WRITER
+        demand = Demand.CLOSED if state.closed else Demand.OPEN
         demand = demand if state.named or state.elsewhere else Demand.NOTHING
         wants = state.named and state.acknowledged and state.closed  # no other share has an end
         held = {"flushed": ("memory", "index")}.get(without, ("index",))

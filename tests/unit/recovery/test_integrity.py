@@ -11,7 +11,7 @@ from tests.hooks import cluster_of, mender_of, pool_of, storage_of
 from tests.in_process import InProcess, eventually
 from tests.unit.recovery.repairing import held, whole
 
-from bkpy.errors import BookKeeperError, IdentityError
+from bkpy.errors import BookKeeperError, IdentityError, LedgerFencedError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.protocol import messages as m
@@ -168,21 +168,80 @@ async def test_an_open_ledger_is_recovered_once_its_writer_had_the_time_to_leave
     assert metadata.last_entry >= acknowledged[-1]
 
 
-async def test_a_ledger_that_its_writer_has_left_stays_open_and_in_limbo(quick: InProcess) -> None:
-    client = await quick.client()
+async def left(cluster: InProcess) -> tuple[LedgerWriter, str]:
+    """A writer that lives, and a bookie of its ledger that it has left, whose disks are gone."""
+    client = await cluster.client()
     writer = await new_writer(client, (3, 3, 2))
     await writer.append(b"before")
     name = (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies[0]
-    await lost(quick, name)
+    await lost(cluster, name)
     await writer.append(b"behind")  # another bookie takes its place
+    return writer, name
+
+
+async def test_a_ledger_that_its_writer_has_left_is_recovered_so_that_its_limbo_ends(quick: InProcess) -> None:
+    writer, name = await left(quick)
     node = await rebuilt(quick, name)
-    await eventually(lambda: not mender_of(node).status()["in_doubt"])
-    (left,) = mender_of(node).status()["left"]
-    assert left["ledger_id"] == writer.ledger_id
+    await eventually(lambda: done(node))
+    assert (await whole(await quick.client(), writer.ledger_id)).last_entry == 1
+    with pytest.raises(LedgerFencedError):
+        await writer.append(b"too late")
+
+
+async def test_a_writer_that_closes_its_ledger_in_time_is_not_ended(quick: InProcess) -> None:
+    quick.settings["open_ledger_grace_s"] = 3600
+    writer, name = await left(quick)
+    node = await rebuilt(quick, name)
+    await eventually(lambda: mender_of(node).status()["waiting"] == [writer.ledger_id])
+    assert quick.service(name).read_only
     await writer.append(b"goes on")
     await writer.close()
     await eventually(lambda: done(node))
-    await all_whole(quick, writer.ledger_id)
+    assert (await whole(await quick.client(), writer.ledger_id)).last_entry == 2
+
+
+async def test_a_ledger_that_comes_to_name_the_bookie_later_is_left_to_its_writer(quick: InProcess) -> None:
+    client = await quick.client()
+    writer = await new_writer(client, (3, 3, 2))
+    await writer.append(b"elsewhere")
+    ensemble = (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies
+    (spare,) = set("abcd").difference(ensemble)
+    await lost(quick, spare)
+    node = await rebuilt(quick, spare)
+    await eventually(lambda: done(node) and not quick.service(spare).read_only)
+    await quick.node(ensemble[0]).stop()
+    await writer.append(b"here")
+    assert mender_of(node).begin()
+    await eventually(lambda: not mender_of(node).status()["asked"])
+    await asyncio.sleep(5 * QUICK["open_ledger_grace_s"])
+    assert done(node)
+    await writer.append(b"goes on")
+    assert (await answer(quick, spare, writer.ledger_id, 9))[1] == set(range(10)), (
+        "what it had of the ledger isn't known"
+    )
+    await writer.close()
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert [spare in fragment.bookies for fragment in metadata.fragments] == [False, True]
+    assert mender_of(node).begin()
+    await eventually(lambda: done(node) and not mender_of(node).status()["asked"])
+    assert await answer(quick, spare, writer.ledger_id, 9) == ({1, 2}, set())
+
+
+async def test_a_look_through_a_sound_bookie_ends_no_writer(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    writer = await new_writer(client, (4, 4, 3))
+    await writer.append(b"goes")
+    await quick.node("a").stop()
+    node = await quick.start_node("a", mending=True)
+    for _ in range(2):
+        assert mender_of(node).begin()
+        await eventually(lambda: not mender_of(node).status()["asked"])
+        await asyncio.sleep(5 * QUICK["open_ledger_grace_s"])
+    assert done(node)
+    await writer.append(b"on")
+    await writer.close()
+    await all_whole(quick, ledger_id)
 
 
 async def test_limbo_does_not_end_while_somebody_has_the_lock(quick: InProcess) -> None:
