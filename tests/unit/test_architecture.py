@@ -36,6 +36,7 @@ LAYERS = {
     "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
+    "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "log": {"client", "client/client", "metadata", "protocol", *BASE},
 }
@@ -349,6 +350,7 @@ CONSTANTS = {
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
         "VERSION_AT_RISK": ON_DISK,
+        "VERSION_IN_DOUBT": ON_DISK,
         "KEEPS": ON_DISK,
         "UNASKED": ON_DISK,
         "BOOT_ID_BYTES": ON_DISK,

@@ -4,6 +4,8 @@
     POST /gc   begin a run, unless one goes on (409); {"dry_run": true} deletes nothing
     GET  /scrub   how far the scrub of each ledger directory is, and what it has found damaged
     POST /scrub   begin a round in each directory, unless one goes on in all (409)
+    GET  /integrity   what was lost here, and how far it is copied from other bookies
+    POST /integrity   look through all ledgers that name this bookie, unless that goes on (409)
 
 Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
 protected.
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.bookie.collector import Collector
+    from bkpy.bookie.companions import Mender
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
 
@@ -36,10 +39,11 @@ class AdminRequestError(Exception):
 class AdminPages:
     """The routes of one bookie."""
 
-    def __init__(self, settings: BookieSettings, collector: Collector, scrub: Scrub) -> None:
+    def __init__(self, settings: BookieSettings, collector: Collector, scrub: Scrub, mender: Mender | None) -> None:
         self._settings = settings
         self._collector = collector
         self._scrub = scrub
+        self._mender = mender
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""
@@ -47,6 +51,8 @@ class AdminPages:
         app.router.add_post("/gc", self._guarded(self._begin_gc))
         app.router.add_get("/scrub", self._guarded(self._tell_scrub))
         app.router.add_post("/scrub", self._guarded(self._begin_scrub))
+        app.router.add_get("/integrity", self._guarded(self._tell_integrity))
+        app.router.add_post("/integrity", self._guarded(self._begin_integrity))
 
     def _guarded(
         self, handle: Callable[[web.Request], Awaitable[dict[str, Any]]]
@@ -90,6 +96,19 @@ class AdminPages:
         if not self._scrub.begin():
             raise AdminRequestError(409, "a round is under way in every ledger directory: wait until it has ended")
         return await self._tell_scrub(request)
+
+    async def _tell_integrity(self, request: web.Request) -> dict[str, Any]:
+        return self._of_mender().status()
+
+    async def _begin_integrity(self, request: web.Request) -> dict[str, Any]:
+        if not self._of_mender().begin():
+            raise AdminRequestError(409, "all ledgers are being looked through: wait until that has ended")
+        return await self._tell_integrity(request)
+
+    def _of_mender(self) -> Mender:
+        if self._mender is None:
+            raise AdminRequestError(404, "this bookie runs without an integrity check")
+        return self._mender
 
 
 async def _fields(request: web.Request) -> dict[str, Any]:

@@ -90,9 +90,10 @@ class LocalBookie:
         """The settings of the last run: `bkpy bookie run --config` starts the bookie with them."""
         return self.directory / "bookie.toml"
 
-    async def start(self) -> None:
+    async def start(self, *, rebuild: bool = False) -> None:
         """Start the bookie; returns when it is registered and serves at its address. No effect if it does already.
 
+        `rebuild`: its directories may be empty, and it copies what it had from the other bookies.
         `BookieUnavailableError` with the last lines of its log if it ends or is not ready within two minutes.
         """
         async with self._cluster.metadata() as (store, root):
@@ -102,7 +103,7 @@ class LocalBookie:
                 for path in registrations:
                     with contextlib.suppress(NoNode):
                         await store.delete(path)
-                self._spawn()
+                self._spawn(*(["--rebuild"] if rebuild else []))
 
             async def ready_or_dead() -> bool:
                 if not self._process.running:
@@ -122,11 +123,11 @@ class LocalBookie:
             f"last lines of its log:\n{tail}"
         )
 
-    def _spawn(self) -> None:
+    def _spawn(self, *flags: str) -> None:
         config = self._cluster.write_config(self)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT_PREFIX)}
         # -P: a file in the current directory must not take a module's place.
-        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config)]
+        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config), *flags]
         self._process.spawn(command, env=environment, pass_fds=self._cluster.lock_fds)
 
     async def stop(self) -> None:

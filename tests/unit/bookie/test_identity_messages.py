@@ -17,6 +17,7 @@ SOURCES = [
     "storage/cookies.py",
     "storage/journal/reader.py",
     "bookie/identity.py",
+    "bookie/node.py",
 ]
 OTHERS = ["the cookie can't be read"]  # of another kind of error
 
