@@ -36,10 +36,10 @@ from bkpy.metadata.connect import connect_store
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.store import MetadataStore, NoNode
 from bkpy.runtime.process import process_runtime
-from bkpy.storage.identity import COOKIE_NAME, decode_cookie
+from bkpy.storage.identity import COOKIE_NAME, Cookie, decode_cookie
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from types import TracebackType
 
 LOCK_NAME = "lock"  # a file that the directory of every cluster has
@@ -111,10 +111,8 @@ class LocalBookie:
                     with contextlib.suppress(NoNode):
                         await store.delete(path)
                 tell = self._cluster.rebuild
-                known = None if tell is None else await read_cookie(store, root, self.id)
-                if tell is not None and known is not None:
-                    rebuild = True  # which does no harm where nothing was lost
-                    self._put_aside(decode_cookie(storage_part(known[0]), self.id).paths, tell)
+                if tell is not None and (known := await read_cookie(store, root, self.id)) is not None:
+                    rebuild |= self._put_aside(decode_cookie(storage_part(known[0]), self.id), tell)
                 self._spawn(*(["--rebuild"] if rebuild else []))
 
             async def ready_or_dead() -> bool:
@@ -135,12 +133,15 @@ class LocalBookie:
             f"last lines of its log:\n{tail}"
         )
 
-    def _put_aside(self, had: Collection[str], tell: Callable[[str], None]) -> None:
-        """If any directory that it had was deleted, rename those that are left: nobody can say what is whole there."""
+    def _put_aside(self, cookie: Cookie, tell: Callable[[str], None]) -> bool:
+        """Whether any of its directories was deleted; then those that are left get other names.
+
+        For nobody can say what is whole there. One that is only in the settings is a new one.
+        """
         directories = self._cluster.directories_of(self)
-        lost = [path for path in directories if str(path) in had and not (path / COOKIE_NAME).exists()]
+        lost = [path for path in directories if str(path) in cookie.paths and not (path / COOKIE_NAME).exists()]
         if not lost:
-            return
+            return False
         tell(f"{self.id} has lost {', '.join(map(str, lost))}: it gets back what it had from the other bookies")
         for path in directories:
             if path.is_dir() and any(path.iterdir()):
@@ -148,6 +149,7 @@ class LocalBookie:
                 aside = next(name for name in names if not name.exists())
                 path.rename(aside)
                 tell(f"what was left of it is in {aside}, and may be deleted when that is done")
+        return True
 
     def _spawn(self, *flags: str) -> None:
         config = self._cluster.write_config(self)
