@@ -8,6 +8,7 @@ storage fails, nothing more is acknowledged and `failed` is set, for the process
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
-from bkpy.errors import ConfigError, IdentityError, MetadataUnavailableError
+from bkpy.errors import IdentityError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.locks import LedgerLocks
@@ -38,7 +39,6 @@ from bkpy.storage.space.disk_monitor import DiskMonitor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiohttp import web
     from prometheus_client import CollectorRegistry
 
     from bkpy.bookie.companions import Companion, Mender, NewMender
@@ -89,7 +89,7 @@ class BookieNode:
         self._service: BookieService | None = None
         self._server: BookieServer | None = None
         self._registration: Registration | None = None
-        self._pages: web.AppRunner | None = None
+        self._pages = contextlib.AsyncExitStack()
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
         self._new_companion = companion
@@ -277,8 +277,7 @@ class BookieNode:
                     await self._registration.unregister()
                 except MetadataUnavailableError as e:
                     self._log.warning("not deregistered, the session's end will do that: %s", e)
-            if self._pages is not None:
-                await self._pages.cleanup()
+            await self._pages.aclose()
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
@@ -287,8 +286,7 @@ class BookieNode:
         await self._end_watches()
         if self._server is not None:
             self._server.stop()
-        if self._pages is not None:
-            await self._pages.cleanup()
+        await self._pages.aclose()
         if self._storage is not None:
             await self._storage.close()
 
@@ -405,25 +403,13 @@ class BookieNode:
         if self.settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
-        from aiohttp import web
-
         from bkpy.bookie.admin import AdminPages
+        from bkpy.runtime.metrics_page import metrics_page
 
-        async def page(_: web.Request) -> web.Response:
-            return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-        app = web.Application()
-        app.router.add_get("/metrics", page)
         assert self._collector is not None
         assert self._storage is not None
-        AdminPages(self.settings, self._collector, self._storage.scrub, self._mender).add_to(app)
-        self._pages = web.AppRunner(app, access_log=None)
-        await self._pages.setup()
-        site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)
-        try:
-            await site.start()
-        except OSError as e:
-            where = f"{self.settings.metrics_listen}:{self.settings.metrics_port}"
-            raise ConfigError(f"can't serve metrics at {where}: {e.strerror or e}") from e
-        self.metrics_port = self._pages.addresses[0][1]
+        admin = AdminPages(self.settings, self._collector, self._storage.scrub, self._mender)
+        self.metrics_port = await self._pages.enter_async_context(
+            metrics_page(self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, admin.add_to)
+        )
         self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.common import human_bytes, print_table, progress, run, say
+from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say
 from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.demo.flights import Month, Numbers
+    from bkpy.demo.flights import Month, Numbers, Written
+    from bkpy.demo.healing import Look
     from bkpy.local import LocalCluster
 
 _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
@@ -32,16 +33,18 @@ _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
 def demo(directory: str, keep: bool) -> int:
     """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
 
-    A bookie is killed while they are written. Then a writer is, in the middle of a ledger that holds all of them, and
-    its ledger is recovered. Every result is compared with the source; the exit status is 0 only if all agree.
+    A bookie is killed while they are written, and what it had is copied to the others. Then a writer is killed, in the
+    middle of a ledger that holds all of them, and its ledger is recovered. Every result is compared with the source;
+    the exit status is 0 only if all agree.
     """
     from bkpy.demo import flights as steps
+    from bkpy.demo.healing import HEALS_SOON
     from bkpy.local import LocalCluster
 
     started = time.monotonic()
     lines = steps.load_flights()
     base = fresh_directory(Path(directory).absolute())
-    cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES)
+    cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
     with interruptible(f"the demo in {base} was not finished"):
         agree = _steps(cluster, lines, base, keep, started)
     click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
@@ -55,7 +58,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
     say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
     try:
         run(cluster.start())
-        months, stored = _store(cluster, lines)
+        months, stored, healed = _store(cluster, lines)
         recovered = _recover(cluster.connect_string, lines, base / "writer.log")
         numbers_agree = _query(cluster.connect_string, lines, months, base)
         click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
@@ -65,7 +68,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
             _wait(cluster)
     finally:
         run(cluster.stop())
-    return stored and recovered and numbers_agree
+    return stored and healed and recovered and numbers_agree
 
 
 def fresh_directory(base: Path) -> Path:
@@ -79,15 +82,21 @@ def fresh_directory(base: Path) -> Path:
     return base
 
 
-def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
-    """Write every month, killing a bookie, and read it back; what was written, and whether it is what was read."""
+def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool, bool]:
+    """Write every month, killing a bookie, have that heal, and read all back.
+
+    What was written, whether it is what was read, and whether every flight is on as many bookies as it was.
+    """
     from bkpy.demo import flights as steps
 
     total = sum(map(len, lines.values()))
     with progress() as bar:
-        writing, reading = bar.add_task("writing", total=total), bar.add_task("reading", total=total)
+        writing = bar.add_task("writing", total=total)
         written = run(steps.write_months(cluster, lines, lambda count: bar.advance(writing, count)))
-        months = written.months
+    months = written.months
+    looks = _follow(cluster.connect_string, written)
+    with progress() as bar:
+        reading = bar.add_task("reading", total=total)
         found, read_s = run(
             steps.read_months(cluster.connect_string, months, lambda count: bar.advance(reading, count))
         )
@@ -119,7 +128,62 @@ def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[M
     whole = sum(m.entries for m in months) == total and size == sum(
         len(line) for all_ in lines.values() for line in all_
     )
-    return months, whole and all(same.values())
+    healed = _show_healing(cluster.connect_string, written, looks, lines)
+    return months, whole and all(same.values()), healed
+
+
+_HEALING = ("after the kill", "ledgers that miss a copy", "to be copied", "what happens")
+
+
+def _follow(uri: str, written: Written) -> list[Look]:
+    """Show how the number of under-replicated ledgers falls to zero; the looks at which something was different."""
+    from bkpy.demo.healing import follow
+
+    looks: list[Look] = []
+
+    with live_table(_HEALING) as show:
+
+        def tell(look: Look) -> None:
+            if not looks or (look.ledgers, look.state) != (looks[-1].ledgers, looks[-1].state):
+                looks.append(look)
+            show([_row(some) for some in looks] + ([] if look is looks[-1] else [_row(look)]))
+
+        run(follow(uri, written, tell))
+    return looks
+
+
+def _row(look: Look) -> tuple[str, int, str, str]:
+    left = "" if look.bytes_left is None else human_bytes(look.bytes_left)
+    return f"{look.seconds:.1f} s", look.ledgers, left, look.state
+
+
+def _show_healing(uri: str, written: Written, looks: Sequence[Look], lines: dict[int, list[bytes]]) -> bool:
+    """What was seen of it, and all copies, read from each bookie by itself; whether every flight is on enough."""
+    from bkpy.demo import flights as steps
+    from bkpy.demo.healing import DEFAULT_DELAY_S, HEALS_SOON, count_copies
+
+    delay_s = HEALS_SOON["lost_bookie_recovery_delay_s"]
+    click.echo(
+        f"\n{written.killed} stays away. Here a bookie that is absent counts as lost after {delay_s:g} s "
+        f"(lost_bookie_recovery_delay_s,\nby default {DEFAULT_DELAY_S:g} s); then the others copy what it had"
+    )
+    print_table(_HEALING, [_row(look) for look in looks])
+    total = sum(map(len, lines.values()))
+    with progress() as bar:
+        task = bar.add_task("reading every copy", total=steps.WRITE_QUORUM * total)
+        copies = run(count_copies(uri, written.months, lines, lambda count: bar.advance(task, count)))
+    click.echo(f"\nRead from each bookie by itself, and compared with the source, in {copies.seconds:.2f} s")
+    print_table(
+        ("bookies that have them", "flights"),
+        [(number, f"{count:,}") for number, count in sorted(copies.flights.items())],
+    )
+    enough = copies.flights == {steps.WRITE_QUORUM: total} and written.killed not in copies.bookies
+    click.echo(
+        f"Every flight is on {steps.WRITE_QUORUM} bookies that run, {looks[-1].seconds:.1f} s after the kill."
+        if enough
+        else f"NOT every flight is on {steps.WRITE_QUORUM} bookies that run."
+    )
+    return enough
 
 
 def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:

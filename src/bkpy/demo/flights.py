@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bkpy.local import LocalCluster
 
-BOOKIES = 4
+BOOKIES = 4  # one more than an ensemble has: when one is killed, three copies can be made all the same
 LEDGERS_AT_ONCE = 4  # enough to keep two cores busy
 MONTHS = range(1, 13)
 ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
@@ -89,13 +89,17 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Written:
-    """What came of writing all months. `changes` are ensembles that ledgers got instead of their first ones."""
+    """What came of writing all months. `changes` are ensembles that ledgers got instead of their first ones.
+
+    `named_killed` ledgers named the bookie when it was killed.
+    """
 
     months: list[Month]
     seconds: float
     killed: str  # the bookie
     changes: int
     pauses: Pauses
+    named_killed: int
 
 
 @dataclass(frozen=True)
@@ -164,12 +168,16 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
     room = asyncio.Semaphore(LEDGERS_AT_ONCE)
     total = sum(map(len, months.values()))
     writing: list[bkpy.LedgerWriter] = []
+    all_writers: list[bkpy.LedgerWriter] = []
     pauses = Pauses()
     killing: list[asyncio.Task[str]] = []
-    handed_over = changes = 0
+    handed_over = changes = named_killed = 0
 
     async def kill() -> str:
+        nonlocal named_killed
         ((busiest, _),) = Counter(bookie for writer in writing for bookie in writer.ensemble).most_common(1)
+        fragments = [writer.metadata.fragments for writer in all_writers]
+        named_killed = sum(any(busiest in one.bookies for one in of_ledger) for of_ledger in fragments)
         pauses.killed_at = time.monotonic()
         await next(bookie for bookie in cluster.bookies if bookie.id == busiest).kill()
         return busiest
@@ -187,6 +195,7 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
             ) as writer,
         ):
             writing.append(writer)
+            all_writers.append(writer)
             first_ensemble = writer.ensemble
             acknowledged_at = time.monotonic()
 
@@ -220,7 +229,7 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
             tasks = [group.create_task(write(client, month, lines)) for month, lines in months.items()]
         seconds = time.monotonic() - started
         killed = await killing[0]
-    return Written([task.result() for task in tasks], seconds, killed, changes, pauses)
+    return Written([task.result() for task in tasks], seconds, killed, changes, pauses, named_killed)
 
 
 async def read_months(uri: str, months: Sequence[Month], advance: Advance) -> tuple[dict[int, str], float]:
