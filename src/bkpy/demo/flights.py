@@ -17,7 +17,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,6 @@ from bkpy.local.process import ManagedProcess, poll
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from bkpy.local import LocalCluster
 
 BOOKIES = 4
 LEDGERS_AT_ONCE = 4  # enough to keep two cores busy
@@ -43,6 +41,7 @@ _UNKNOWN = "NA"
 _WRITER_TIMEOUT_S = 60.0  # until the writer to be killed has written enough; it takes a second
 
 Advance = Callable[[int], None]
+Kill = Callable[[str], Awaitable[None]]  # a bookie, by its id
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Written:
 
     months: list[Month]
     seconds: float
-    killed: str  # the bookie
+    killed: str | None  # the bookie
     changes: int
     pauses: Pauses
 
@@ -159,8 +158,10 @@ def batched(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     return (lines[i : i + 1000] for i in range(0, len(lines), 1000))
 
 
-async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], advance: Advance) -> Written:
-    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs is killed."""
+async def write_months(
+    uri: str, months: dict[int, list[bytes]], advance: Advance, kill_bookie: Kill | None = None
+) -> Written:
+    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs may be killed."""
     room = asyncio.Semaphore(LEDGERS_AT_ONCE)
     total = sum(map(len, months.values()))
     writing: list[bkpy.LedgerWriter] = []
@@ -171,7 +172,8 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
     async def kill() -> str:
         ((busiest, _),) = Counter(bookie for writer in writing for bookie in writer.ensemble).most_common(1)
         pauses.killed_at = time.monotonic()
-        await next(bookie for bookie in cluster.bookies if bookie.id == busiest).kill()
+        assert kill_bookie is not None
+        await kill_bookie(busiest)
         return busiest
 
     async def write(client: bkpy.Client, month: int, lines: list[bytes]) -> Month:
@@ -205,7 +207,7 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
                 future.add_done_callback(acknowledged)
                 advance(len(some))
                 handed_over += len(some)
-                if handed_over >= total // 2 and not killing:
+                if handed_over >= total // 2 and not killing and kill_bookie is not None:
                     killing.append(asyncio.create_task(kill()))
                 await asyncio.sleep(0)  # the other ledgers' turn
             await writer.flush()
@@ -215,11 +217,11 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
         return Month(month, writer.ledger_id, writer.last_add_confirmed + 1, writer.length, digest(lines))
 
     started = time.monotonic()
-    async with bkpy.connect(cluster.connect_string) as client:
+    async with bkpy.connect(uri) as client:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(write(client, month, lines)) for month, lines in months.items()]
         seconds = time.monotonic() - started
-        killed = await killing[0]
+        killed = await killing[0] if killing else None
     return Written([task.result() for task in tasks], seconds, killed, changes, pauses)
 
 
