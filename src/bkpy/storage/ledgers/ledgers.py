@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.protocol.integrity import denies_unseen
 from bkpy.storage.ledgers.info import LedgerCache, LedgerInfo
 from bkpy.storage.memtable.generation import STATE_BYTES
 
@@ -60,6 +61,14 @@ class Ledgers:
         New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
         """
         return any(shard.row.unknown_in_limbo for shard in self.shards)
+
+    def doubts(self, ledger_id: int) -> bool:
+        """Whether a ledger that was never seen, as far as is known, may be among what was lost here.
+
+        Its adds are refused, but for those of recoveries and copies; nothing of it is denied.
+        """
+        limbo_to = max(shard.row.limbo_to for shard in self.shards)
+        return not denies_unseen(ledger_id, all_in_doubt=self.untrusted, limbo_to=limbo_to)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +155,7 @@ class Ledgers:
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
         assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
         self._unseen.discard(ledger_id)
-        limbo = self.untrusted
+        limbo = self.doubts(ledger_id)
         fenced = limbo or ledger_id in self._buried
         info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=ledger_id % len(self.shards))
         if fenced:
