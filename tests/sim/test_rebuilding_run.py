@@ -1,4 +1,4 @@
-"""A bookie that comes back without what it had denies nothing of it, and gets it back, whatever else fails meanwhile."""
+"""A bookie that comes back without what it had denies nothing, and gets it back, whatever else fails meanwhile."""
 
 from __future__ import annotations
 
