@@ -101,6 +101,8 @@ BOOKIE: Mapping[str, Bound] = {
     "requests_in_flight_total_max": Bound((20,)),  # the long polls of all readers are among them
     "complaint_interval_s": Bound((0.001,)),
     "marks_look_interval_s": Bound((0.05, 1.0)),
+    "worker_report_interval_s": Bound((0.05, 1.0)),
+    "worker_report_ledgers_max": Bound((1, 2)),
     "lost_bookie_settle_s": Bound((0.5, 5.0)),
     "lost_bookie_recovery_delay_s": Bound((0.0, 5.0, 30.0)),
     "audit_look_interval_s": Bound((0.05, 1.0)),

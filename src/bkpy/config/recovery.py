@@ -149,6 +149,12 @@ class RecoverySettings(MetadataSettings):
     repair_queue_max: Size = Field(
         default=100_000, description="marked ledgers that one worker keeps in order of urgency; the others wait"
     )
+    worker_report_interval_s: Seconds = Field(
+        default=5.0, description="seconds between two times that a worker tells, in the metadata, how it gets on"
+    )
+    worker_report_ledgers_max: Size = Field(
+        default=20, description="ledgers that such a report names of each kind: worked on, postponed, stuck"
+    )
     stuck_ledgers_max: Size = Field(
         default=10_000,
         description="ledgers that could not be worked off of which a worker remembers why; the oldest are forgotten",

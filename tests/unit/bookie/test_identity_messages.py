@@ -13,6 +13,7 @@ PAGE = PACKAGE.parents[1] / "docs" / "operations.md"
 SOURCES = [
     "storage/identity.py",
     "storage/open.py",
+    "storage/space/disk_monitor.py",
     "storage/cookies.py",
     "storage/journal/reader.py",
     "bookie/identity.py",
