@@ -21,7 +21,8 @@ async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Pa
     some = {month: lines[:5000] for month, lines in flights.items()}
     async with LocalCluster(tmp_path / "cluster", bookies=demo.BOOKIES, config=HEALS_SOON) as cluster:
         advanced: list[int] = []
-        written = await demo.write_months(cluster, some, advanced.append)
+        kill = demo.killer(cluster)
+        written = await demo.write_months(cluster.connect_string, some, advanced.append, kill)
         assert sum(advanced) == sum(month.entries for month in written.months) == 60_000
         assert [bookie.pid is None for bookie in cluster.bookies] == [b.id == written.killed for b in cluster.bookies]
         assert written.pauses.after_s > 0

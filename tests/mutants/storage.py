@@ -339,6 +339,20 @@ MUTANTS: list[Mutant] = [
         (f"{_FULL}::test_fences_and_published_confirmations_are_flushed_before_they_fill_memory",),
     ),
     Mutant(
+        "frames not counted",
+        "requests of one small batch each take three times the memory that they are counted with",
+        "self.bytes += size + FRAME_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES * len(columns[1])",
+        "self.bytes += size + BATCH_OVERHEAD_BYTES * len(columns[1])",
+        (f"{_MEMTABLE}::test_no_less_is_counted_than_is_held",),
+    ),
+    Mutant(
+        "at rest while a generation is let go of",
+        "what it held is never given back to the system",
+        "freed = [shard.cache.rest() or shard.clearing for shard in self._shards]",
+        "freed = [shard.cache.rest() for shard in self._shards]",
+        (f"{_FULL}::test_what_a_checkpoint_lets_go_of_bit_by_bit_is_freed_before_memory_is_at_rest",),
+    ),
+    Mutant(
         "journal file that can't be begun stays",
         "starting again and again eats up the disk",
         "file.close()\nwith contextlib.suppress(OSError):  # the first error says why\n    self._files.unlink(path)",

@@ -367,7 +367,11 @@ CONSTANTS = {
         "FRAME_HEADER_BYTES": ON_DISK,
         "FRAME_BYTES_MAX": ON_DISK,
     },
-    "storage/memtable/generation.py": {"BATCH_OVERHEAD_BYTES": OF_MEMORY, "STATE_BYTES": OF_MEMORY},
+    "storage/memtable/generation.py": {
+        "FRAME_OVERHEAD_BYTES": OF_MEMORY,
+        "BATCH_OVERHEAD_BYTES": OF_MEMORY,
+        "STATE_BYTES": OF_MEMORY,
+    },
     "storage/scrub/state.py": {"VERSION": ON_DISK},
     "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
     "storage/ledgers/info.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},

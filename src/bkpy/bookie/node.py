@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bkpy.bookie.companions import Companion, Mender, NewMender
+    from bkpy.bookie.pages import Pages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
@@ -89,7 +90,8 @@ class BookieNode:
         self._service: BookieService | None = None
         self._server: BookieServer | None = None
         self._registration: Registration | None = None
-        self._pages = contextlib.AsyncExitStack()
+        self._pages: Pages | None = None
+        self._serving_pages = contextlib.AsyncExitStack()
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
         self._new_companion = companion
@@ -103,6 +105,8 @@ class BookieNode:
         self._resting: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._telling_of_trust: asyncio.Task[Any] | None = None
+        self._serving = False
+        self._away = False  # the metadata store
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refusals: set[str] = set()  # why no new entries are taken
         self._moving = asyncio.Lock()
@@ -117,6 +121,7 @@ class BookieNode:
 
     async def _start(self) -> None:
         settings = self.settings
+        await self._serve_pages()
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         self._storage = storage = await open_storage(
@@ -162,7 +167,8 @@ class BookieNode:
         if self._new_mender is not None:
             losses = Losses(storage, settings, self._runtime, self._trusted)
             self._mender = self._new_mender(losses, self._metrics.registry)
-        await self._serve_metrics()
+        if self._pages is not None:
+            self._pages.administer(self._collector, storage.scrub, self._mender)
         info = BookieInfo(
             bookie_id=settings.bookie_id,
             address=self.address,
@@ -185,6 +191,7 @@ class BookieNode:
             settings=settings,
         )
         await self._registration.register()
+        self._serving = True
         self._unsubscribe = self._store.session_events.subscribe(self._session_changed)
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
@@ -277,7 +284,7 @@ class BookieNode:
                     await self._registration.unregister()
                 except MetadataUnavailableError as e:
                     self._log.warning("not deregistered, the session's end will do that: %s", e)
-            await self._pages.aclose()
+            await self._serving_pages.aclose()
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
@@ -286,7 +293,7 @@ class BookieNode:
         await self._end_watches()
         if self._server is not None:
             self._server.stop()
-        await self._pages.aclose()
+        await self._serving_pages.aclose()
         if self._storage is not None:
             await self._storage.close()
 
@@ -376,6 +383,7 @@ class BookieNode:
 
     def _session_changed(self, state: SessionState) -> None:
         """Log it. The session and the registration look after themselves, and serving goes on."""
+        self._away = state is not SessionState.CONNECTED
         if state is SessionState.CONNECTED:
             self._log.info("connected to the metadata store again")
         elif state is SessionState.SUSPENDED:
@@ -397,19 +405,31 @@ class BookieNode:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    # --- metrics ----------------------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------------------------
 
-    async def _serve_metrics(self) -> None:
+    async def _serve_pages(self) -> None:
         if self.settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
-        from bkpy.bookie.admin import AdminPages
+        from bkpy.bookie.pages import Pages
         from bkpy.runtime.metrics_page import metrics_page
 
-        assert self._collector is not None
-        assert self._storage is not None
-        admin = AdminPages(self.settings, self._collector, self._storage.scrub, self._mender)
-        self.metrics_port = await self._pages.enter_async_context(
-            metrics_page(self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, admin.add_to)
+        self._pages = Pages(self.settings, self._unready)
+        self.metrics_port = await self._serving_pages.enter_async_context(
+            metrics_page(
+                self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, self._pages.add_to
+            )
         )
         self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
+
+    def _unready(self) -> str | None:
+        """Why clients can't find the bookie or aren't served; None if it is ready."""
+        if self.failed.done():
+            return "it has failed"
+        if self._service is not None and self._service.stopping:
+            return "it stops"
+        if not self._serving:
+            return "it starts"
+        if self._away:
+            return "the metadata store is away"
+        return None

@@ -26,6 +26,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie_identity:init", "Make a new bookie's directories and register its id."),
     "format": ("bkpy.cli.bookie_identity:format_", "Delete a stopped bookie's files and free its id."),
+    "health": ("bkpy.cli.bookie_health:health", "Tell whether a bookie on this machine lives, or is ready."),
     "check": ("bkpy.cli.bookie_check:check", "Check every checksum and reference in a bookie's directories."),
     "rebuild-index": ("bkpy.cli.bookie_rebuild:rebuild_index", "Make a stopped bookie's index anew."),
     "recover": ("bkpy.cli.bookie_recover:recover", "Copy to other bookies what a lost one had."),

@@ -18,7 +18,7 @@ from bkpy.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.demo.flights import Month, Numbers, Written
+    from bkpy.demo.flights import Kill, Month, Numbers, Written
     from bkpy.demo.healing import Look
     from bkpy.local import LocalCluster
 
@@ -30,12 +30,21 @@ _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
     "--dir", "directory", default="demo-data", show_default=True, metavar="DIR", help="Where everything is put."
 )
 @click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C, to look around.")
-def demo(directory: str, keep: bool) -> int:
+@click.option(
+    "--connect",
+    "uri",
+    metavar="URI",
+    envvar="BKPY_CONNECT",
+    help="Only store the flights in this cluster, and read them back.  [env: BKPY_CONNECT]",
+)
+def demo(directory: str, keep: bool, uri: str | None) -> int:
     """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
 
     A bookie is killed while they are written, and what it had is copied to the others. Then a writer is killed, in the
     middle of a ledger that holds all of them, and its ledger is recovered. Every result is compared with the source;
     the exit status is 0 only if all agree.
+
+    With a cluster that runs already nothing is killed, and Spark isn't needed.
     """
     from bkpy.demo import flights as steps
     from bkpy.demo.healing import HEALS_SOON
@@ -43,10 +52,18 @@ def demo(directory: str, keep: bool) -> int:
 
     started = time.monotonic()
     lines = steps.load_flights()
+    if uri is not None:
+        say(f"Storing the flights in the cluster at {uri} ...")
+        with interruptible(f"the demo on {uri} was not finished"):
+            return _conclude(_store(uri, lines)[1])
     base = fresh_directory(Path(directory).absolute())
     cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
     with interruptible(f"the demo in {base} was not finished"):
         agree = _steps(cluster, lines, base, keep, started)
+    return _conclude(agree)
+
+
+def _conclude(agree: bool) -> int:
     click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
     return 0 if agree else 1
 
@@ -58,7 +75,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
     say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
     try:
         run(cluster.start())
-        months, stored, healed = _store(cluster, lines)
+        months, stored = _store(cluster.connect_string, lines, steps.killer(cluster))
         recovered = _recover(cluster.connect_string, lines, base / "writer.log")
         numbers_agree = _query(cluster.connect_string, lines, months, base)
         click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
@@ -68,7 +85,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
             _wait(cluster)
     finally:
         run(cluster.stop())
-    return stored and healed and recovered and numbers_agree
+    return stored and recovered and numbers_agree
 
 
 def fresh_directory(base: Path) -> Path:
@@ -82,24 +99,22 @@ def fresh_directory(base: Path) -> Path:
     return base
 
 
-def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool, bool]:
-    """Write every month, killing a bookie, have that heal, and read all back.
+def _store(uri: str, lines: dict[int, list[bytes]], kill: Kill | None = None) -> tuple[list[Month], bool]:
+    """Write every month and read all back, a bookie killed in between if one may be, and that healed.
 
-    What was written, whether it is what was read, and whether every flight is on as many bookies as it was.
+    What was written, and whether it is what was read, and every flight on as many bookies as it was.
     """
     from bkpy.demo import flights as steps
 
     total = sum(map(len, lines.values()))
     with progress() as bar:
         writing = bar.add_task("writing", total=total)
-        written = run(steps.write_months(cluster, lines, lambda count: bar.advance(writing, count)))
+        written = run(steps.write_months(uri, lines, lambda count: bar.advance(writing, count), kill))
     months = written.months
-    looks = _follow(cluster.connect_string, written)
+    looks = [] if written.killed is None else _follow(uri, written)
     with progress() as bar:
         reading = bar.add_task("reading", total=total)
-        found, read_s = run(
-            steps.read_months(cluster.connect_string, months, lambda count: bar.advance(reading, count))
-        )
+        found, read_s = run(steps.read_months(uri, months, lambda count: bar.advance(reading, count)))
     same = {m.month: found[m.month] == m.sha256 == steps.digest(lines[m.month]) for m in months}
     click.echo(f"\nLedgers (E={steps.ENSEMBLE_SIZE}, Qw={steps.WRITE_QUORUM}, Qa={steps.ACK_QUORUM})")
     print_table(
@@ -120,16 +135,17 @@ def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[M
     for what, seconds in (("Wrote", written.seconds), ("Read ", read_s)):
         rates = f"{total / seconds:,.0f} entries/s, {human_bytes(round(size / seconds))}/s"
         click.echo(f"{what} {total:,} entries, {human_bytes(size)}, in {seconds:.2f} s: {rates}")
-    click.echo(
-        f"{written.killed} was killed (SIGKILL) in the middle of the write: ensembles changed {written.changes} times, "
-        f"the longest\npause between two acknowledgements of a ledger was {written.pauses.after_s * 1000:.0f} ms "
-        f"(before the kill {written.pauses.before_s * 1000:.0f} ms)"
-    )
+    if written.killed is not None:
+        click.echo(
+            f"{written.killed} was killed (SIGKILL) in the middle of the write: ensembles changed {written.changes} "
+            f"times, the longest\npause between two acknowledgements of a ledger was "
+            f"{written.pauses.after_s * 1000:.0f} ms (before the kill {written.pauses.before_s * 1000:.0f} ms)"
+        )
     whole = sum(m.entries for m in months) == total and size == sum(
         len(line) for all_ in lines.values() for line in all_
     )
-    healed = _show_healing(cluster.connect_string, written, looks, lines)
-    return months, whole and all(same.values()), healed
+    healed = written.killed is None or _show_healing(uri, written, looks, lines)
+    return months, whole and all(same.values()) and healed
 
 
 _HEALING = ("after the kill", "ledgers that miss a copy", "to be copied", "what happens")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bkpy.config.bookie import BookieSettings
+    from bkpy.storage.checkpoint.flush import WrittenLedgers
     from bkpy.storage.index.index import LedgerRow
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.memory_budget import MemoryBudget
@@ -244,19 +245,20 @@ class Ledgers:
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
         assert len(infos) == len(generation.dirty), "a state with changes was evicted"
-        rows = await shard.flush(infos, marks, close_log=close_log)
-        self._written(infos, rows)
+        self._written(infos, await shard.flush(infos, marks, close_log=close_log))
         return True
 
-    def _written(self, infos: Mapping[int, LedgerInfo], rows: Mapping[int, LedgerRow]) -> None:
-        for ledger_id, row in rows.items():
+    def _written(self, infos: Mapping[int, LedgerInfo], written: WrittenLedgers) -> None:
+        for ledger_id, last_entry, lac in written:
             info = self._cache.get(ledger_id)
             if info is not None:
-                info.last_entry, info.lac = row.last_entry, row.lac
+                info.last_entry, info.lac = last_entry, lac
                 info.disturbed = True  # if it is hidden: something was stored
-                if row.limbo and not info.limbo:
-                    info.limbo = True
-                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[info.shard].directory)
+        for ledger_id in written.limbo:
+            info = self._cache.get(ledger_id)
+            if info is not None and not info.limbo:
+                info.limbo = True
+                self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[info.shard].directory)
         for info in infos.values():
             info.pins -= 1
 
