@@ -124,6 +124,8 @@ class BookieNode:
         await self._serve_pages()
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
+        directories = dict.fromkeys([*settings.journal_directories, *settings.ledger_directories])
+        self._log.info("looking through %s", ", ".join(directories))
         self._storage = storage = await open_storage(
             settings,
             self._runtime,
