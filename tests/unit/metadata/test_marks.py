@@ -72,6 +72,7 @@ async def test_a_mark_is_added_read_and_removed(tree: MemoryStore) -> None:
     assert (mark.ledger_id, mark.lost, mark.node_version) == (7, A, 0)
     assert await marks.remove(mark, ["a"]) == Gone()
     assert await marks.read(7) is None
+    await marks.tidy()
     assert not [path for path in tree.paths if path.startswith(f"{MARKS}/")], "empty partitions are left"
 
 
