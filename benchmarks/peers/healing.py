@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import json
 import sys
@@ -46,7 +47,7 @@ from bkpy.metadata.store import NoNode
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from bkpy.local.cluster import LocalBookie
     from bkpy.metadata.layout import Layout
@@ -236,7 +237,7 @@ async def _gone(store: MetadataStore, path: str) -> bool:
 
 
 async def measure_one(side: Side, data: Data, directory: str) -> dict[str, Any]:
-    """What happens to that data, in one system."""
+    """What happens to that data in one system."""
     began = time.monotonic()
     await side.client.command(f"store {data.ledgers} {data.entries} {data.size}", STORE_MAX_S)
     stored_s = round(time.monotonic() - began, 1)
@@ -319,8 +320,16 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return shown
 
 
-async def _all(rows: list[Data], directory: str, class_path: str) -> list[dict[str, Any]]:
-    return [row async for row in measure(rows, directory, class_path)]
+def save(file: Path, header: dict[str, Any], row: dict[str, Any]) -> None:
+    """Add the row to the file, instead of an earlier one of the same data: each says how it was measured."""
+    whole = json.loads(file.read_text()) if file.exists() else {"rows": []}
+    others = [one for one in whole.get("healing", ()) if one["name"] != row["name"]]
+    file.write_text(json.dumps({**whole, "healing": [*others, {**header, **row}]}, indent=1) + "\n")
+
+
+async def _run(rows: list[Data], directory: str, class_path: str, done: Callable[[dict[str, Any]], None]) -> None:
+    async for row in measure(rows, directory, class_path):
+        done(row)
 
 
 def main() -> None:
@@ -331,28 +340,35 @@ def main() -> None:
     parser.add_argument("--dir", metavar="DIRECTORY", help="where the servers keep their files while it runs")
     options = parser.parse_args()
     rows = [ROWS[int(n) - 1] for n in options.rows.split(",")]
-    rows = [Data(one.name, max(1, round(one.ledgers * options.share)), one.entries, one.size) for one in rows]
+    rows = [dataclasses.replace(one, ledgers=max(1, round(one.ledgers * options.share))) for one in rows]
+    found: list[dict[str, Any]] = []
+    failure = None
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bkpy-peers-") as directory:
         try:
             class_path, version = fetch()
-            found = {
+            header = {
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "command": " ".join(["benchmarks/peers/healing.py", *sys.argv[1:]]),
                 "machine": machine(directory),
                 "versions": {**versions(), "bookkeeper": version, "java": find_java().version},
-                "rate": RATE,
-                "size": SIZE,
-                "rows": asyncio.run(_all(rows, directory, class_path)),
+                "appends_per_s": RATE,
+                "append_bytes": SIZE,
             }
+
+            def done(row: dict[str, Any]) -> None:
+                found.append(row)
+                if options.json is not None:
+                    save(options.json, header, row)
+
+            asyncio.run(_run(rows, directory, class_path, done))
         except (PeerError, BookKeeperError, OSError) as e:
-            raise SystemExit(f"bench-peers: {e}") from None
+            failure = f"bench-peers: {e}"
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 150
-    console.print(table(found["rows"]))
-    if options.json is not None:
-        whole = json.loads(options.json.read_text()) if options.json.exists() else {"rows": []}
-        options.json.write_text(json.dumps({**whole, "healing": found}, indent=1) + "\n")
+    console.print(table(found))
+    if failure is not None:
+        raise SystemExit(failure)
 
 
 if __name__ == "__main__":

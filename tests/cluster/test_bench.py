@@ -312,12 +312,17 @@ async def test_what_is_stored_is_verified_on_each_bookie_while_entries_are_appen
             await command("drink 1")
 
 
-def test_copies_made_anew_become_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_made_anew_become_a_table_and_rows_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     healing = script(monkeypatch, "healing")
     lap = {"p99_ms": 2.0, "longest_ms": 9.0}
     one = {what: {"seconds": 2.0, "before": lap, "meanwhile": lap} for what in ("killed", "drained")}
     row = {"name": "data", "ledgers": 10, "entries": 5, "size": 100, "bkpy": one, "BookKeeper": one}
     assert healing.table([row]).row_count == 4
+    file = tmp_path / "figures.json"
+    for command, name in (("first", "data"), ("second", "other"), ("third", "data")):
+        healing.save(file, {"command": command}, {**row, "name": name})
+    rows = json.loads(file.read_text())["healing"]
+    assert [(one["command"], one["name"]) for one in rows] == [("second", "other"), ("third", "data")]
 
 
 def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
