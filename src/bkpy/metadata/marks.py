@@ -192,6 +192,10 @@ class Marks:
         """
         return await self._find(ledger_id)
 
+    async def seen(self, ledger_id: int) -> bool:
+        """Whether it has a mark, as far as this session knows. Where it knew of one and there is none, that is gone."""
+        return await self._store.exists(self._path(ledger_id))
+
     async def _find(self, ledger_id: int) -> LedgerMark | None:
         path = self._path(ledger_id)
         missing = ""

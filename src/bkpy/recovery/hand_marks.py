@@ -38,6 +38,9 @@ class HandMarks:
     async def read(self, ledger_id: int) -> LedgerMark | None:
         return LedgerMark(ledger_id, self._lost, 0) if ledger_id in self._left else None
 
+    async def seen(self, ledger_id: int) -> bool:
+        return ledger_id in self._left
+
     async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> Gone:
         if set(bookie_ids) >= mark.lost.keys():
             self._left.pop(mark.ledger_id, None)

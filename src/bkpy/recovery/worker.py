@@ -269,31 +269,30 @@ class ReplicationWorker:
     async def _work_off(self, ledger_id: int) -> Repaired:
         postponed = self._postponed.get(ledger_id)
         mark: LedgerMark | None = None
-        removed = True
+        removed, back = True, False
 
         async def leaving(look: Look) -> frozenset[str]:
-            nonlocal mark
+            nonlocal mark, back
             mark = await self._meant(ledger_id)
-            if mark is None:
+            back = mark is not None and postponed is None and self._may_be_back(mark)
+            if mark is None or back:
                 return frozenset()
             return self._leaving(mark, None if mark.lost else await look())
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
             nonlocal removed
-            if mark is None:
+            if mark is None or back:
                 return False
             if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):
                 return True
             removed = await self._remove(mark, left)
             return False
 
-        if postponed is None:
-            seen = await self._marks.read(ledger_id)
-            if seen is None:  # somebody else has worked it off since it was queued
-                return Repaired(How.DONE)
-            if self._may_be_back(seen):
-                return Repaired(How.LATER, BACK)
+        if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
+            return Repaired(How.DONE)
         ended = await self._repair.run(ledger_id, leaving, waited_for=self._waited_for(postponed), when_done=when_done)
+        if back:
+            return Repaired(How.LATER, BACK)
         return ended if removed else Repaired(How.LATER, NEWER_MARK)
 
     async def _meant(self, ledger_id: int) -> LedgerMark | None:
