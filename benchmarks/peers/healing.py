@@ -89,15 +89,19 @@ zkRequestRateLimit=0
 class Data:
     """What each of the three bookies holds."""
 
-    name: str
     ledgers: int
     entries: int  # of each
     size: int
 
+    @property
+    def name(self) -> str:
+        total = self.ledgers * self.entries * self.size / 1e6
+        return f"{total:,.0f} MB in {self.ledgers:,} ledgers of {self.entries} entries"
+
 
 ROWS: Final = (
-    Data("2 GB in 1,000 ledgers", 1000, 200, 10 * 1024),
-    Data("10,000 ledgers of 10 entries of 1 KB", 10_000, 10, 1024),
+    Data(1000, 200, 10 * 1024),
+    Data(10_000, 10, 1024),
 )
 
 
@@ -293,7 +297,12 @@ async def measure(rows: list[Data], directory: str, class_path: str) -> AsyncIte
                 found = await measure_one(ours, data, directory)
         with tempfile.TemporaryDirectory(dir=directory) as own:
             async with Theirs.running(Path(own) / "bookkeeper", class_path) as theirs:
-                yield {**vars(data), "bkpy": found, "BookKeeper": await measure_one(theirs, data, directory)}
+                yield {
+                    "name": data.name,
+                    **vars(data),
+                    "bkpy": found,
+                    "BookKeeper": await measure_one(theirs, data, directory),
+                }
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
