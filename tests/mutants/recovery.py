@@ -118,10 +118,24 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a newer mark is removed than the one that was read under the lock",
         "a ledger keeps a lost bookie, and nothing says so",
-        "        removed = mark is None or await self._remove(mark, left)\n",
-        "mark = await self._marks.read(ledger_id)\n"
-        "removed = mark is None or await self._remove(mark, frozenset(mark.lost))\n",
+        "            if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):\n",
+        "            mark = await self._marks.read(ledger_id)\n"
+        "            if await self._marks.remove_with(mark, lock):\n",
         (_WORKER + "test_a_new_mark_during_the_work_is_not_lost",),
+    ),
+    Mutant(
+        "mark and lock are said to be gone though only somebody else's removal was found",
+        "a ledger stays locked until the session ends, and nobody can repair it",
+        "*lock.nodes, *self._checks, attempts_max=1)",
+        "*lock.nodes, *self._checks, attempts_max=self._attempts_max)",
+        ("tests/unit/metadata/test_marks.py::test_that_both_are_gone_is_said_only_if_it_is_certain",),
+    ),
+    Mutant(
+        "the lock is kept that went with no mark",
+        "a ledger stays locked until the session ends, and nobody can repair it",
+        "        if not released:\n            await self._locks.release(lock)\n",
+        "        if released:\n            await self._locks.release(lock)\n",
+        (_REPAIR + "test_the_lost_share_is_copied_and_the_new_bookie_named",),
     ),
     Mutant(
         "an entry that no readable bookie has does not stop its share",
