@@ -87,12 +87,14 @@ async def _read(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy) -> li
 
 
 def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: int, last: int) -> str:
+    from bkpy.protocol.checks import wanted
     from bkpy.protocol.quorum import write_set
 
-    size, readable = metadata.ensemble_size, client.upkeep.bookies().readable
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
     names = metadata.fragments[copy.fragment].bookies
-    sets = [{names[i] for i in write_set(start, size, metadata.write_quorum)} for start in copy.share.starts]
-    away = sorted(set().union(*sets) - readable)
+    some = wanted(copy.share, first, min(last, first + size - 1))  # then their bookies are the same again
+    members = {names[i] for entry_id in some for i in write_set(entry_id, size, quorum)}
+    away = sorted(members - client.upkeep.bookies().readable)
     which = f"entry {first}" if first == last else f"entries {first} to {last}"
     if copy.share.step > 1 and first != last:
         which = f"{copy.old}'s of the {which}"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.protocol import messages as m
-from bkpy.protocol.checks import missing
+from bkpy.protocol.checks import missing, wanted
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import RecordCodec, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from bkpy.protocol.holdings import Share
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -84,7 +84,7 @@ async def unreadable(
     following = copy.first
     while following <= copy.last:
         end, lacking = await _nowhere(upkeep, metadata, copy.share, names, following, copy.last, read_bytes)
-        for entry_id in _wanted(copy.share, following, end):
+        for entry_id in wanted(copy.share, following, end):
             if entry_id not in lacking:
                 open_range = False
             elif open_range:
@@ -97,10 +97,6 @@ async def unreadable(
         looked_at(end)
         following = end + 1
     return ranges
-
-
-def _wanted(share: Share, first: int, last: int) -> Iterable[int]:
-    return missing(share, first, last, ())
 
 
 async def _nowhere(
@@ -123,6 +119,7 @@ async def _nowhere(
             continue  # another one may do
         if not lacking:
             break
-    if end is None:
-        return last, set(_wanted(share, first, last))
+    if end is None:  # some at a time: a record has more than a byte
+        end = min(last, first + read_bytes)
+        return end, set(wanted(share, first, end))
     return end, set(lacking)
