@@ -275,4 +275,5 @@ def _named(planned: Plan) -> frozenset[str]:
 def _told(failure: Unreadable | Failed) -> str:
     if isinstance(failure, Failed):
         return failure.why
-    return f"entry {failure.entry_id} can't be read anywhere: {failure.why}"
+    why = f"entry {failure.entry_id}, and perhaps others, can't be read anywhere: {failure.why}"
+    return f"{why} (`bkpy ledger explain --read` says which)"
