@@ -246,6 +246,7 @@ A_MARK = "is a value that stands for something, and is never reached"
 
 CONSTANTS = {
     "bookie/files.py": {
+        "_OF_HANDSHAKE": OF_MEMORY,
         "_OF_PROCESS": OF_MEMORY,
         "_OF_JOURNAL_DIRECTORY": OF_MEMORY,
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
@@ -445,6 +446,7 @@ INHERITED = {
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
     "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
+    "config.security.SecuritySettings": "has the fields of bookies alone that are about strangers",
 }
 
 

@@ -4,6 +4,7 @@
     POST /gc   begin a run, unless one goes on (409); {"dry_run": true} deletes nothing
     GET  /scrub   how far the scrub of each ledger directory is, and what it has found damaged
     POST /scrub   begin a round in each directory, unless one goes on in all (409)
+    POST /reload  read certificates and rights again, if they have changed; 409 with the reason if they can't be used
 
 Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
 protected.
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from bkpy.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.bookie.collector import Collector
+    from bkpy.bookie.credentials import Credentials
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
 
@@ -36,8 +40,9 @@ class AdminRequestError(Exception):
 class AdminPages:
     """The routes of one bookie."""
 
-    def __init__(self, settings: BookieSettings, collector: Collector, scrub: Scrub) -> None:
+    def __init__(self, settings: BookieSettings, collector: Collector, scrub: Scrub, credentials: Credentials) -> None:
         self._settings = settings
+        self._credentials = credentials
         self._collector = collector
         self._scrub = scrub
 
@@ -47,6 +52,7 @@ class AdminPages:
         app.router.add_post("/gc", self._guarded(self._begin_gc))
         app.router.add_get("/scrub", self._guarded(self._tell_scrub))
         app.router.add_post("/scrub", self._guarded(self._begin_scrub))
+        app.router.add_post("/reload", self._guarded(self._reload))
 
     def _guarded(
         self, handle: Callable[[web.Request], Awaitable[dict[str, Any]]]
@@ -90,6 +96,12 @@ class AdminPages:
         if not self._scrub.begin():
             raise AdminRequestError(409, "a round is under way in every ledger directory: wait until it has ended")
         return await self._tell_scrub(request)
+
+    async def _reload(self, request: web.Request) -> dict[str, Any]:
+        try:
+            return {"reloaded": self._credentials.reload()}
+        except ConfigError as error:
+            raise AdminRequestError(409, str(error)) from None
 
 
 async def _fields(request: web.Request) -> dict[str, Any]:

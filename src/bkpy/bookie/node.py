@@ -16,6 +16,7 @@ from bkpy._version import version
 from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
+from bkpy.bookie.credentials import Credentials
 from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
@@ -90,6 +91,7 @@ class BookieNode:
         self._storage: LedgerStorage | None = None
         self._service: BookieService | None = None
         self._server: BookieServer | None = None
+        self._credentials: Credentials | None = None
         self._registration: Registration | None = None
         self._pages: web.AppRunner | None = None
         self._disk: DiskMonitor | None = None
@@ -100,6 +102,7 @@ class BookieNode:
         self._watching: asyncio.Task[Any] | None = None
         self._leaving: asyncio.Task[Any] | None = None
         self._resting: asyncio.Task[Any] | None = None
+        self._reloading: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refusals: set[str] = set()  # why no new entries are taken
@@ -115,6 +118,7 @@ class BookieNode:
 
     async def _start(self) -> None:
         settings = self.settings
+        self._credentials = credentials = Credentials(settings)
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         self._storage = storage = await open_storage(
@@ -128,7 +132,7 @@ class BookieNode:
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
         self._service = service = BookieService(settings, storage, self._runtime, self._metrics)
-        self._server = BookieServer(service, instance_id=cluster.instance_id)
+        self._server = BookieServer(service, credentials, instance_id=cluster.instance_id)
         self._collector = self._new_collector(cluster, storage)
         self._disk = DiskMonitor(settings, self._runtime)
         await self._disk.look()
@@ -183,6 +187,7 @@ class BookieNode:
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
+        self._reloading = self._runtime.spawn(credentials.watch(), name="credentials", on_death=self._give_up)
         self._leaving = self._runtime.spawn(drain_watch.run(), name="drain watch", on_death=self._give_up)
         self._collector.start()
         if self._new_companion is not None:
@@ -223,6 +228,11 @@ class BookieNode:
         value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
         self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
+
+    def reload(self) -> None:
+        """Look now whether certificates have changed, instead of after `tls_reload_interval_s`."""
+        if self._credentials is not None:
+            self._credentials.look()
 
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
@@ -329,7 +339,9 @@ class BookieNode:
             await self._registration.set_free_bytes(disk.free_bytes)
 
     async def _end_watches(self) -> None:
-        tasks = [t for t in (self._watching, self._telling, self._resting, self._leaving) if t is not None]
+        tasks = [
+            t for t in (self._watching, self._telling, self._resting, self._leaving, self._reloading) if t is not None
+        ]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -377,7 +389,8 @@ class BookieNode:
         app.router.add_get("/metrics", page)
         assert self._collector is not None
         assert self._storage is not None
-        AdminPages(self.settings, self._collector, self._storage.scrub).add_to(app)
+        assert self._credentials is not None
+        AdminPages(self.settings, self._collector, self._storage.scrub, self._credentials).add_to(app)
         self._pages = web.AppRunner(app, access_log=None)
         await self._pages.setup()
         site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)
