@@ -448,6 +448,7 @@ def test_one_name_is_one_thing() -> None:
 # What other classes of the package may inherit from, besides protocols and abstract classes.
 INHERITED = {
     "errors.BookKeeperError": "what is caught says how much is",
+    "errors.BookieUnavailableError": "what is caught says how much is",
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",

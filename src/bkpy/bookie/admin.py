@@ -8,8 +8,8 @@
     POST /integrity   look through all ledgers that name this bookie, unless that goes on (409)
     POST /reload  read certificates and rights again, if they have changed; 409 with the reason if they can't be used
 
-Invariants: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
-protected; as long as the bookie starts, all are told so (503).
+Invariants: only who is on the same machine is answered, unless `admin_clients` says otherwise, or, with `metrics_tls`,
+who shows a certificate with a name that may administer; as long as the bookie starts, all are told so (503).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiohttp import web
 
 from bkpy.errors import ConfigError
+from bkpy.protocol.access import Right, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,15 +47,15 @@ class Administered(NamedTuple):
     collector: Collector
     scrub: Scrub
     mender: Mender | None
-    credentials: Credentials
 
 
 class AdminPages:
     """The routes of one bookie; `of` is set when it has started."""
 
-    def __init__(self, settings: BookieSettings) -> None:
+    def __init__(self, settings: BookieSettings, credentials: Credentials) -> None:
         self.of: Administered | None = None
         self._settings = settings
+        self._credentials = credentials
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""
@@ -73,8 +74,7 @@ class AdminPages:
 
         async def guarded(request: web.Request) -> web.Response:
             try:
-                if self._settings.admin_clients == "local" and not is_local(request.remote):
-                    raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
+                self._check(request)
                 if self.of is None:
                     raise AdminRequestError(503, "the bookie is starting")
                 answer, status = await handle(request, self.of), 200
@@ -83,6 +83,16 @@ class AdminPages:
             return web.json_response({"bookie_id": self._settings.bookie_id, **answer}, status=status)
 
         return guarded
+
+    def _check(self, request: web.Request) -> None:
+        """`AdminRequestError` if whoever asks may not."""
+        if self._settings.metrics_tls:
+            assert request.transport is not None
+            names = names_in(request.transport.get_extra_info("peercert"))
+            if not self._credentials.rights_of(names) & Right.ADMINISTER:
+                raise AdminRequestError(403, f"the file of rights does not let {', '.join(names)} administer")
+        elif self._settings.admin_clients == "local" and not is_local(request.remote):
+            raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
 
     async def _gc(self, request: web.Request, of: Administered) -> dict[str, Any]:
         run = of.collector.run
@@ -121,7 +131,7 @@ class AdminPages:
 
     async def _reload(self, request: web.Request, of: Administered) -> dict[str, Any]:
         try:
-            return {"reloaded": of.credentials.reload()}
+            return {"reloaded": self._credentials.reload()}
         except ConfigError as error:
             raise AdminRequestError(409, str(error)) from None
 

@@ -125,7 +125,7 @@ class BookieNode:
     async def _start(self) -> None:
         settings = self.settings
         self._credentials = credentials = Credentials(settings)
-        await self._serve_pages()
+        await self._serve_pages(credentials)
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         self._storage = storage = await open_storage(
@@ -172,7 +172,7 @@ class BookieNode:
             losses = Losses(storage, settings, self._runtime, self._trusted)
             self._mender = self._new_mender(losses, self._metrics.registry)
         if self._pages is not None:
-            self._pages.administer(self._collector, storage.scrub, self._mender, credentials)
+            self._pages.administer(self._collector, storage.scrub, self._mender)
         info = BookieInfo(
             bookie_id=settings.bookie_id,
             address=self.address,
@@ -181,6 +181,7 @@ class BookieNode:
             version=version(),
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
+            metrics_tls=settings.metrics_tls,
             read_only=service.read_only,
             read_only_reason=self._why_read_only,
             in_limbo=storage.untrusted,
@@ -417,20 +418,27 @@ class BookieNode:
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
-    async def _serve_pages(self) -> None:
-        if self.settings.metrics_port < 0:
+    async def _serve_pages(self, credentials: Credentials) -> None:
+        settings = self.settings
+        if settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
         from bkpy.bookie.pages import Pages
         from bkpy.runtime.metrics_page import metrics_page
 
-        self._pages = Pages(self.settings, self._unready)
+        self._pages = Pages(settings, credentials, self._unready)
+        certificates = credentials.certificates if settings.metrics_tls else None
         self.metrics_port = await self._serving_pages.enter_async_context(
             metrics_page(
-                self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, self._pages.add_to
+                self._metrics.render,
+                settings.metrics_listen,
+                settings.metrics_port,
+                self._pages.add_to,
+                None if certificates is None else certificates.following(),
             )
         )
-        self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
+        scheme = "http" if certificates is None else "https"
+        self._log.info("metrics at %s://%s:%d/metrics", scheme, settings.metrics_listen, self.metrics_port)
 
     def _unready(self) -> str | None:
         """Why clients can't find the bookie or aren't served; None if it is ready."""

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class Pages:
     """The pages of one bookie. `unready` says why it isn't ready, None if it is."""
 
-    def __init__(self, settings: BookieSettings, unready: Callable[[], str | None]) -> None:
+    def __init__(self, settings: BookieSettings, credentials: Credentials, unready: Callable[[], str | None]) -> None:
         self._bookie_id = settings.bookie_id
         self._unready = unready
-        self._admin = AdminPages(settings)
+        self._admin = AdminPages(settings, credentials)
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""
@@ -40,9 +40,9 @@ class Pages:
         app.router.add_get("/readyz", self._tell_readiness)
         self._admin.add_to(app)
 
-    def administer(self, collector: Collector, scrub: Scrub, mender: Mender | None, credentials: Credentials) -> None:
+    def administer(self, collector: Collector, scrub: Scrub, mender: Mender | None) -> None:
         """Let these be asked for from now on: the bookie's storage is open."""
-        self._admin.of = Administered(collector, scrub, mender, credentials)
+        self._admin.of = Administered(collector, scrub, mender)
 
     async def _tell_health(self, request: web.Request) -> web.Response:
         return self._health(200)

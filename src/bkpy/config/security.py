@@ -18,6 +18,11 @@ class SecuritySettings(RecoverySettings):
         description="TOML file of rights: lists read, write, administer and bookies of names in certificates. Without "
         "it, whoever has a certificate may read and write everything",
     )
+    metrics_tls: bool = Field(
+        default=False,
+        description="serve the metrics page with TLS as well: to clients with a certificate, and commands to those "
+        "with a name that may administer, instead of to those that admin_clients says",
+    )
     tls_handshakes_max: Size = Field(
         default=256,
         description="connections that are at their TLS handshake, before which they cost little else; with one more, "
@@ -41,6 +46,8 @@ class SecuritySettings(RecoverySettings):
     def _serves_with_tls(self) -> Self:
         if self.tls_ca_file is not None and self.tls_certificate_file is None:
             raise ValueError("a bookie with tls_ca_file needs tls_certificate_file and tls_key_file, too")
+        if self.metrics_tls and self.tls_certificate_file is None:
+            raise ValueError("metrics_tls needs tls_certificate_file, tls_key_file and tls_ca_file")
         if self.access_file is not None and self.tls_certificate_file is None:
             raise ValueError("access_file needs tls_certificate_file: names are known by certificates only")
         return self

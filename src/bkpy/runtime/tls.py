@@ -129,6 +129,15 @@ class Certificates:
             log.warning("%s; the certificates that were read before stay in use", e)
         return self.context
 
+    def following(self) -> TlsContext:
+        """For a server that keeps one context: each of its handshakes is made with what `context` is then."""
+        context = self._load()
+        context.sni_callback = self._follow  # called at every handshake, whether the client names a host or not
+        return context
+
+    def _follow(self, connection: ssl.SSLObject, host: str | None, context: TlsContext) -> None:
+        connection.context = self.context
+
     def _load(self) -> TlsContext:
         context: TlsContext
         if self._side is Side.BOOKIE:

@@ -22,7 +22,7 @@ def test_who_reads_changes_nothing_and_who_writes_reads() -> None:
     assert not LISTS["bookies"] & Right.ADMINISTER
 
 
-@pytest.mark.parametrize("lists", itertools.product(["cn:a", "cn:b"], repeat=2))
+@pytest.mark.parametrize("lists", list(itertools.product(["cn:a", "cn:b"], repeat=2)))
 def test_a_client_has_the_rights_of_all_its_names(lists: tuple[str, str]) -> None:
     rules = AccessRules({"read": [lists[0]], "administer": [lists[1]]})
     expected = (Right.READ if lists[0] == "cn:a" else Right.NONE) | (
