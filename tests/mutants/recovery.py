@@ -10,6 +10,8 @@ _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
 _DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
+_EDGES: Final = "tests/unit/recovery/test_worker_edges.py::"
+_AUDITOR: Final = "tests/unit/recovery/test_auditor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -78,9 +80,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a newer mark is removed than the one that was read under the lock",
         "a ledger keeps a lost bookie, and nothing says so",
-        "        removed = mark is None or await self._remove(mark, left)\n",
-        "mark = await self._marks.read(ledger_id)\n"
-        "removed = mark is None or await self._remove(mark, frozenset(mark.lost))\n",
+        "            removed = await self._remove(mark, left)\n",
+        "now = await self._marks.read(ledger_id)\n"
+        "removed = now is None or await self._remove(now, frozenset(now.lost))\n",
         (_WORKER + "test_a_new_mark_during_the_work_is_not_lost",),
     ),
     Mutant(
@@ -93,8 +95,29 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a stuck ledger is tried again all the time",
         "a cluster reads in vain for ever",
-        "        one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max\n",
-        "        one.stuck = ended.how is How.STUCK\n",
-        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_left_alone",),
+        "one.stuck, one.due = True, max(one.due, now + settings.repair_pause_max_s)\n",
+        "one.stuck = True\n",
+        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_only_now_and_then",),
+    ),
+    Mutant(
+        "what a ledger was stuck by is noted down when that may have changed",
+        "a ledger stays under-replicated though all is there that it needs",
+        "_signature(mark, *ended.judged, around)",
+        "_signature(mark, *ended.judged, self._look_around())",
+        (_EDGES + "test_who_comes_right_behind_the_look_is_not_missed",),
+    ),
+    Mutant(
+        "a ledger that is worked on is due all the time",
+        "a long copy costs the metadata store all that it can do",
+        "for i, one in self._postponed.items() if not self._in_hand(i)), default",
+        "for one in self._postponed.values()), default",
+        (_EDGES + "test_a_ledger_that_is_being_worked_on_again_is_not_looked_at_all_the_time",),
+    ),
+    Mutant(
+        "a mark counts as a sign that all older ledgers were listed",
+        "a ledger of a lost bookie gets no mark",
+        "await self._read(sorted({*remembered.open",
+        "await self._read_listed(sorted({*remembered.open",
+        (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
 ]

@@ -24,7 +24,7 @@ from bkpy.metadata.outcome import Done, Missing, told
 from bkpy.protocol import messages as m
 from bkpy.protocol.checks import misplaced, missing, windows
 from bkpy.protocol.holdings import holdings
-from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.ledger_metadata import LedgerState, UnsupportedVersionError
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import RecordCodec, walk
 from bkpy.recovery.all_ledgers import readable_ledgers
@@ -158,12 +158,19 @@ class PeriodicChecks:
             metadata, _ = await self._catalog.read(suspect.ledger_id, fresh=True)
         except NoSuchLedgerError:
             return False
+        except (CorruptDataError, UnsupportedVersionError) as error:
+            log.warning("ledger %d is left out: %s", suspect.ledger_id, error)
+            return False
         found = set(suspect.bookies).intersection(await kind.falls_short(metadata, suspect.chances))
         if not found:
             return False
         now_ms = self._now_ms()
         losses = {bookie: LostBookie(now_ms, LossReason.CHECK.value) for bookie in sorted(found)}
-        outcome = await self._marks.add(metadata.ledger_id, losses)
+        try:
+            outcome = await self._marks.add(metadata.ledger_id, losses)
+        except (CorruptDataError, UnsupportedVersionError) as error:
+            log.warning("ledger %d can't be marked: %s", metadata.ledger_id, error)
+            return False
         if isinstance(outcome, Missing):
             raise MetadataConflictError("this auditor's term is over", retriable=False)
         if not isinstance(outcome, Done):
