@@ -168,13 +168,13 @@ class PeriodicChecks:
         losses = {bookie: LostBookie(now_ms, LossReason.CHECK.value) for bookie in sorted(found)}
         try:
             outcome = await self._marks.add(metadata.ledger_id, losses)
+            if isinstance(outcome, Missing):
+                raise MetadataConflictError("this auditor's term is over", retriable=False)
+            if not isinstance(outcome, Done):
+                raise told(outcome, ledger_id=metadata.ledger_id)
         except (CorruptDataError, UnsupportedVersionError) as error:
             log.warning("ledger %d can't be marked: %s", metadata.ledger_id, error)
             return False
-        if isinstance(outcome, Missing):
-            raise MetadataConflictError("this auditor's term is over", retriable=False)
-        if not isinstance(outcome, Done):
-            raise told(outcome, ledger_id=metadata.ledger_id)
         log.warning("ledger %d was marked: %s %s", metadata.ledger_id, ", ".join(sorted(found)), kind.told)
         return True
 
