@@ -166,12 +166,11 @@ class Healing:
     # --- what is demanded ---------------------------------------------------------------------------------------------
 
     async def healed(self, *victims: str) -> None:
-        """Return when nothing names these, no ledger is open, and neither mark nor lock is left."""
+        """Return when nothing names these, and neither mark nor lock is left."""
 
         async def all_of_it() -> bool:
-            metadata = await self.naming(*victims)
-            open_ones = [one for one in await self.all_metadata() if one.state is not LedgerState.CLOSED]
-            return not (metadata or open_ones or await self.marked() or await held_locks(self._store, self._root))
+            named = await self.naming(*victims)
+            return not (named or await self.marked() or await held_locks(self._store, self._root))
 
         try:
             await until(all_of_it, f"nothing misses {victims} any more")
@@ -188,6 +187,8 @@ class Healing:
         async with bkpy.connect(self.uri) as fresh:
             living = fresh.bookies.keys() | fresh.read_only_bookies.keys()
             for ledger_id, promises in self.promises.items():
+                if (await fresh.ledger_metadata(ledger_id)).state != LedgerState.CLOSED:
+                    await (await fresh.recover_ledger(ledger_id)).close()  # it missed nobody, so nobody has closed it
                 if ledger_id in self._settled:
                     await whole(fresh, ledger_id)
                 else:
