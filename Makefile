@@ -14,13 +14,14 @@ WORKERS ?= 4
 test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers clean
+.PHONY: help demo test test-full test-privileged test-containers mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
+	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
@@ -34,7 +35,7 @@ help:
 	@echo "make clean      remove everything that the others made"
 
 demo: $(VENV)/.demo
-	$(BIN)/bkpy demo
+	env -u BKPY_CONNECT $(BIN)/bkpy demo
 
 test: $(VENV)/.dev
 	$(PYTEST) -m "not exhaustive and not privileged"
@@ -45,6 +46,9 @@ test-full: $(VENV)/.dev
 
 test-privileged: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "privileged and not exhaustive"
+
+test-containers: $(VENV)/.dev
+	$(BIN)/python -m pytest -m containers
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -34,15 +34,16 @@ from bkpy.bench.memory import REST_S, rss_anon_mb, rss_file_mb
 from bkpy.local import LocalCluster
 
 SAMPLE_INTERVAL_S = 0.5
+RESTS_S = (REST_S, 60.0)  # looked at so long after the load: what is in memtables by then is flushed first
 LOGS_KEPT = 2  # the one that is being filled, and the one before
 LOG_MB = 256
 FILES = ", files"  # behind the name of whose pages of files these are
 
 
 async def measure(minutes: float, size: int, outstanding: int, ledgers: int, directory: str) -> dict[str, Any]:
-    """The load's figures, for each minute of it the least and most MB of each process, and those `after` it."""
+    """The load's figures, for each minute the least and most MB of each process, and those some time `after` it."""
     samples: list[dict[str, float]] = []
-    after: dict[str, float] = {}
+    after: dict[str, dict[str, float]] = {}
     options = workloads.Options("append", size, outstanding, ledgers, (3, 3, 2), minutes * 60, "append")
     async with (
         LocalCluster(directory, config={"entry_log_max_size_mb": LOG_MB}) as cluster,
@@ -57,8 +58,11 @@ async def measure(minutes: float, size: int, outstanding: int, ledgers: int, dir
 
         async def rest() -> None:
             task.cancel()
-            await asyncio.sleep(REST_S)
-            after.update(look())
+            done = 0.0
+            for rest_s in RESTS_S:
+                await asyncio.sleep(rest_s - done)
+                done = rest_s
+                after[f"{rest_s:.0f} s after"] = look()
 
         async def watch() -> None:
             while True:
@@ -114,17 +118,18 @@ def main() -> None:
     table = Table("minute", *(f"{name}, MB" for name in result["minutes"][0]))
     for i, minute in enumerate(result["minutes"]):
         table.add_row(str(i + 1), *(f"{low:.0f} - {high:.0f}" for low, high in minute.values()))
-    table.add_row(f"{REST_S:.0f} s after", *(f"{mb:.0f}" for mb in result["after"].values()))
+    for when, found in result["after"].items():
+        table.add_row(when, *(f"{mb:.0f}" for mb in found.values()))
     Console(highlight=False).print(table)
     print(f"{result['entries_per_s']:,.0f} appends/s of {options.size} B, p99 {result['p99_ms']} ms")
     if options.json is not None:
-        found = {
+        report = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "machine": machine(options.dir),
             "versions": versions(),
             **result,
         }
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process
 from bkpy.recovery.decommission import Decommission
+from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.runtime.process import TaskSpawner
 from bkpy.storage.engine import LedgerStorage
@@ -277,6 +278,13 @@ def go_by(recovery: LedgerRecovery, metadata: LedgerMetadata) -> None:
 
 
 # --- the bookie ---------------------------------------------------------------------------------------------------
+
+
+def mender_of(node: BookieNode) -> IntegrityCheck:
+    """What mends the bookie, which was made with one."""
+    mender = node._mender
+    assert isinstance(mender, IntegrityCheck)
+    return mender
 
 
 def storage_of(node: BookieNode) -> LedgerStorage:

@@ -17,12 +17,15 @@ from bkpy.metadata.outcome import Done, PutOutcome
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
+from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.runtime.system import real_runtime
 from tests.hooks import cluster_of, connections_of, server_of, service_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
 
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.server import BookieServer
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.losses import Losses
 
 ROOT = "/ledgers"
 DEADLINE_S = 30  # generous: only what never happens takes so long
@@ -54,8 +58,11 @@ class InProcess:
         for name in names:
             await self.start_node(name)
 
-    def new_node(self, name: str) -> BookieNode:
-        """A bookie that is still to be started, on the directories and at the port of that name."""
+    def new_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:
+        """A bookie that is still to be started, on the directories and at the port of that name.
+
+        `mending`: with an integrity check; `rebuild`: on directories that may be empty.
+        """
         flags = {
             "metadata_uri": f"zk://127.0.0.1:1{ROOT}",
             "bookie_id": name,
@@ -65,11 +72,16 @@ class InProcess:
             "journal_max_size_mb": "4",  # what is reserved on the disk, for each bookie of each test
             **{key: str(value) for key, value in self.settings.items()},
         }
-        return BookieNode(load_bookie_settings(None, {}, flags), self.tree.session(), ROOT, real_runtime())
+        settings, session, runtime = load_bookie_settings(None, {}, flags), self.tree.session(), real_runtime()
 
-    async def start_node(self, name: str) -> BookieNode:
+        def check(losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
+            return IntegrityCheck(settings, session, ROOT, runtime, name, losses, registry)
+
+        return BookieNode(settings, session, ROOT, runtime, mender=check if mending else None, rebuild=rebuild)
+
+    async def start_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:
         """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""
-        node = self.new_node(name)
+        node = self.new_node(name, mending=mending, rebuild=rebuild)
         await node.start()
         names = [other.settings.bookie_id for other in self.nodes]
         if name in names:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from tests.command import as_json, bkpy
 from tests.in_process import rewrite
@@ -24,8 +27,6 @@ from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bkpy.client.client import Client
     from bkpy.local.zookeeper import ZooKeeperServer
 
@@ -47,7 +48,8 @@ async def names(client: Client, ledger_id: int) -> set[str]:
 
 @pytest.mark.scenario(57)
 async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path) -> None:
-    async with LocalCluster(tmp_path, 4, SOON) as cluster, library.connect(cluster.connect_string) as client:
+    soon = {**SOON, "metrics_port": 0, "worker_report_interval_s": 0.2}
+    async with LocalCluster(tmp_path, 4, soon) as cluster, library.connect(cluster.connect_string) as client:
         uri = cluster.connect_string
 
         async def elected() -> bool:
@@ -85,12 +87,51 @@ async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path
         assert told["auditor"]["name"] != victim
         shown = bkpy("autorecovery", "status", uri=uri).stdout.decode()
         assert "lost; nothing misses it any more" in shown
+
+        async def reported() -> bool:
+            workers = (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["workers"]
+            done = sum(one["ledgers_done"] for one in workers if one["name"] != victim)
+            return done >= len(mine) and victim not in {one["name"] for one in workers}
+
+        assert await poll(reported, DEADLINE_S)
+        await metrics_are_those_of_the_documentation([info.metrics_port for info in client.bookies.values()])
         await killed.start()  # as it was: nothing to do, but to forget what it had
 
         async def back() -> bool:
             return not (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["absent"]
 
         assert await poll(back, DEADLINE_S)
+
+
+async def scraped(port: int) -> dict[str, str]:
+    """The samples of a metrics page, and the names of those that have none yet."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    names = {line.split()[2]: "" for line in lines if line.startswith("# TYPE bkpy_")}
+    return names | dict(line.rsplit(" ", 1) for line in lines if line.startswith("bkpy_"))
+
+
+async def metrics_are_those_of_the_documentation(ports: list[int]) -> None:
+    """Each metric has its row in docs/operations.md, and what that names, for an alarm too, is there."""
+    pages = [await scraped(port) for port in ports]
+    there = {
+        name for name in pages[0] if "{" not in name and not name.endswith(("_created", "_bucket", "_sum", "_count"))
+    }
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `bkpy_")]
+    documented = set()
+    for row in rows:
+        first, *others = re.findall(r"`(\w+)(?:\{\w+\})?`", row)
+        family = "_".join(first.split("_")[:2])
+        documented |= {first, *(f"{family}{other}" for other in others)}
+    assert documented == there
+    alarms = {re.sub("_bucket$", "", name) for name in re.findall(r"\bbkpy_\w+", text)}
+    assert len(alarms) > 20
+    assert alarms <= there
+    assert sum(float(page["bkpy_replication_done_ledgers_total"]) for page in pages) > 0
+    assert sum(float(page["bkpy_replication_copied_bytes_total"]) for page in pages) > 0
+    assert max(float(page["bkpy_auditor_leading"]) for page in pages) == 1
+    assert max(float(page['bkpy_replication_ledgers{copies_left="1"}']) for page in pages) == 0
 
 
 def as_json_or_none(*arguments: str, uri: str) -> Any:
@@ -112,8 +153,11 @@ async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_doe
         async with await client.create_ledger() as writer:
             await writer.append(b"x")
         flags = [f"--{name}={value}" for name, value in SOON.items() if name != "session_timeout_s"]
-        with start("autorecovery", "run", "--name", "alone", *flags, uri=uri) as running:
+        with start("autorecovery", "run", "--name", "alone", "--metrics-port=0", *flags, uri=uri) as running:
             try:
+                assert running.stderr is not None
+                where = (await asyncio.to_thread(running.stderr.readline)).decode()
+                port = int(where.removeprefix("metrics at http://127.0.0.1:").removesuffix("/metrics\n"))
                 victim = sorted(await names(client, writer.ledger_id))[0]
                 await next(bookie for bookie in cluster.bookies if bookie.id == victim).kill()
 
@@ -130,6 +174,8 @@ async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_doe
                     return victim not in await names(client, writer.ledger_id)
 
                 assert await poll(healed, DEADLINE_S)
+                page = await scraped(port)
+                assert page["bkpy_auditor_leading"] == page["bkpy_replication_done_ledgers_total"] == "1.0"
             finally:
                 running.terminate()
                 assert running.wait(PATIENCE_S) == 0

@@ -8,6 +8,7 @@ import pytest
 
 import bkpy
 from bkpy.demo import flights as demo
+from bkpy.demo.healing import HEALS_SOON, Look, count_copies, follow
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Pa
     flights = demo.load_flights()
     year = [line for month in flights.values() for line in month]
     some = {month: lines[:5000] for month, lines in flights.items()}
-    async with LocalCluster(tmp_path / "cluster", bookies=demo.BOOKIES) as cluster:
+    async with LocalCluster(tmp_path / "cluster", bookies=demo.BOOKIES, config=HEALS_SOON) as cluster:
         advanced: list[int] = []
-        written = await demo.write_months(cluster, some, advanced.append)
+        kill = demo.killer(cluster)
+        written = await demo.write_months(cluster.connect_string, some, advanced.append, kill)
         assert sum(advanced) == sum(month.entries for month in written.months) == 60_000
         assert [bookie.pid is None for bookie in cluster.bookies] == [b.id == written.killed for b in cluster.bookies]
         assert written.pauses.after_s > 0
@@ -29,8 +31,19 @@ async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Pa
         assert any(written.killed in fragment.bookies for ledger in ledgers for fragment in ledger.fragments)
         # A fragment in which nothing was acknowledged is replaced, so a change may have left no trace there.
         assert written.changes >= sum(len(ledger.fragments) - 1 for ledger in ledgers)
+        looks: list[Look] = []
+        await follow(cluster.connect_string, written, looks.append)
+        assert (looks[0].seconds, looks[0].ledgers) == (0.0, written.named_killed)
+        assert looks[0].ledgers > 0 == looks[-1].ledgers
+        copies = await count_copies(cluster.connect_string, written.months, some, lambda count: None)
+        assert copies.flights == {3: 60_000}
+        assert written.killed not in copies.bookies
         found, _ = await demo.read_months(cluster.connect_string, written.months, lambda count: None)
         assert found == {month: demo.digest(lines) for month, lines in some.items()}
+
+        others = {month: [*lines[:-1], b"another"] for month, lines in some.items()}
+        copies = await count_copies(cluster.connect_string, written.months, others, lambda count: None)
+        assert copies.flights == {3: 60_000 - len(some), 0: len(some)}
 
         ledger_id, acknowledged = await demo.kill_writer(cluster.connect_string, len(year), tmp_path / "writer.log")
         assert acknowledged >= len(year) // 3

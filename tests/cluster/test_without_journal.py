@@ -28,7 +28,9 @@ NEVER_SEEN = 1 << 40
 
 def cluster_with(directory: Path, setting: str) -> LocalCluster:
     """One bookie that checkpoints only when it is stopped."""
-    return LocalCluster(directory, bookies=1, config={setting: False, "checkpoint_interval_s": 3600})
+    # What it lost can't come back from anywhere, and isn't given up meanwhile.
+    config = {setting: False, "checkpoint_interval_s": 3600, "open_ledger_grace_s": 3600}
+    return LocalCluster(directory, bookies=1, config=config)
 
 
 async def written(client: bkpy.Client, payloads: list[bytes], *, close: bool) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HELLO, PRESENT, ADD, READ, READ_LAC = 1, 2, 3, 4, 5
 REPLY = 0x80
 PREFIX_BYTES = 24
+RECORD_HEADER_BYTES = 32
 OK, FENCED, UNAUTHORIZED = 0, 1, 2
 TIMEOUT_S = 30.0
 
@@ -95,6 +96,26 @@ async def last_entries(address: str, ledger_id: int) -> tuple[int, int]:
         struct.unpack_from("<q", highest, 8)[0] if highest else -1,
         struct.unpack_from("<q", explicit, 16)[0] if explicit else -1,
     )
+
+
+async def read(address: str, ledger_id: int, last: int) -> tuple[dict[int, bytes], set[int]]:
+    """(payload by id, ids of which the bookie can't tell) of the entries up to `last`, as the bookie answers."""
+    found: dict[int, bytes] = {}
+    unknown: set[int] = set()
+    at = 0
+    async with connected(address) as connection:
+        while at <= last:
+            connection.send(READ, [0, ledger_id, at, last, 1 << 20])
+            (status, examined_to, ranges, _), body = await connection.reply()
+            assert status == OK, status
+            offset = 0
+            while offset < len(body):
+                size, _, entry_id = struct.unpack_from("<IIq", body, offset)
+                found[entry_id] = body[offset + RECORD_HEADER_BYTES : offset + RECORD_HEADER_BYTES + size]
+                offset += RECORD_HEADER_BYTES + size
+            unknown.update(i for low, high in ranges for i in range(low, high + 1))
+            at = examined_to + 1
+    return found, unknown - found.keys()
 
 
 class FromTheFuture:

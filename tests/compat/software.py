@@ -171,16 +171,19 @@ async def dump_tree(store: MetadataStore, root: str) -> dict[str, str]:
     return nodes
 
 
-async def restore_tree(store: MetadataStore, root: str, nodes: dict[str, str]) -> None:
-    """Make the nodes under `root`, and let new ledgers get ids behind those of the old ones."""
+async def restore_tree(store: MetadataStore, root: str, nodes: dict[str, str], used: int | None = None) -> None:
+    """Make the nodes under `root`, and let new ledgers get ids behind those of the old ones.
+
+    `used`: how many ids were given out, if some of the ledgers were deleted.
+    """
     above = root.split("/")
     for path in ["/".join(above[:n]) for n in range(2, len(above) + 1)]:
         with contextlib.suppress(NodeExists):
             await store.create(path, b"")
     for path in sorted(nodes):  # a parent is before its children
         await store.create(f"{root}/{path}", nodes[path].encode())
-    used = sum(path.rpartition("/")[2].startswith("L0") for path in nodes)
-    for _ in range(used):  # ZooKeeper keeps the counter with the node, where nobody else can set it
+    there = sum(path.rpartition("/")[2].startswith("L0") for path in nodes)
+    for _ in range(used or there):  # ZooKeeper keeps the counter with the node, where nobody else can set it
         await store.delete(await store.create(f"{root}/{_LEDGER_PARENT}/ID-", b"", ephemeral=True, sequential=True))
 
 

@@ -13,6 +13,7 @@ import pytest
 import bkpy
 from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
+from bkpy.local.process import free_port
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.memory import MemoryStore
 from bkpy.runtime.system import real_runtime
@@ -62,12 +63,18 @@ class Inherited(NamedTuple):
             await asyncio.gather(*(self.bookies[name].start(Software.today(), store, root) for name in names))
 
 
-async def inherit(version: str, directory: Path, zookeeper: ZooKeeperServer) -> Inherited:
+async def inherit(
+    version: str, directory: Path, zookeeper: ZooKeeperServer, *, root: str = "", **settings: Any
+) -> Inherited:
+    """`root`: in ZooKeeper. The bookies get these settings besides their own."""
     contents = json.loads((STATES / version / "contents.json").read_text())
     with tarfile.open(STATES / version / "bookies.tar.xz") as archive:
         archive.extractall(directory, filter="data")
-    uri = f"zk://{zookeeper.connect_string}/compat-{version}"
-    bookies = {name: BookieProcess(name, directory / name, uri, **s) for name, s in contents["bookies"].items()}
+    uri = f"zk://{zookeeper.connect_string}/{root or version}"
+    bookies = {
+        name: BookieProcess(name, directory / name, uri, **own, **settings, metrics_port=free_port())
+        for name, own in contents["bookies"].items()
+    }
     ledgers = {
         name: Ledger(
             ledger["id"],

@@ -120,6 +120,16 @@ def at_risk_rows() -> bytes:
     return b"".join(b"%s %s\n" % (index.SHARD_KEY.hex().encode(), index.encode_shard(r).hex().encode()) for r in rows)
 
 
+def in_doubt_rows() -> bytes:
+    """Rows of shards that doubt ledgers that they have never seen up to an id: without more, and with all there is."""
+    marks = (Mark(0x18F00000000, 4096, 7, 0xABCD),)
+    rows = (
+        ShardRow(UUID, False, 4, 1, 0x9ABCDEF0, marks, limbo_to=0),
+        ShardRow(UUID, True, 4, 1, 0x9ABCDEF0, marks, True, NONCE, True, 0x123456789),
+    )
+    return b"".join(b"%s %s\n" % (index.SHARD_KEY.hex().encode(), index.encode_shard(r).hex().encode()) for r in rows)
+
+
 def cookie() -> bytes:
     directories = (LedgerDirectory("/data/1", UUID.hex()), LedgerDirectory("/data/2", NONCE.hex()))
     return Cookie("bookie-1", "11111111-2222-3333-4444-555555555555", ("/journal",), directories).encode()
@@ -143,6 +153,7 @@ def exact() -> dict[str, bytes]:
         "index-rows.txt": rows(),
         "kept-rows.txt": kept_rows(),
         "at-risk-rows.txt": at_risk_rows(),
+        "in-doubt-rows.txt": in_doubt_rows(),
         "cookie.json": cookie(),
         "scrub.json": scrub(),
     }

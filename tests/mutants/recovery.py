@@ -13,7 +13,32 @@ _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _EDGES: Final = "tests/unit/recovery/test_worker_edges.py::"
 _AUDITOR: Final = "tests/unit/recovery/test_auditor.py::"
 
+_BACKLOG: Final = "tests/unit/recovery/test_backlog.py::"
+_NODES: Final = "tests/unit/metadata/test_worker_nodes.py::"
+_REMOVED: Final = "tests/unit/bookie/test_removed_directories.py::"
+
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "a bookie whose directory was removed goes on",
+        "it acknowledges what it writes into a file that nobody can open again",
+        'if not self._files.exists(f"{directory}/{COOKIE_NAME}") and self._has_gone(directory):',
+        "if False:",
+        (_REMOVED + "test_it_ends_and_says_which_one_is_gone",),
+    ),
+    Mutant(
+        "marks that others took away are counted for ever",
+        "an alarm for ledgers that have all their copies",
+        "        for ledger_id in gone:\n            self.drop(ledger_id)\n        return gone",
+        "        return gone",
+        (_BACKLOG + "test_those_whose_marks_are_not_listed_any_more_are_dropped",),
+    ),
+    Mutant(
+        "a worker doesn't look whether its node is still there",
+        "after the end of its session nobody hears of it again",
+        "if self._version is not None and value == self._told and await self._store.exists(self._path):",
+        "if self._version is not None and value == self._told:",
+        (_NODES + "test_it_goes_with_the_session_and_is_made_anew_though_nothing_changed",),
+    ),
     Mutant(
         "a bookie that leaves takes what recoveries write back",
         "a share is copied to a bookie that is gone before it is swapped in",

@@ -15,10 +15,39 @@ _DELETION = f"{_TESTS}/space/test_deletion.py"
 _COMPACTION = f"{_TESTS}/space/test_compaction.py"
 _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
+_LOSSES = f"{_TESTS}/test_losses.py"
 _SCRUB = f"{_TESTS}/scrub/test_scrub.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "limbo ended without a look at the index",
+        "a bookie denies what it has lost and not got back",
+        "sound = blocks_fit(txn, ledger_id, row) and holds_all(txn, metadata, bookie_id)",
+        "sound = True",
+        (f"{_LOSSES}::test_what_lacks_is_exactly_what_is_not_in_the_index",),
+    ),
+    Mutant(
+        "limbo ended of a ledger that isn't closed",
+        "its closing write may name the bookie for what it has lost",
+        "return verdict.demand is Demand.CLOSED and not verdict.lacks and verdict.locked",
+        "return not verdict.lacks and verdict.locked",
+        (f"{_LOSSES}::test_a_ledger_that_is_not_closed_or_does_not_name_the_bookie_stays_in_limbo",),
+    ),
+    Mutant(
+        "ledgers from before a loss trusted",
+        "a bookie denies a ledger of which it has lost everything",
+        "return not all_in_doubt and ledger_id > limbo_to",
+        "return not all_in_doubt",
+        (f"{_LOSSES}::test_ledgers_never_seen_are_denied_only_above_the_id",),
+    ),
+    Mutant(
+        "empty disks taken for those of a new bookie",
+        "a bookie whose disks were replaced denies all that it had",
+        "row = row._replace(unknown_in_limbo=True, marks=(START,) * len(self._directories.journals))",
+        "row = row._replace(unknown_in_limbo=False, marks=(START,) * len(self._directories.journals))",
+        (f"{_LOSSES}::test_after_a_new_beginning_everything_is_unknown",),
+    ),
     Mutant(
         "scrub that takes what moved for damage",
         "a block that was compacted or deleted between two steps is told as damaged",
@@ -220,8 +249,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was lost forgotten by a rebuild",
         "a bookie that lost data denies what it acknowledged",
-        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked)",
-        'return Standing(b"", False)',
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to)",
+        'return Standing(b"", False, -1)',
         (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
     Mutant(
@@ -308,6 +337,20 @@ MUTANTS: list[Mutant] = [
         "self.bytes += STATE_BYTES",
         "pass",
         (f"{_FULL}::test_fences_and_published_confirmations_are_flushed_before_they_fill_memory",),
+    ),
+    Mutant(
+        "frames not counted",
+        "requests of one small batch each take three times the memory that they are counted with",
+        "self.bytes += size + FRAME_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES * len(columns[1])",
+        "self.bytes += size + BATCH_OVERHEAD_BYTES * len(columns[1])",
+        (f"{_MEMTABLE}::test_no_less_is_counted_than_is_held",),
+    ),
+    Mutant(
+        "at rest while a generation is let go of",
+        "what it held is never given back to the system",
+        "freed = [shard.cache.rest() or shard.clearing for shard in self._shards]",
+        "freed = [shard.cache.rest() for shard in self._shards]",
+        (f"{_FULL}::test_what_a_checkpoint_lets_go_of_bit_by_bit_is_freed_before_memory_is_at_rest",),
     ),
     Mutant(
         "journal file that can't be begun stays",

@@ -36,6 +36,7 @@ LAYERS = {
     "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
+    "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "log": {"client", "client/client", "metadata", "protocol", *BASE},
 }
@@ -271,6 +272,7 @@ CONSTANTS = {
         "REGISTRATION_VERSION": ON_DISK,
         "TAKEOVER_TIMEOUTS": "is how ZooKeeper counts, in session timeouts, which are a setting",
     },
+    "metadata/worker_nodes.py": {"WORKER_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/uri.py": {"DEFAULT_PORT": OF_ANOTHER},
     "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
     "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
@@ -303,6 +305,8 @@ CONSTANTS = {
     },
     "recovery/ledger_repair.py": {"_TOLD_MAX": OF_A_TEXT},
     "recovery/ledger_scan.py": {"_TOLD_MAX": OF_A_TEXT},
+    "recovery/overview.py": {"_FRAGMENTS_TOLD_MAX": OF_A_TEXT, "_TOLD_MAX": OF_A_TEXT},
+    "recovery/worker_report.py": {"_REASON_CHARACTERS_MAX": OF_A_TEXT},
     "recovery/remembered_ledgers.py": {"_IN_A_SET": OF_MEMORY},
     "recovery/worker.py": {"_TOLD_MAX": OF_A_TEXT},
     "runtime/lmdb_pages.py": {
@@ -346,6 +350,7 @@ CONSTANTS = {
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
         "VERSION_AT_RISK": ON_DISK,
+        "VERSION_IN_DOUBT": ON_DISK,
         "KEEPS": ON_DISK,
         "UNASKED": ON_DISK,
         "BOOT_ID_BYTES": ON_DISK,
@@ -362,7 +367,11 @@ CONSTANTS = {
         "FRAME_HEADER_BYTES": ON_DISK,
         "FRAME_BYTES_MAX": ON_DISK,
     },
-    "storage/memtable/generation.py": {"BATCH_OVERHEAD_BYTES": OF_MEMORY, "STATE_BYTES": OF_MEMORY},
+    "storage/memtable/generation.py": {
+        "FRAME_OVERHEAD_BYTES": OF_MEMORY,
+        "BATCH_OVERHEAD_BYTES": OF_MEMORY,
+        "STATE_BYTES": OF_MEMORY,
+    },
     "storage/scrub/state.py": {"VERSION": ON_DISK},
     "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
     "storage/ledgers/info.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},

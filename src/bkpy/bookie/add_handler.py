@@ -199,6 +199,8 @@ class AddHandler:
             if status == Status.OK and state is None:
                 if not recovery and self._storage.was_deleted(ledger_id):
                     status = Status.FENCED  # a writer that was cut off for long
+                elif not recovery and self._storage.ledgers.doubts(ledger_id):
+                    status = Status.READ_ONLY  # its writer goes elsewhere: here it would be fenced
                 elif claim.key is None:
                     status = Status.KEY_REQUIRED
                 else:

@@ -4,16 +4,18 @@
     POST /gc   begin a run, unless one goes on (409); {"dry_run": true} deletes nothing
     GET  /scrub   how far the scrub of each ledger directory is, and what it has found damaged
     POST /scrub   begin a round in each directory, unless one goes on in all (409)
+    GET  /integrity   what was lost here, and how far it is copied from other bookies
+    POST /integrity   look through all ledgers that name this bookie, unless that goes on (409)
 
-Invariant: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
-protected.
+Invariants: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
+protected; as long as the bookie starts, all are told so (503).
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.bookie.collector import Collector
+    from bkpy.bookie.companions import Mender
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
 
@@ -33,13 +36,20 @@ class AdminRequestError(Exception):
         self.status = status
 
 
-class AdminPages:
-    """The routes of one bookie."""
+class Administered(NamedTuple):
+    """What there is to ask for once the bookie's storage is open."""
 
-    def __init__(self, settings: BookieSettings, collector: Collector, scrub: Scrub) -> None:
+    collector: Collector
+    scrub: Scrub
+    mender: Mender | None
+
+
+class AdminPages:
+    """The routes of one bookie; `of` is set when it has started."""
+
+    def __init__(self, settings: BookieSettings) -> None:
+        self.of: Administered | None = None
         self._settings = settings
-        self._collector = collector
-        self._scrub = scrub
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""
@@ -47,9 +57,11 @@ class AdminPages:
         app.router.add_post("/gc", self._guarded(self._begin_gc))
         app.router.add_get("/scrub", self._guarded(self._tell_scrub))
         app.router.add_post("/scrub", self._guarded(self._begin_scrub))
+        app.router.add_get("/integrity", self._guarded(self._tell_integrity))
+        app.router.add_post("/integrity", self._guarded(self._begin_integrity))
 
     def _guarded(
-        self, handle: Callable[[web.Request], Awaitable[dict[str, Any]]]
+        self, handle: Callable[[web.Request, Administered], Awaitable[dict[str, Any]]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         """The handler for those who may ask; what it raises for the client becomes an answer."""
 
@@ -57,39 +69,55 @@ class AdminPages:
             try:
                 if self._settings.admin_clients == "local" and not is_local(request.remote):
                     raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
-                answer, status = await handle(request), 200
+                if self.of is None:
+                    raise AdminRequestError(503, "the bookie is starting")
+                answer, status = await handle(request, self.of), 200
             except AdminRequestError as error:
                 answer, status = {"error": str(error)}, error.status
             return web.json_response({"bookie_id": self._settings.bookie_id, **answer}, status=status)
 
         return guarded
 
-    async def _gc(self, request: web.Request) -> dict[str, Any]:
-        run = self._collector.run
+    async def _gc(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        run = of.collector.run
         return {"interval_s": self._settings.gc_interval_s, "run": None if run is None else run.describe()}
 
-    async def _begin_gc(self, request: web.Request) -> dict[str, Any]:
+    async def _begin_gc(self, request: web.Request, of: Administered) -> dict[str, Any]:
         dry_run = (await _fields(request)).get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise AdminRequestError(400, "dry_run is true or false")
-        if self._collector.begin(dry_run=dry_run) is None:
+        if of.collector.begin(dry_run=dry_run) is None:
             raise AdminRequestError(409, "a run is going on: wait until it has ended")
-        return await self._gc(request)
+        return await self._gc(request, of)
 
-    async def _tell_scrub(self, request: web.Request) -> dict[str, Any]:
-        damages = await self._scrub.damages()
+    async def _tell_scrub(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        damages = await of.scrub.damages()
         return {
             "interval_s": self._settings.scrub_interval_s,
             "bytes_per_s": self._settings.scrub_bytes_per_s,
-            "directories": [status._asdict() for status in self._scrub.statuses],
+            "directories": [status._asdict() for status in of.scrub.statuses],
             "damages": [damage._asdict() for damage in damages.found],
             "left_out": damages.left_out,
         }
 
-    async def _begin_scrub(self, request: web.Request) -> dict[str, Any]:
-        if not self._scrub.begin():
+    async def _begin_scrub(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        if not of.scrub.begin():
             raise AdminRequestError(409, "a round is under way in every ledger directory: wait until it has ended")
-        return await self._tell_scrub(request)
+        return await self._tell_scrub(request, of)
+
+    async def _tell_integrity(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        return _mender(of).status()
+
+    async def _begin_integrity(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        if not _mender(of).begin():
+            raise AdminRequestError(409, "all ledgers are being looked through: wait until that has ended")
+        return await self._tell_integrity(request, of)
+
+
+def _mender(of: Administered) -> Mender:
+    if of.mender is None:
+        raise AdminRequestError(404, "this bookie runs without an integrity check")
+    return of.mender
 
 
 async def _fields(request: web.Request) -> dict[str, Any]:

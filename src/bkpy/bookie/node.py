@@ -8,9 +8,10 @@ storage fails, nothing more is acknowledged and `failed` is set, for the process
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy._version import version
 from bkpy.bookie.collection_metrics import CollectionMetrics
@@ -21,25 +22,27 @@ from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
 from bkpy.bookie.service import BookieService
 from bkpy.config.address import split_address
-from bkpy.errors import ConfigError, MetadataUnavailableError
+from bkpy.errors import IdentityError, MetadataUnavailableError
 from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.locks import LedgerLocks
-from bkpy.metadata.registration import BookieInfo, Registration
+from bkpy.metadata.registration import TAKEOVER_TIMEOUTS, BookieDirectory, BookieInfo, Registration
 from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.protocol.draining import Tenure
 from bkpy.storage import at_risk
 from bkpy.storage.identity import decode_cookie
+from bkpy.storage.losses import Losses
 from bkpy.storage.open import open_storage
 from bkpy.storage.space.disk_monitor import DiskMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiohttp import web
     from prometheus_client import CollectorRegistry
 
+    from bkpy.bookie.companions import Companion, Mender, NewMender
+    from bkpy.bookie.pages import Pages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
@@ -54,19 +57,12 @@ _DRAINING: Final = "draining"
 _DECOMMISSIONED: Final = "decommissioned"
 
 
-class Companion(Protocol):
-    """What runs beside a bookie, and for itself."""
-
-    def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 class BookieNode:
     """One bookie on `store` (its cluster's metadata under `root`).
 
     `give_back_memory` is called when the bookie has freed memory that it doesn't need again soon. `companion` makes
-    what runs beside it as long as it serves, with metrics in the bookie's registry.
+    what runs beside it as long as it serves, with metrics in the bookie's registry; so does `mender` of what mends it.
+    `rebuild`: the directories may be empty, although the cluster knows the bookie: its disks were lost.
     """
 
     def __init__(
@@ -77,6 +73,9 @@ class BookieNode:
         runtime: DiskRuntime,
         give_back_memory: Callable[[], None] = lambda: None,
         companion: Callable[[CollectorRegistry], Companion] | None = None,
+        mender: NewMender | None = None,
+        *,
+        rebuild: bool = False,
     ) -> None:
         self.settings = settings
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,16 +90,23 @@ class BookieNode:
         self._service: BookieService | None = None
         self._server: BookieServer | None = None
         self._registration: Registration | None = None
-        self._pages: web.AppRunner | None = None
+        self._pages: Pages | None = None
+        self._serving_pages = contextlib.AsyncExitStack()
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
         self._new_companion = companion
         self._companion: Companion | None = None
+        self._new_mender = mender
+        self._mender: Mender | None = None
+        self._rebuild = rebuild
         self._collector: Collector | None = None
         self._watching: asyncio.Task[Any] | None = None
         self._leaving: asyncio.Task[Any] | None = None
         self._resting: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
+        self._telling_of_trust: asyncio.Task[Any] | None = None
+        self._serving = False
+        self._away = False  # the metadata store
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refusals: set[str] = set()  # why no new entries are taken
         self._moving = asyncio.Lock()
@@ -115,6 +121,7 @@ class BookieNode:
 
     async def _start(self) -> None:
         settings = self.settings
+        await self._serve_pages()
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         self._storage = storage = await open_storage(
@@ -124,6 +131,7 @@ class BookieNode:
             expected_cookie=None if known is None else storage_part(known[0]),
             observer=self._metrics,
             on_moved=self._directories_moved,
+            on_anew=self._directories_anew if self._rebuild else None,
         )
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
@@ -156,7 +164,11 @@ class BookieNode:
                 None if known is None else known[1],
                 attempts_max=settings.metadata_write_attempts_max,
             )
-        await self._serve_metrics()
+        if self._new_mender is not None:
+            losses = Losses(storage, settings, self._runtime, self._trusted)
+            self._mender = self._new_mender(losses, self._metrics.registry)
+        if self._pages is not None:
+            self._pages.administer(self._collector, storage.scrub, self._mender)
         info = BookieInfo(
             bookie_id=settings.bookie_id,
             address=self.address,
@@ -179,12 +191,15 @@ class BookieNode:
             settings=settings,
         )
         await self._registration.register()
+        self._serving = True
         self._unsubscribe = self._store.session_events.subscribe(self._session_changed)
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
         self._leaving = self._runtime.spawn(drain_watch.run(), name="drain watch", on_death=self._give_up)
         self._collector.start()
+        if self._mender is not None:
+            self._mender.start()
         if self._new_companion is not None:
             self._companion = self._new_companion(self._metrics.registry)
             self._companion.start()
@@ -224,6 +239,34 @@ class BookieNode:
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
         self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
+    async def _directories_anew(self, identity: bytes) -> None:
+        """Store that they are new, once no other process can have the id: its cookie would be wrong."""
+        directory = BookieDirectory(self._store, self._root, self._runtime)
+        deadline = self._runtime.clock.monotonic() + TAKEOVER_TIMEOUTS * self._store.session_timeout_s
+        while True:
+            await directory.refresh()
+            if self.settings.bookie_id not in directory.bookies | directory.read_only:
+                break
+            if self._runtime.clock.monotonic() >= deadline:
+                raise IdentityError(
+                    "it is registered, so its process runs somewhere, and it can't be rebuilt beside that; stop it, or "
+                    "correct bookie_id",
+                    bookie=self.settings.bookie_id,
+                )
+            await asyncio.sleep(self.settings.metadata_retry_pause_s)
+        await self._directories_moved(identity)
+
+    def _trusted(self) -> None:
+        """What was lost is known, ledger by ledger: others can be taken again."""
+        self._telling_of_trust = self._runtime.spawn(
+            self._tell_of_trust(), name="telling of trust", on_death=self._give_up
+        )
+
+    async def _tell_of_trust(self) -> None:
+        assert self._registration is not None
+        await self._registration.set_in_limbo(in_limbo=False)
+        await self.set_read_only(False, _UNTRUSTED)
+
     async def stop(self) -> None:
         """Stop accepting, answer what is in flight, checkpoint, deregister."""
         self._unsubscribe()
@@ -241,8 +284,7 @@ class BookieNode:
                     await self._registration.unregister()
                 except MetadataUnavailableError as e:
                     self._log.warning("not deregistered, the session's end will do that: %s", e)
-            if self._pages is not None:
-                await self._pages.cleanup()
+            await self._serving_pages.aclose()
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
     async def _abandon(self) -> None:
@@ -251,12 +293,13 @@ class BookieNode:
         await self._end_watches()
         if self._server is not None:
             self._server.stop()
-        if self._pages is not None:
-            await self._pages.cleanup()
+        await self._serving_pages.aclose()
         if self._storage is not None:
             await self._storage.close()
 
     async def _end_companion(self) -> None:
+        if self._mender is not None:
+            await self._mender.stop()
         if self._companion is not None:
             await self._companion.stop()
 
@@ -329,7 +372,8 @@ class BookieNode:
             await self._registration.set_free_bytes(disk.free_bytes)
 
     async def _end_watches(self) -> None:
-        tasks = [t for t in (self._watching, self._telling, self._resting, self._leaving) if t is not None]
+        watches = (self._watching, self._telling, self._telling_of_trust, self._resting, self._leaving)
+        tasks = [task for task in watches if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -339,6 +383,7 @@ class BookieNode:
 
     def _session_changed(self, state: SessionState) -> None:
         """Log it. The session and the registration look after themselves, and serving goes on."""
+        self._away = state is not SessionState.CONNECTED
         if state is SessionState.CONNECTED:
             self._log.info("connected to the metadata store again")
         elif state is SessionState.SUSPENDED:
@@ -360,31 +405,31 @@ class BookieNode:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    # --- metrics ----------------------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------------------------
 
-    async def _serve_metrics(self) -> None:
+    async def _serve_pages(self) -> None:
         if self.settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
-        from aiohttp import web
+        from bkpy.bookie.pages import Pages
+        from bkpy.runtime.metrics_page import metrics_page
 
-        from bkpy.bookie.admin import AdminPages
-
-        async def page(_: web.Request) -> web.Response:
-            return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-        app = web.Application()
-        app.router.add_get("/metrics", page)
-        assert self._collector is not None
-        assert self._storage is not None
-        AdminPages(self.settings, self._collector, self._storage.scrub).add_to(app)
-        self._pages = web.AppRunner(app, access_log=None)
-        await self._pages.setup()
-        site = web.TCPSite(self._pages, self.settings.metrics_listen, self.settings.metrics_port)
-        try:
-            await site.start()
-        except OSError as e:
-            where = f"{self.settings.metrics_listen}:{self.settings.metrics_port}"
-            raise ConfigError(f"can't serve metrics at {where}: {e.strerror or e}") from e
-        self.metrics_port = self._pages.addresses[0][1]
+        self._pages = Pages(self.settings, self._unready)
+        self.metrics_port = await self._serving_pages.enter_async_context(
+            metrics_page(
+                self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, self._pages.add_to
+            )
+        )
         self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
+
+    def _unready(self) -> str | None:
+        """Why clients can't find the bookie or aren't served; None if it is ready."""
+        if self.failed.done():
+            return "it has failed"
+        if self._service is not None and self._service.stopping:
+            return "it stops"
+        if not self._serving:
+            return "it starts"
+        if self._away:
+            return "the metadata store is away"
+        return None

@@ -28,22 +28,31 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from bkpy.bookie.node import Companion
+    from bkpy.bookie.companions import Companion, Mender
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.store import MetadataStore
     from bkpy.runtime.interfaces import Clock, DiskRuntime
+    from bkpy.storage.losses import Losses
 
     # Makes what runs beside a bookie, in its session with the metadata store.
     MakeCompanion = Callable[[BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry], Companion]
+    MakeMender = Callable[[BookieSettings, MetadataStore, str, DiskRuntime, Losses, CollectorRegistry], Mender]
 
 log = logging.getLogger("bkpy.bookie")
 
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def run_bookie(settings: BookieSettings, companion: MakeCompanion | None = None) -> int:
-    """Serve, with a companion beside the bookie, until SIGTERM or SIGINT.
+def run_bookie(
+    settings: BookieSettings,
+    companion: MakeCompanion | None = None,
+    mender: MakeMender | None = None,
+    *,
+    rebuild: bool = False,
+) -> int:
+    """Serve, with a companion and a mender beside the bookie, until SIGTERM or SIGINT.
 
+    `rebuild`: the directories may be empty, although the cluster knows the bookie.
     The exit status is 0 after a clean stop, 1 if the bookie had to give up.
     """
     logging.basicConfig(
@@ -61,7 +70,7 @@ def run_bookie(settings: BookieSettings, companion: MakeCompanion | None = None)
         # thresholds the collector walks them all again and again, which was half of what a flush took.
         gc.set_threshold(500_000, 50, 1000)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, companion))
+            runner.run(_serve(settings, companion, mender, rebuild=rebuild))
     except (BookKeeperError, OSError) as e:
         print(f"bkpy: bookie {settings.bookie_id}: {e}", file=sys.stderr)
         return 1
@@ -105,7 +114,9 @@ async def watch_files(settings: BookieSettings, clock: Clock) -> None:
             )
 
 
-async def _serve(settings: BookieSettings, companion: MakeCompanion | None) -> None:
+async def _serve(
+    settings: BookieSettings, companion: MakeCompanion | None, mender: MakeMender | None, *, rebuild: bool
+) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +131,8 @@ async def _serve(settings: BookieSettings, companion: MakeCompanion | None) -> N
     )
     try:
         beside = None if companion is None else functools.partial(companion, settings, store, root, runtime)
-        node = BookieNode(settings, store, root, runtime, give_back_memory, beside)
+        mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
+        node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
         await node.start()
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage

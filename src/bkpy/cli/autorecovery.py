@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect_option, json_option, metadata, print_json, print_table, run, say
+from bkpy.cli.common import connect_option, human_bytes, json_option, metadata, print_json, print_table, run, say
 from bkpy.config.base import MetadataSettings
 from bkpy.config.checking import build
 from bkpy.config.recovery import RecoverySettings
@@ -22,7 +22,9 @@ from bkpy.metadata.outcome import Done, NotDone, Unknown, told
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from bkpy.metadata.store import MetadataStore
+    from bkpy.metadata.cluster import Cluster
+
+_STUCK_SHOWN = 10
 
 
 @click.group()
@@ -107,7 +109,15 @@ class RecoveryCommand(click.Command):
 @autorecovery.command("run", cls=RecoveryCommand)
 @connect_option
 @click.option("--name", help="What its locks and its place in the election are known by.  [default: HOST:PID]")
-def run_(uri: str, name: str | None, **values: Any) -> None:
+@click.option(
+    "--metrics_port",
+    type=click.IntRange(-1, 65535),
+    default=-1,
+    show_default=True,
+    help="Port of the metrics page: -1 for none, 0 for any free one.",
+)
+@click.option("--metrics_listen", default="127.0.0.1", show_default=True, help="Host to serve metrics at.")
+def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, **values: Any) -> None:
     """Stand for auditor and copy what is lost, without a bookie, until SIGTERM or Ctrl-C.
 
     Bookies do the same beside their own work, unless their auto_recovery is false.
@@ -116,28 +126,34 @@ def run_(uri: str, name: str | None, **values: Any) -> None:
     logging.basicConfig(
         stream=sys.stderr, force=True, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    asyncio.run(_run(uri, name or f"{socket.gethostname()}:{os.getpid()}", given))
+    asyncio.run(_run(uri, name or f"{socket.gethostname()}:{os.getpid()}", given, (metrics_listen, metrics_port)))
 
 
 @contextlib.asynccontextmanager
-async def _cluster(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
+async def _cluster(uri: str) -> AsyncIterator[Cluster]:
     from bkpy.metadata.cluster import open_cluster
 
     async with metadata(uri) as (store, root):
-        await open_cluster(store, root)  # or there is none, and that is said
-        yield store, root
+        yield await open_cluster(store, root)
 
 
-async def _run(uri: str, name: str, settings: RecoverySettings) -> None:
-    from prometheus_client import CollectorRegistry
+async def _run(uri: str, name: str, settings: RecoverySettings, metrics: tuple[str, int]) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
 
     from bkpy.recovery.auto_recovery import AutoRecovery
+    from bkpy.runtime.metrics_page import metrics_page
 
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with _cluster(uri) as (store, root):
-        recovery = AutoRecovery(settings, store, root, store.runtime, name, CollectorRegistry())
+    registry = CollectorRegistry()
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(_cluster(uri))
+        if metrics[1] >= 0:
+            port = await stack.enter_async_context(metrics_page(lambda: generate_latest(registry), *metrics))
+            say(f"metrics at http://{metrics[0]}:{port}/metrics")
+        store = cluster.store
+        recovery = AutoRecovery(settings, store, cluster.root, store.runtime, name, registry)
         recovery.start()
         say(f"autorecovery runs as {name}; Ctrl-C stops it")
         await stopping.wait()
@@ -147,22 +163,22 @@ async def _run(uri: str, name: str, settings: RecoverySettings) -> None:
 async def _status(uri: str) -> dict[str, Any]:
     from bkpy.recovery.overview import overview
 
-    async with _cluster(uri) as (store, root):
-        return await overview(store, root, store.runtime, RecoverySettings())
+    async with _cluster(uri) as cluster:
+        return await overview(cluster, RecoverySettings())
 
 
 async def _auditor(uri: str) -> dict[str, Any] | None:
     from bkpy.recovery.overview import auditor_of
 
-    async with _cluster(uri) as (store, root):
-        return await auditor_of(store, root)
+    async with _cluster(uri) as cluster:
+        return await auditor_of(cluster.store, cluster.root)
 
 
 async def _set_enabled(uri: str, enabled: bool) -> None:
     from bkpy.metadata.marks import Marks
 
-    async with _cluster(uri) as (store, root):
-        outcome = await Marks(store, root, store.runtime).set_enabled(enabled)
+    async with _cluster(uri) as cluster:
+        outcome = await Marks(cluster.store, cluster.root, cluster.store.runtime).set_enabled(enabled)
     if isinstance(outcome, NotDone | Unknown):
         raise told(outcome)
     assert isinstance(outcome, Done)
@@ -175,14 +191,18 @@ def _show(found: dict[str, Any]) -> None:
         ("auditor", "none: no bookie runs with auto_recovery" if auditor is None else auditor["name"]),
         ("under-replicated ledgers", f"{found['ledgers']:,}"),
         *(
+            (f"  with {left} {'copy' if left == '1' else 'copies'} left", f"{count:,}")
+            for left, count in found["ledgers_by_copies_left"].items()
+        ),
+        *(
             (f"  that miss {n} {'bookie' if n == '1' else 'bookies'}", f"{count:,}")
             for n, count in found["ledgers_by_bookies_missed"].items()
         ),
     ]
-    if found["oldest_mark_s"] is not None:
-        rows.append(("oldest for", f"{found['oldest_mark_s']:,.0f} s"))
+    if found["ledgers"]:
+        rows += _rows_of_work(found)
     if found["unreadable"]:
-        rows.append(("marks that can't be read", f"{found['unreadable']:,}"))
+        rows.append(("that can't be read, or their marks", f"{found['unreadable']:,}"))
     if found["most_absent"]:
         rows.append(("bookies", "most are absent: nothing is marked until more are back"))
     print_table(("", ""), rows)
@@ -211,6 +231,50 @@ def _show(found: dict[str, Any]) -> None:
                     f"{one['marked']:,}",
                 )
                 for name, one in found["checks"].items()
+            ],
+        )
+    if found["ledgers"] or found["working"]:
+        _show_workers(found)
+    if found["stuck_ledgers"]:
+        some = list(found["stuck_ledgers"].items())
+        print_table(("ledger", "is stuck, because"), some[:_STUCK_SHOWN])
+        if len(some) > _STUCK_SHOWN:
+            click.echo(f"and {found['stuck'] - _STUCK_SHOWN:,} more: see --json, or `bkpy ledger explain ID`")
+
+
+def _rows_of_work(found: dict[str, Any]) -> list[tuple[str, str]]:
+    eta_s = found["eta_s"]
+    rate = f"{human_bytes(found['bytes_per_s'])}/s, {found['ledgers_per_s']:,.1f} ledgers/s"
+    rows = [
+        ("to be copied", human_bytes(found["bytes_left"])),
+        ("copied lately", rate),
+        ("done in about", "unknown" if eta_s is None else f"{eta_s:,.0f} s"),
+    ]
+    if found["waiting_for_writers"]:
+        rows.append(("wait for their writers", f"{found['waiting_for_writers']:,}"))
+    if found["stuck"]:
+        rows.append(("stuck", f"{found['stuck']:,}"))
+    if found["oldest_mark_s"] is not None:
+        rows.append(("oldest for", f"{found['oldest_mark_s']:,.0f} s"))
+    return rows
+
+
+def _show_workers(found: dict[str, Any]) -> None:
+    if found["workers"]:
+        print_table(
+            ("worker", "at work on", "waiting", "later", "stuck", "done", "copied", "rate"),
+            [
+                (
+                    one["name"],
+                    len(one.get("working_on", ())),
+                    one.get("queued", 0),
+                    one.get("postponed", 0),
+                    one.get("stuck", 0),
+                    one.get("ledgers_done", 0),
+                    human_bytes(one.get("bytes_copied", 0)),
+                    f"{human_bytes(one.get('bytes_per_s', 0))}/s",
+                )
+                for one in found["workers"]
             ],
         )
     if found["working"]:

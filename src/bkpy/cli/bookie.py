@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
     from bkpy.metadata.store import MetadataStore
     from bkpy.recovery.auto_recovery import AutoRecovery
+    from bkpy.recovery.integrity import IntegrityCheck, Mendable
     from bkpy.runtime.interfaces import Runtime
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bkpy.cli.bookie:run_", "Run a bookie until SIGTERM or Ctrl-C."),
     "init": ("bkpy.cli.bookie_identity:init", "Make a new bookie's directories and register its id."),
     "format": ("bkpy.cli.bookie_identity:format_", "Delete a stopped bookie's files and free its id."),
+    "health": ("bkpy.cli.bookie_health:health", "Tell whether a bookie on this machine lives, or is ready."),
     "check": ("bkpy.cli.bookie_check:check", "Check every checksum and reference in a bookie's directories."),
     "rebuild-index": ("bkpy.cli.bookie_rebuild:rebuild_index", "Make a stopped bookie's index anew."),
     "recover": ("bkpy.cli.bookie_recover:recover", "Copy to other bookies what a lost one had."),
@@ -32,6 +34,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "decommission": ("bkpy.cli.bookie_drain:decommission", "Remove a drained bookie from its cluster for good."),
     "gc": ("bkpy.cli.bookie_gc:gc", "Show a bookie's garbage collection, or collect now."),
     "scrub": ("bkpy.cli.bookie_scrub:scrub", "Show what a bookie's scrub has found damaged, or scrub now."),
+    "integrity": ("bkpy.cli.bookie_integrity:integrity", "Show what a bookie lost and gets back, or look now."),
     "cookie": ("bkpy.cli.bookie_identity:cookie", "Show and update what says which directories are a bookie's."),
 }
 
@@ -77,15 +80,37 @@ def settings_from(path: str | None, flags: Mapping[str, str | tuple[str, ...] | 
 
 
 @click.command("run", cls=SettingsCommand)
-def run_(path: str | None, **flags: str | tuple[str, ...] | None) -> int:
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="The disks were replaced: begin with empty directories, and copy what the bookie had from other bookies.",
+)
+def run_(path: str | None, rebuild: bool, **flags: str | tuple[str, ...] | None) -> int:
     """Run a bookie until SIGTERM or Ctrl-C.
+
+    With --rebuild a bookie whose directories are all empty, and which the cluster knows, gets back what it had. Until
+    then it takes no new entries, and denies nothing. Where the directories are as they were, --rebuild does no harm.
 
     Settings come from the file, then from variables BKPY_<NAME>, then from flags; the later ones win.
     """
     settings = settings_from(path, flags)
     from bkpy.bookie.process import run_bookie
 
-    return run_bookie(settings, _auto_recovery if settings.auto_recovery else None)
+    companion = _auto_recovery if settings.auto_recovery else None
+    return run_bookie(settings, companion, _integrity_check, rebuild=rebuild)
+
+
+def _integrity_check(
+    settings: BookieSettings,
+    store: MetadataStore,
+    root: str,
+    runtime: Runtime,
+    losses: Mendable,
+    registry: CollectorRegistry,
+) -> IntegrityCheck:
+    from bkpy.recovery.integrity import IntegrityCheck  # loaded when the bookie's storage is open already
+
+    return IntegrityCheck(settings, store, root, runtime, settings.bookie_id, losses, registry)
 
 
 def _auto_recovery(

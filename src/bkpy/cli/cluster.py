@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from bkpy.cli.common import connect_option, human_bytes, json_option, metadata, print_json, print_table, run
 from bkpy.cli.rebalance import rebalance
+from bkpy.errors import NoSuchClusterError
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
@@ -33,10 +35,11 @@ cluster.add_command(rebalance)
     show_default=True,
     help="How ledgers are spread over ZooKeeper's nodes; it can't be changed later.",
 )
+@click.option("--if-needed", is_flag=True, help="Succeed as well if there is a cluster already, whatever its layout.")
 @json_option
-def init(uri: str, layout: str, as_json: bool) -> None:
+def init(uri: str, layout: str, if_needed: bool, as_json: bool) -> None:
     """Make an empty cluster under the root of URI."""
-    run(_init(uri, layout))
+    run(_init(uri, layout, if_needed))
     _show_cluster(run(_describe(uri)), as_json)
 
 
@@ -83,10 +86,14 @@ def _mode(bookie: dict[str, Any]) -> str:
     return f"read-only: {bookie['read_only_reason']}" if bookie["read_only_reason"] else "read-only"
 
 
-async def _init(uri: str, layout: str) -> None:
-    from bkpy.metadata.cluster import init_cluster
+async def _init(uri: str, layout: str, if_needed: bool) -> None:
+    from bkpy.metadata.cluster import init_cluster, open_cluster
 
     async with metadata(uri) as (store, root):
+        if if_needed:
+            with contextlib.suppress(NoSuchClusterError):
+                await open_cluster(store, root)
+                return
         await init_cluster(store, root, layout=layout)
 
 

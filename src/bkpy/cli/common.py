@@ -196,6 +196,32 @@ def _cell(value: object) -> str:
 
 
 @contextlib.contextmanager
+def live_table(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[object]]], None]]:
+    """A table on standard error that is drawn anew by each call, and taken away at the end.
+
+    It shows nothing when that isn't a terminal.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield lambda rows: None
+        return
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+
+        def show(rows: Sequence[Sequence[object]]) -> None:
+            table = Table(*columns, box=box.SIMPLE_HEAD)
+            for row in rows:
+                table.add_row(*(_cell(value) for value in row))
+            live.update(table, refresh=True)
+
+        yield show
+
+
+@contextlib.contextmanager
 def progress(*, unit: str = "entries") -> Iterator[Progress]:
     """A progress display on standard error, which shows nothing when that isn't a terminal."""
     from rich.console import Console

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.common import human_bytes, print_table, progress, run, say
+from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say
 from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bkpy.demo.flights import Month, Numbers
+    from bkpy.demo.flights import Kill, Month, Numbers, Written
+    from bkpy.demo.healing import Look
     from bkpy.local import LocalCluster
 
 _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
@@ -29,21 +30,40 @@ _MARK = ".bkpy-demo"  # what a directory has that the next demo may replace
     "--dir", "directory", default="demo-data", show_default=True, metavar="DIR", help="Where everything is put."
 )
 @click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C, to look around.")
-def demo(directory: str, keep: bool) -> int:
+@click.option(
+    "--connect",
+    "uri",
+    metavar="URI",
+    envvar="BKPY_CONNECT",
+    help="Only store the flights in this cluster, and read them back.  [env: BKPY_CONNECT]",
+)
+def demo(directory: str, keep: bool, uri: str | None) -> int:
     """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
 
-    A bookie is killed while they are written. Then a writer is, in the middle of a ledger that holds all of them, and
-    its ledger is recovered. Every result is compared with the source; the exit status is 0 only if all agree.
+    A bookie is killed while they are written, and what it had is copied to the others. Then a writer is killed, in the
+    middle of a ledger that holds all of them, and its ledger is recovered. Every result is compared with the source;
+    the exit status is 0 only if all agree.
+
+    With a cluster that runs already nothing is killed, and Spark isn't needed.
     """
     from bkpy.demo import flights as steps
+    from bkpy.demo.healing import HEALS_SOON
     from bkpy.local import LocalCluster
 
     started = time.monotonic()
     lines = steps.load_flights()
+    if uri is not None:
+        say(f"Storing the flights in the cluster at {uri} ...")
+        with interruptible(f"the demo on {uri} was not finished"):
+            return _conclude(_store(uri, lines)[1])
     base = fresh_directory(Path(directory).absolute())
-    cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES)
+    cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
     with interruptible(f"the demo in {base} was not finished"):
         agree = _steps(cluster, lines, base, keep, started)
+    return _conclude(agree)
+
+
+def _conclude(agree: bool) -> int:
     click.echo("All of it agrees with the source." if agree else "NOT all of it agrees with the source.")
     return 0 if agree else 1
 
@@ -55,7 +75,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
     say(f"Starting ZooKeeper and {steps.BOOKIES} bookies ...")
     try:
         run(cluster.start())
-        months, stored = _store(cluster, lines)
+        months, stored = _store(cluster.connect_string, lines, steps.killer(cluster))
         recovered = _recover(cluster.connect_string, lines, base / "writer.log")
         numbers_agree = _query(cluster.connect_string, lines, months, base)
         click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
@@ -79,18 +99,22 @@ def fresh_directory(base: Path) -> Path:
     return base
 
 
-def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[Month], bool]:
-    """Write every month, killing a bookie, and read it back; what was written, and whether it is what was read."""
+def _store(uri: str, lines: dict[int, list[bytes]], kill: Kill | None = None) -> tuple[list[Month], bool]:
+    """Write every month and read all back, a bookie killed in between if one may be, and that healed.
+
+    What was written, and whether it is what was read, and every flight on as many bookies as it was.
+    """
     from bkpy.demo import flights as steps
 
     total = sum(map(len, lines.values()))
     with progress() as bar:
-        writing, reading = bar.add_task("writing", total=total), bar.add_task("reading", total=total)
-        written = run(steps.write_months(cluster, lines, lambda count: bar.advance(writing, count)))
-        months = written.months
-        found, read_s = run(
-            steps.read_months(cluster.connect_string, months, lambda count: bar.advance(reading, count))
-        )
+        writing = bar.add_task("writing", total=total)
+        written = run(steps.write_months(uri, lines, lambda count: bar.advance(writing, count), kill))
+    months = written.months
+    looks = [] if written.killed is None else _follow(uri, written)
+    with progress() as bar:
+        reading = bar.add_task("reading", total=total)
+        found, read_s = run(steps.read_months(uri, months, lambda count: bar.advance(reading, count)))
     same = {m.month: found[m.month] == m.sha256 == steps.digest(lines[m.month]) for m in months}
     click.echo(f"\nLedgers (E={steps.ENSEMBLE_SIZE}, Qw={steps.WRITE_QUORUM}, Qa={steps.ACK_QUORUM})")
     print_table(
@@ -111,15 +135,71 @@ def _store(cluster: LocalCluster, lines: dict[int, list[bytes]]) -> tuple[list[M
     for what, seconds in (("Wrote", written.seconds), ("Read ", read_s)):
         rates = f"{total / seconds:,.0f} entries/s, {human_bytes(round(size / seconds))}/s"
         click.echo(f"{what} {total:,} entries, {human_bytes(size)}, in {seconds:.2f} s: {rates}")
-    click.echo(
-        f"{written.killed} was killed (SIGKILL) in the middle of the write: ensembles changed {written.changes} times, "
-        f"the longest\npause between two acknowledgements of a ledger was {written.pauses.after_s * 1000:.0f} ms "
-        f"(before the kill {written.pauses.before_s * 1000:.0f} ms)"
-    )
+    if written.killed is not None:
+        click.echo(
+            f"{written.killed} was killed (SIGKILL) in the middle of the write: ensembles changed {written.changes} "
+            f"times, the longest\npause between two acknowledgements of a ledger was "
+            f"{written.pauses.after_s * 1000:.0f} ms (before the kill {written.pauses.before_s * 1000:.0f} ms)"
+        )
     whole = sum(m.entries for m in months) == total and size == sum(
         len(line) for all_ in lines.values() for line in all_
     )
-    return months, whole and all(same.values())
+    healed = written.killed is None or _show_healing(uri, written, looks, lines)
+    return months, whole and all(same.values()) and healed
+
+
+_HEALING = ("after the kill", "ledgers that miss a copy", "to be copied", "what happens")
+
+
+def _follow(uri: str, written: Written) -> list[Look]:
+    """Show how the number of under-replicated ledgers falls to zero; the looks at which something was different."""
+    from bkpy.demo.healing import follow
+
+    looks: list[Look] = []
+
+    with live_table(_HEALING) as show:
+
+        def tell(look: Look) -> None:
+            if not looks or (look.ledgers, look.state) != (looks[-1].ledgers, looks[-1].state):
+                looks.append(look)
+            show([_row(some) for some in looks] + ([] if look is looks[-1] else [_row(look)]))
+
+        run(follow(uri, written, tell))
+    return looks
+
+
+def _row(look: Look) -> tuple[str, int, str, str]:
+    left = "" if look.bytes_left is None else human_bytes(look.bytes_left)
+    return f"{look.seconds:.1f} s", look.ledgers, left, look.state
+
+
+def _show_healing(uri: str, written: Written, looks: Sequence[Look], lines: dict[int, list[bytes]]) -> bool:
+    """What was seen of it, and all copies, read from each bookie by itself; whether every flight is on enough."""
+    from bkpy.demo import flights as steps
+    from bkpy.demo.healing import DEFAULT_DELAY_S, HEALS_SOON, count_copies
+
+    delay_s = HEALS_SOON["lost_bookie_recovery_delay_s"]
+    click.echo(
+        f"\n{written.killed} stays away. Here a bookie that is absent counts as lost after {delay_s:g} s "
+        f"(lost_bookie_recovery_delay_s,\nby default {DEFAULT_DELAY_S:g} s); then the others copy what it had"
+    )
+    print_table(_HEALING, [_row(look) for look in looks])
+    total = sum(map(len, lines.values()))
+    with progress() as bar:
+        task = bar.add_task("reading every copy", total=steps.WRITE_QUORUM * total)
+        copies = run(count_copies(uri, written.months, lines, lambda count: bar.advance(task, count)))
+    click.echo(f"\nRead from each bookie by itself, and compared with the source, in {copies.seconds:.2f} s")
+    print_table(
+        ("bookies that have them", "flights"),
+        [(number, f"{count:,}") for number, count in sorted(copies.flights.items())],
+    )
+    enough = copies.flights == {steps.WRITE_QUORUM: total} and written.killed not in copies.bookies
+    click.echo(
+        f"Every flight is on {steps.WRITE_QUORUM} bookies that run, {looks[-1].seconds:.1f} s after the kill."
+        if enough
+        else f"NOT every flight is on {steps.WRITE_QUORUM} bookies that run."
+    )
+    return enough
 
 
 def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:

@@ -44,12 +44,13 @@ def local(directory: str, bookies: int, port: int | None, restart: bool, config:
     """Run a ZooKeeper and some bookies on this machine until Ctrl-C, and print what to connect to.
 
     Run it again on the same directory and it finds its data. A process that dies is started again, after a pause that
-    grows while it dies again and again; the others go on.
+    grows while it dies again and again; the others go on. A bookie whose directories were deleted, then or while
+    nothing ran, gets back what it had from the others.
     """
     from bkpy.local import LocalCluster
 
     _check_directory(Path(directory))
-    return run(_serve(LocalCluster(directory, bookies, config, port=port), restart, as_json))
+    return run(_serve(LocalCluster(directory, bookies, config, port=port, rebuild=say), restart, as_json))
 
 
 def _check_directory(directory: Path) -> None:

@@ -140,8 +140,9 @@ class BookieSettings(RecoverySettings):
         default=60.0, description="seconds between checkpoints, which bound the journal that a restart replays"
     )
     checkpoint_commit_ledgers: Size = Field(
-        default=10_000,
-        description="ledgers that one transaction of a checkpoint writes, with a page in memory for each",
+        default=2_000,
+        description="ledgers that one transaction of a checkpoint writes, with a page of the index in memory for each, "
+        "which LMDB keeps for the next one",
     )
     entry_log_max_size_mb: Size = Field(
         default=1024, description="MiB after which a new entry log is begun; space is reclaimed log by log"

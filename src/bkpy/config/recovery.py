@@ -50,6 +50,22 @@ class RecoverySettings(MetadataSettings):
         "audit; when there are more, it does",
     )
 
+    # How a bookie that has lost data gets it back.
+    integrity_look_interval_s: Seconds = Field(
+        default=300.0,
+        description="seconds after which a bookie looks again whether it has lost or damaged something that other "
+        "bookies have",
+    )
+    integrity_retry_interval_s: Seconds = Field(
+        default=10.0, description="seconds after which it tries again what it could not get back"
+    )
+    integrity_ledgers_at_once: Size = Field(
+        default=8, description="ledgers that it looks at, and copies from others, at the same time"
+    )
+    integrity_flush_ledgers: Size = Field(
+        default=500, description="ledgers after which it flushes what it has copied, and ends their limbo"
+    )
+
     # How bookies leave.
     drain_look_interval_s: Seconds = Field(
         default=1.0, description="seconds between two looks at the ledgers that still name a bookie which is draining"
@@ -132,6 +148,12 @@ class RecoverySettings(MetadataSettings):
     )
     repair_queue_max: Size = Field(
         default=100_000, description="marked ledgers that one worker keeps in order of urgency; the others wait"
+    )
+    worker_report_interval_s: Seconds = Field(
+        default=5.0, description="seconds between two times that a worker tells, in the metadata, how it gets on"
+    )
+    worker_report_ledgers_max: Size = Field(
+        default=20, description="ledgers that such a report names of each kind: worked on, postponed, stuck"
     )
     stuck_ledgers_max: Size = Field(
         default=10_000,

@@ -17,7 +17,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bkpy.local import LocalCluster
 
-BOOKIES = 4
+BOOKIES = 4  # one more than an ensemble has: when one is killed, three copies can be made all the same
 LEDGERS_AT_ONCE = 4  # enough to keep two cores busy
 MONTHS = range(1, 13)
 ENSEMBLE_SIZE, WRITE_QUORUM, ACK_QUORUM = 3, 3, 2
@@ -43,6 +43,7 @@ _UNKNOWN = "NA"
 _WRITER_TIMEOUT_S = 60.0  # until the writer to be killed has written enough; it takes a second
 
 Advance = Callable[[int], None]
+Kill = Callable[[str], Awaitable[None]]  # a bookie, by its id
 
 
 @dataclass
@@ -89,13 +90,17 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Written:
-    """What came of writing all months. `changes` are ensembles that ledgers got instead of their first ones."""
+    """What came of writing all months. `changes` are ensembles that ledgers got instead of their first ones.
+
+    `named_killed` ledgers named the bookie when it was killed.
+    """
 
     months: list[Month]
     seconds: float
-    killed: str  # the bookie
+    killed: str | None  # the bookie
     changes: int
     pauses: Pauses
+    named_killed: int
 
 
 @dataclass(frozen=True)
@@ -159,19 +164,35 @@ def batched(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     return (lines[i : i + 1000] for i in range(0, len(lines), 1000))
 
 
-async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], advance: Advance) -> Written:
-    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs is killed."""
+def killer(cluster: LocalCluster) -> Kill:
+    """What kills a bookie of the cluster."""
+
+    async def kill(bookie_id: str) -> None:
+        await next(bookie for bookie in cluster.bookies if bookie.id == bookie_id).kill()
+
+    return kill
+
+
+async def write_months(
+    uri: str, months: dict[int, list[bytes]], advance: Advance, kill_bookie: Kill | None = None
+) -> Written:
+    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs may be killed."""
     room = asyncio.Semaphore(LEDGERS_AT_ONCE)
     total = sum(map(len, months.values()))
     writing: list[bkpy.LedgerWriter] = []
+    all_writers: list[bkpy.LedgerWriter] = []
     pauses = Pauses()
     killing: list[asyncio.Task[str]] = []
-    handed_over = changes = 0
+    handed_over = changes = named_killed = 0
 
     async def kill() -> str:
+        nonlocal named_killed
         ((busiest, _),) = Counter(bookie for writer in writing for bookie in writer.ensemble).most_common(1)
+        fragments = [writer.metadata.fragments for writer in all_writers]
+        named_killed = sum(any(busiest in one.bookies for one in of_ledger) for of_ledger in fragments)
         pauses.killed_at = time.monotonic()
-        await next(bookie for bookie in cluster.bookies if bookie.id == busiest).kill()
+        assert kill_bookie is not None
+        await kill_bookie(busiest)
         return busiest
 
     async def write(client: bkpy.Client, month: int, lines: list[bytes]) -> Month:
@@ -187,6 +208,7 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
             ) as writer,
         ):
             writing.append(writer)
+            all_writers.append(writer)
             first_ensemble = writer.ensemble
             acknowledged_at = time.monotonic()
 
@@ -205,7 +227,7 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
                 future.add_done_callback(acknowledged)
                 advance(len(some))
                 handed_over += len(some)
-                if handed_over >= total // 2 and not killing:
+                if handed_over >= total // 2 and not killing and kill_bookie is not None:
                     killing.append(asyncio.create_task(kill()))
                 await asyncio.sleep(0)  # the other ledgers' turn
             await writer.flush()
@@ -215,12 +237,12 @@ async def write_months(cluster: LocalCluster, months: dict[int, list[bytes]], ad
         return Month(month, writer.ledger_id, writer.last_add_confirmed + 1, writer.length, digest(lines))
 
     started = time.monotonic()
-    async with bkpy.connect(cluster.connect_string) as client:
+    async with bkpy.connect(uri) as client:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(write(client, month, lines)) for month, lines in months.items()]
         seconds = time.monotonic() - started
-        killed = await killing[0]
-    return Written([task.result() for task in tasks], seconds, killed, changes, pauses)
+        killed = await killing[0] if killing else None
+    return Written([task.result() for task in tasks], seconds, killed, changes, pauses, named_killed)
 
 
 async def read_months(uri: str, months: Sequence[Month], advance: Advance) -> tuple[dict[int, str], float]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bkpy.bookie.cookie import storage_part
 from bkpy.config.loading import ENVIRONMENT_PREFIX, check_bookie_names
 from bkpy.errors import BookieUnavailableError, ConfigError, NoSuchClusterError
 from bkpy.local.process import (
@@ -31,11 +33,13 @@ from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.store import MetadataStore, NoNode
 from bkpy.runtime.process import process_runtime
+from bkpy.storage.identity import COOKIE_NAME, Cookie, decode_cookie
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from types import TracebackType
 
 LOCK_NAME = "lock"  # a file that the directory of every cluster has
@@ -45,6 +49,8 @@ _START_TIMEOUT_S = 120.0  # a bookie is ready in a second; replaying a large jou
 _STOP_TIMEOUT_S = 60.0  # it finishes what is in flight and writes a checkpoint
 _LOCK_TIMEOUT_S = 3.0  # the processes of a killed predecessor are gone much sooner
 _SESSION_TIMEOUT_S = 10.0
+
+_DIRECTORIES = {"journal_directories": ["journal"], "ledger_directories": ["ledgers"]}
 
 # What makes a bookie part of this cluster, which is not how it works.
 _OWN_SETTINGS = ("bookie_id", "listen", "advertised_address", "metadata_uri")
@@ -90,9 +96,11 @@ class LocalBookie:
         """The settings of the last run: `bkpy bookie run --config` starts the bookie with them."""
         return self.directory / "bookie.toml"
 
-    async def start(self) -> None:
+    async def start(self, *, rebuild: bool = False) -> None:
         """Start the bookie; returns when it is registered and serves at its address. No effect if it does already.
 
+        `rebuild`: its directories may be empty, and it copies what it had from the other bookies. So they are if the
+        cluster rebuilds bookies and any of them was deleted: what is left is put aside.
         `BookieUnavailableError` with the last lines of its log if it ends or is not ready within two minutes.
         """
         async with self._cluster.metadata() as (store, root):
@@ -102,7 +110,10 @@ class LocalBookie:
                 for path in registrations:
                     with contextlib.suppress(NoNode):
                         await store.delete(path)
-                self._spawn()
+                tell = self._cluster.rebuild
+                if tell is not None and (known := await read_cookie(store, root, self.id)) is not None:
+                    rebuild |= self._put_aside(decode_cookie(storage_part(known[0]), self.id), tell)
+                self._spawn(*(["--rebuild"] if rebuild else []))
 
             async def ready_or_dead() -> bool:
                 if not self._process.running:
@@ -122,11 +133,29 @@ class LocalBookie:
             f"last lines of its log:\n{tail}"
         )
 
-    def _spawn(self) -> None:
+    def _put_aside(self, cookie: Cookie, tell: Callable[[str], None]) -> bool:
+        """Whether any of its directories was deleted; then those that are left get other names.
+
+        For nobody can say what is whole there. One that is only in the settings is a new one.
+        """
+        directories = self._cluster.directories_of(self)
+        lost = [path for path in directories if str(path) in cookie.paths and not (path / COOKIE_NAME).exists()]
+        if not lost:
+            return False
+        tell(f"{self.id} has lost {', '.join(map(str, lost))}: it gets back what it had from the other bookies")
+        for path in directories:
+            if path.is_dir() and any(path.iterdir()):
+                names = (path.with_name(f"{path.name}.lost-{number}") for number in itertools.count(1))
+                aside = next(name for name in names if not name.exists())
+                path.rename(aside)
+                tell(f"what was left of it is in {aside}, and may be deleted when that is done")
+        return True
+
+    def _spawn(self, *flags: str) -> None:
         config = self._cluster.write_config(self)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT_PREFIX)}
         # -P: a file in the current directory must not take a module's place.
-        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config)]
+        command = [sys.executable, "-P", "-m", "bkpy", "bookie", "run", "--config", str(config), *flags]
         self._process.spawn(command, env=environment, pass_fds=self._cluster.lock_fds)
 
     async def stop(self) -> None:
@@ -155,8 +184,10 @@ class LocalCluster:
     A directory that was used before keeps its bookies, and gets more of them if there are fewer than `bookies`. Its
     ZooKeeper listens at `port`; without one, where it did before, or at any free port. `config` are settings of all the
     bookies by name (relative directories are the bookie's own); an unknown one or one that the cluster itself decides
-    is a `ConfigError`. Use it as `async with LocalCluster(...) as cluster`, or call `start` and `stop`; no part of it
-    is bound to an event loop, and its bookies are the same objects when it is stopped and started again.
+    is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted gets back what it had from the others,
+    and `rebuild` is told of it; without, such a one doesn't start. Use it as `async with LocalCluster(...) as cluster`,
+    or call `start` and `stop`; no part of it is bound to an event loop, and its bookies are the same objects when it is
+    stopped and started again.
     """
 
     def __init__(
@@ -166,7 +197,9 @@ class LocalCluster:
         config: Mapping[str, Any] | None = None,
         *,
         port: int | None = None,
+        rebuild: Callable[[str], None] | None = None,
     ) -> None:
+        self.rebuild = rebuild
         self.directory = Path(directory).absolute()
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=0)
         self.bookies: list[LocalBookie] = []
@@ -256,14 +289,13 @@ class LocalCluster:
     def write_config(self, bookie: LocalBookie) -> Path:
         """Write the bookie's settings to its file, and return the file's path."""
         settings: dict[str, Any] = {
-            "journal_directories": ["journal"],
-            "ledger_directories": ["ledgers"],
+            **_DIRECTORIES,
             **self._config,
             "bookie_id": bookie.id,
             "listen": bookie.address,
             "metadata_uri": self.connect_string,
         }
-        for name in ("journal_directories", "ledger_directories"):
+        for name in _DIRECTORIES:
             settings[name] = [str(bookie.directory / directory) for directory in settings[name]]
         bookie.directory.mkdir(parents=True, exist_ok=True)
         path = bookie.config_path
@@ -271,6 +303,11 @@ class LocalCluster:
         lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         path.write_text("".join(lines))
         return path
+
+    def directories_of(self, bookie: LocalBookie) -> list[Path]:
+        """Where the bookie's files are: journals, then ledgers."""
+        given = {**_DIRECTORIES, **self._config}
+        return [bookie.directory / directory for name in _DIRECTORIES for directory in given[name]]
 
     async def _lock(self) -> None:
         try:

@@ -163,6 +163,8 @@ class ManagedProcess:
 
     def log_tail(self) -> str:
         """The last lines that this run has written to its log."""
+        if not self.log_path.exists():
+            return "(its log was deleted)"
         with open(self.log_path, "rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_offset, end - _LOG_TAIL_BYTES_MAX))
@@ -189,7 +191,8 @@ def how_it_ended(exit_status: int | None) -> str:
 
 def lack_of_space(directory: Path) -> str:
     """What to say of a disk that is full: a process that can't write its log can't say it. Empty if there is space."""
-    free = shutil.disk_usage(directory).free
+    there = next(path for path in (directory, *directory.parents) if path.exists())  # it may have been deleted
+    free = shutil.disk_usage(there).free
     if free >= _FREE_BYTES_MIN:
         return ""
     return f"; the disk of {directory} is full ({free} bytes are free): give it space, or use another directory"

@@ -19,6 +19,7 @@ BY_HAND = "underreplication/byhand"
 DRAINING = "underreplication/draining"
 AUDIT = "underreplication/audit"
 CHECKS = "underreplication/checks"
+WORKERS = "underreplication/workers"
 ELECTION = "underreplication/auditorelection"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")

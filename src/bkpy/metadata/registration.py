@@ -138,6 +138,12 @@ class Registration:
             self._watch.close()  # it is on the old path
         await self._publish_until_done()
 
+    async def set_in_limbo(self, *, in_limbo: bool) -> None:
+        """Replace what the node says of lost data; it stays in its place. While the store is away, waits for it."""
+        async with self._lock:
+            self.info = dataclasses.replace(self.info, in_limbo=in_limbo)
+        await self._publish_until_done()
+
     async def set_free_bytes(self, free_bytes: int) -> None:
         """Replace what the node says of free space; it stays in its place. While the store is away, waits for it."""
         async with self._lock:

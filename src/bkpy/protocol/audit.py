@@ -7,8 +7,9 @@ bookie comes back with the storage that it had.
     here --gone--> absent --settle time and delay--> due --all its ledgers marked--> marked --none left--> worked off
           <-------- back as it was: forgotten -------------  back as it was: RETURNED, its marks are dropped
 
-A bookie in *limbo* (registered, but it has lost data) counts as absent. One whose storage was *replaced* by another is
-due at once: what the former one had is gone, whether the bookie is here or not.
+A bookie in *limbo* (registered, but it has lost data) counts as absent, also if its storage is a new one: it gets back
+what the former one had, and has the time for it that an absent one has to come back. One that says nothing of a loss,
+and whose storage was *replaced* by another, is due at once: what the former one had is gone.
 
 Invariants: a bookie that is here, with the storage that it had and not in limbo, is never due; while most of the
 bookies are absent nobody is due, and afterwards their clocks begin again; what is due stays due for a later auditor, so
@@ -149,7 +150,9 @@ def audit(record: AuditRecord, seen: Mapping[str, Seen], now_ms: int, *, settle_
             continue
         match _step(was, is_, before):
             case AbsenceStep.BEGIN:
-                absences[bookie] = Absence(now_ms, is_.instance or before)
+                # What it is absent with. Of one that is in limbo with a new storage, that is the former one.
+                same = is_.instance if covers(is_.instance, before) else ""
+                absences[bookie] = Absence(now_ms, same or before)
             case AbsenceStep.KEEP:
                 assert was is not None
                 absences[bookie] = _not_in_the_future(was, now_ms)
@@ -174,6 +177,8 @@ def audit(record: AuditRecord, seen: Mapping[str, Seen], now_ms: int, *, settle_
 def _step(was: Absence | None, is_: Seen, before: str) -> AbsenceStep:
     if was is not None and was.replaced and not was.marked:
         return AbsenceStep.KEEP  # first this one, then perhaps the next
+    if not covers(is_.instance, before) and is_.presence is Presence.LIMBO:
+        return AbsenceStep.BEGIN if was is None or was.replaced else AbsenceStep.KEEP
     if not covers(is_.instance, before):
         # Of one that was marked while it was absent, the marks are all there: they only mustn't be dropped.
         return AbsenceStep.REPLACED

@@ -23,6 +23,8 @@ from bkpy.recovery.auditor_metrics import AuditorMetrics
 from bkpy.recovery.check_metrics import CheckMetrics
 from bkpy.recovery.checks import PeriodicChecks
 from bkpy.recovery.worker import ReplicationWorker
+from bkpy.recovery.worker_metrics import WorkerMetrics
+from bkpy.recovery.worker_report import WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,9 +60,9 @@ class AutoRecovery:
         self._name = name
         self._metrics = AuditorMetrics(registry)
         self._check_metrics = CheckMetrics(registry)
+        self._worker_metrics = WorkerMetrics(registry, runtime.clock)
         self._election = Election(store, root, name, runtime, settings)
         self._client: Client | None = None
-        self._worker: ReplicationWorker | None = None
         self._marks: Marks | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -82,14 +84,6 @@ class AutoRecovery:
         if self._client is not None:
             await self._client.close()
 
-    def status(self) -> dict[str, Any]:
-        """What goes on here, for JSON."""
-        return {
-            "name": self._name,
-            "auditor": self._election.leading,
-            "worker": None if self._worker is None else self._worker.status(),
-        }
-
     async def _run(self) -> None:
         await self._kept_up("autorecovery can't begin", self._connect)
         assert self._client is not None
@@ -108,12 +102,15 @@ class AutoRecovery:
 
         self._marks = Marks(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
-        self._worker = worker = ReplicationWorker(client, self._marks, locks, self._runtime, settings, self._name)
+        worker = ReplicationWorker(client, self._marks, locks, self._runtime, settings, self._name)
+        self._worker_metrics.watch(worker)
+        report = WorkerReport(worker, self._store, self._root, self._runtime, settings, self._name)
         tasks = [
             self._runtime.spawn(
                 self._kept_up("the election failed", lambda: self._election.stand(lead)), name="election"
             ),
             self._runtime.spawn(self._kept_up("the replication worker failed", worker.run), name="replication worker"),
+            self._runtime.spawn(self._kept_up("no report of the worker", report.run), name="report of the worker"),
         ]
         try:
             await asyncio.wait(tasks)

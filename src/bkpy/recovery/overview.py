@@ -6,18 +6,27 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from bkpy.errors import BookKeeperError
+from bkpy.errors import BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.audit_record import AuditRecords
 from bkpy.metadata.check_record import CheckRecords
 from bkpy.metadata.election import leader
 from bkpy.metadata.locks import held_locks
 from bkpy.metadata.marks import Marks
+from bkpy.metadata.registration import BookieDirectory
+from bkpy.metadata.worker_nodes import told_by_workers
+from bkpy.protocol.rereplication import Bookies, copies_left, endangered, plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.marks import LedgerMark
     from bkpy.metadata.store import MetadataStore
-    from bkpy.runtime.interfaces import Runtime
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+_TOLD_MAX = 100
+_FRAGMENTS_TOLD_MAX = 3
 
 
 async def auditor_of(store: MetadataStore, root: str) -> dict[str, Any] | None:
@@ -26,30 +35,42 @@ async def auditor_of(store: MetadataStore, root: str) -> dict[str, Any] | None:
     return None if found is None else {"name": found.candidate, "since_ms": found.since_ms}
 
 
-async def overview(store: MetadataStore, root: str, runtime: Runtime, settings: RecoverySettings) -> dict[str, Any]:
-    """The state of re-replication, for JSON. Reads all marks, `audit_reads_at_once` at a time."""
+async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, Any]:
+    """The state of re-replication, for JSON. Reads all marks and their ledgers, `audit_reads_at_once` at a time."""
+    store, root, runtime = cluster.store, cluster.root, cluster.store.runtime
     marks = Marks(store, root, runtime, settings)
     record = await AuditRecords(store, root, settings=settings).read()
     checks = await CheckRecords(store, root, settings=settings).read()
-    counts = _Counts()
+    directory = BookieDirectory(store, root, runtime)
+    await directory.refresh()
+    writable = frozenset(directory.bookies)
+    counts = _Counts(Bookies(writable | directory.read_only.keys(), writable))
     some: list[int] = []
     async for ledger_id in marks.list():
         some.append(ledger_id)
         if len(some) == settings.audit_reads_at_once:
-            await _count(marks, some, counts)
+            await _count(cluster, marks, some, counts)
             some = []
-    await _count(marks, some, counts)
+    await _count(cluster, marks, some, counts)
+    workers = await told_by_workers(store, root)
+    stuck = _stuck(counts, workers)
     now_ms = runtime.clock.time() * 1000
     oldest = None if counts.oldest_ms is None else round(max(0.0, now_ms - counts.oldest_ms) / 1000, 3)
     return {
         "enabled": await marks.enabled(),
         "auditor": await auditor_of(store, root),
-        "ledgers": counts.ledgers,
+        "ledgers": len(counts.marked),
+        "ledgers_by_copies_left": {str(left): count for left, count in sorted(counts.by_copies_left.items())},
         "ledgers_by_bookies_missed": {str(n): count for n, count in sorted(counts.by_missed.items())},
         "ledgers_by_bookie": dict(sorted(counts.by_bookie.items())),
         "ledgers_by_reason": dict(sorted(counts.by_reason.items())),
         "unreadable": counts.unreadable,
         "oldest_mark_s": oldest,
+        "bytes_left": round(counts.bytes_left),
+        **_pace(counts, len(stuck), workers),
+        "waiting_for_writers": counts.unclosed,
+        "stuck": len(stuck),
+        "stuck_ledgers": {str(ledger_id): stuck[ledger_id] for ledger_id in sorted(stuck)[:_TOLD_MAX]},
         "most_absent": record.most_absent,
         "absent": {
             bookie: {
@@ -73,34 +94,85 @@ async def overview(store: MetadataStore, root: str, runtime: Runtime, settings: 
             {"ledger_id": lock.ledger_id, "holder": lock.holder, "for_s": round((now_ms - lock.since_ms) / 1000, 3)}
             for lock in await held_locks(store, root)
         ],
+        "workers": workers,
     }
 
 
-class _Counts:
-    """Of marks."""
+def _pace(counts: _Counts, stuck: int, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How fast the workers were lately, all together, and how long the rest takes at that; None if nobody knows."""
+    bytes_per_s = sum(worker.get("bytes_per_s", 0) for worker in workers)
+    ledgers_per_s = sum(worker.get("ledgers_per_s", 0) for worker in workers)
+    rest = ((counts.bytes_left, bytes_per_s), (len(counts.marked) - stuck, ledgers_per_s))
+    times = [left / rate for left, rate in rest if left and rate]
+    eta_s = 0.0 if not len(counts.marked) else round(max(times), 1) if times else None
+    return {"bytes_per_s": bytes_per_s, "ledgers_per_s": round(ledgers_per_s, 1), "eta_s": eta_s}
 
-    def __init__(self) -> None:
-        self.ledgers = 0
+
+def _stuck(counts: _Counts, workers: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Why marked ledgers are stuck: by what a worker found out when it tried, or by the metadata."""
+    found = dict(counts.stuck)
+    for worker in workers:
+        told = {int(ledger_id): why for ledger_id, why in worker.get("stuck_ledgers", {}).items()}
+        found.update((ledger_id, why) for ledger_id, why in told.items() if ledger_id in counts.marked)
+    return found
+
+
+class _Counts:
+    """Of marks and their ledgers, with these bookies."""
+
+    def __init__(self, bookies: Bookies) -> None:
+        self.bookies = bookies
+        self.marked: set[int] = set()
         self.unreadable = 0
+        self.unclosed = 0
         self.oldest_ms: int | None = None
+        self.bytes_left = 0.0
+        self.stuck: dict[int, str] = {}
         self.by_missed: Counter[int] = Counter()
+        self.by_copies_left: Counter[int] = Counter()
         self.by_bookie: Counter[str] = Counter()
         self.by_reason: Counter[str] = Counter()
 
     def add(self, mark: LedgerMark) -> None:
-        self.ledgers += 1
+        self.marked.add(mark.ledger_id)
         self.by_missed[len(mark.lost)] += 1
-        self.by_bookie.update(mark.lost)
+        self.by_bookie.update(mark.lost.keys())
         self.by_reason.update({loss.reason for loss in mark.lost.values()})
         for loss in mark.lost.values():
             self.oldest_ms = loss.since_ms if self.oldest_ms is None else min(self.oldest_ms, loss.since_ms)
 
+    def plan(self, mark: LedgerMark, metadata: LedgerMetadata) -> None:
+        """What is to be done about its ledger."""
+        left = copies_left(endangered(metadata, mark.lost), self.bookies.readable)
+        if left is not None:
+            self.by_copies_left[left] += 1
+        planned = plan(metadata, mark.lost, self.bookies)
+        self.unclosed += bool(planned.unclosed)
+        entries = sum(copy.share.entries or 0 for copy in planned.copies)
+        self.bytes_left += entries * metadata.length / max(1, metadata.last_entry + 1)
+        if planned.stuck:
+            self.stuck[mark.ledger_id] = "; ".join(stuck.told for stuck in planned.stuck[:_FRAGMENTS_TOLD_MAX])
 
-async def _count(marks: Marks, ledger_ids: list[int], counts: _Counts) -> None:
-    for found in await asyncio.gather(*map(marks.read, ledger_ids), return_exceptions=True):
+
+async def _count(cluster: Cluster, marks: Marks, ledger_ids: list[int], counts: _Counts) -> None:
+    told = await asyncio.gather(*(_look(cluster, marks, ledger_id) for ledger_id in ledger_ids), return_exceptions=True)
+    for found in told:
         if isinstance(found, BookKeeperError) and not found.retriable:
             counts.unreadable += 1
         elif isinstance(found, BaseException):
             raise found
         elif found is not None:
-            counts.add(found)
+            mark, metadata = found
+            counts.add(mark)
+            if metadata is not None:
+                counts.plan(mark, metadata)
+
+
+async def _look(cluster: Cluster, marks: Marks, ledger_id: int) -> tuple[LedgerMark, LedgerMetadata | None] | None:
+    mark = await marks.read(ledger_id)
+    if mark is None:
+        return None
+    try:
+        return mark, (await cluster.catalog.read(ledger_id))[0]
+    except NoSuchLedgerError:
+        return mark, None

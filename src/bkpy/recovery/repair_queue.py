@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.protocol.rereplication import copies_left
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-WriteSets = frozenset[tuple[str, ...]]
+    from bkpy.recovery.backlog import WriteSets
 
 
 class _Waiting(NamedTuple):
@@ -72,11 +69,6 @@ class RepairQueue:
     def _order(self, readable: frozenset[str]) -> None:
         self._heap = [self._key(ledger_id, waiting, readable) for ledger_id, waiting in self._waiting.items()]
         heapq.heapify(self._heap)
-
-    def by_copies_left(self, readable: Collection[str]) -> dict[int, int]:
-        """How many ledgers have how few copies left."""
-        left = (copies_left(waiting.sets, readable) for waiting in self._waiting.values())
-        return dict(sorted(Counter(count for count in left if count is not None).items()))
 
     def _key(self, ledger_id: int, waiting: _Waiting, readable: frozenset[str]) -> tuple[float, int, int, int]:
         left = copies_left(waiting.sets, readable)

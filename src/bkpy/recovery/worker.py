@@ -27,6 +27,7 @@ from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtak
 from bkpy.protocol.draining import is_void
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.rereplication import endangered
+from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import CopyCount
 from bkpy.recovery.ledger_repair import LOCKED, How, LedgerRepair, Repaired
@@ -112,6 +113,7 @@ class ReplicationWorker:
         self._rate = CopyRate(settings, runtime)
         self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
         self._queue = RepairQueue(holder)
+        self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
         self._postponed: dict[int, _Postponed] = {}  # the oldest first
         self._enabled = False  # until that was read
@@ -120,7 +122,6 @@ class ReplicationWorker:
         self._emptied = asyncio.Event()  # something was taken out
         self._wakes_at = float("inf")
         self._due_sooner = asyncio.Event()  # a ledger is due before that
-        self._told_at, self._told_bytes = self._now(), 0
 
     async def run(self) -> None:
         """Work off marks until cancelled, or until the client is closed."""
@@ -195,6 +196,7 @@ class ReplicationWorker:
                 other.cancel()
 
     async def _look_at_all(self) -> None:
+        self._backlog.begin_look()
         some: list[int] = []
         async for ledger_id in self._marks.list():
             some.append(ledger_id)
@@ -202,6 +204,9 @@ class ReplicationWorker:
                 await self._look_at(some)
                 some = []
         await self._look_at(some)
+        for ledger_id in self._backlog.end_look():
+            if (postponed := self._postponed.get(ledger_id)) is not None and postponed.stuck:
+                del self._postponed[ledger_id]  # others could do it, or it was deleted
 
     async def _look_at_due(self) -> None:
         """Those whose time has come, and those that are stuck if bookies have come or gone."""
@@ -225,6 +230,7 @@ class ReplicationWorker:
 
     async def _look(self, ledger_id: int) -> None:
         """Queue the ledger, if it is to be tried now."""
+        self._backlog.saw(ledger_id)
         postponed = self._postponed.get(ledger_id)
         if ledger_id in self._working or (
             postponed is not None and not postponed.stuck and postponed.due > self._now()
@@ -237,16 +243,20 @@ class ReplicationWorker:
             return
         if mark is None:
             self._postponed.pop(ledger_id, None)
+            self._backlog.drop(ledger_id)
             return
+        since_ms = min((loss.since_ms for loss in mark.lost.values()), default=0)
         try:
             metadata, version = await self._upkeep.cluster.catalog.read(ledger_id)
         except NoSuchLedgerError:
             sets = frozenset[tuple[str, ...]]()
         except BookKeeperError as error:
+            self._backlog.put(ledger_id, since_ms, frozenset())
             self._postpone(ledger_id, Repaired(How.LATER, str(error)))
             return
         else:
             sets = endangered(metadata, self._leaving(mark, metadata))
+            self._backlog.put(ledger_id, since_ms, sets)
             now_so = _signature(mark, metadata, version, self._look_around())
             if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
                 return
@@ -255,7 +265,6 @@ class ReplicationWorker:
             await self._emptied.wait()
         if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
             return  # it was worked on meanwhile
-        since_ms = min((loss.since_ms for loss in mark.lost.values()), default=0)
         self._queue.put(ledger_id, since_ms, sets)
         self._filled.set()
 
@@ -373,6 +382,7 @@ class ReplicationWorker:
     def _settle(self, ledger_id: int, ended: Repaired, signature: _Signature | None) -> None:
         if ended.how is How.DONE:
             self._postponed.pop(ledger_id, None)
+            self._backlog.drop(ledger_id)
             self.ledgers_done += 1
             return
         self._postpone(ledger_id, ended, signature)
@@ -403,7 +413,9 @@ class ReplicationWorker:
         if not one.stuck and one.due < self._wakes_at:
             self._due_sooner.set()
         while len(self._postponed) > settings.stuck_ledgers_max:
-            del self._postponed[self._least_needed()]
+            forgotten = self._least_needed()
+            del self._postponed[forgotten]
+            self._backlog.drop(forgotten)
 
     def _least_needed(self) -> int:
         """The ledger to be forgotten. Who waits keeps the time that it has waited, else that would never be over."""
@@ -418,10 +430,8 @@ class ReplicationWorker:
     # --- what people are told ---------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """How it gets on, for JSON: counts since the start, `bytes_per_s` since the last call."""
+        """How it gets on, for JSON. What was done is counted from the start on."""
         now, readable = self._now(), self._upkeep.bookies().readable
-        seconds, copied = now - self._told_at, self.count.bytes - self._told_bytes
-        self._told_at, self._told_bytes = now, self.count.bytes
         stuck = {ledger_id: one.why for ledger_id, one in self._postponed.items() if one.stuck}
         later = {ledger_id: one.why for ledger_id, one in self._postponed.items() if not one.stuck}
         return {
@@ -429,7 +439,9 @@ class ReplicationWorker:
             "enabled": self._enabled,
             "working_on": {str(ledger_id): round(now - since, 3) for ledger_id, since in self._working.items()},
             "queued": len(self._queue),
-            "queued_by_copies_left": {str(k): n for k, n in self._queue.by_copies_left(readable).items()},
+            "marked": len(self._backlog),
+            "marked_by_copies_left": {str(k): n for k, n in self._backlog.by_copies_left(readable).items()},
+            "oldest_mark_ms": self._backlog.oldest_ms,
             "postponed": len(later),
             "postponed_ledgers": _some(later),
             "stuck": len(stuck),
@@ -438,7 +450,6 @@ class ReplicationWorker:
             "fragments_copied": self.count.fragments,
             "entries_copied": self.count.entries,
             "bytes_copied": self.count.bytes,
-            "bytes_per_s": round(copied / seconds) if seconds > 0 else 0,
             "bytes_per_s_allowed": round(self._rate.bytes_per_s),
         }
 

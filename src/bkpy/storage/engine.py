@@ -282,7 +282,7 @@ class LedgerStorage:
         """Entries first..last, as many as fit `bytes_max` bytes, at least one if there is any."""
         info = await self.looked_up(ledger_id)
         if info is None:
-            return ReadResult([], last, [(first, last)] if self.untrusted else [], -1)
+            return ReadResult([], last, [(first, last)] if self.ledgers.doubts(ledger_id) else [], -1)
         found = await self.shards[info.shard].read(info, first, last, bytes_max)
         return ReadResult([*found.segments], found.examined_to, found.unknown, found.lac)
 
@@ -290,7 +290,7 @@ class LedgerStorage:
         """The highest entry of the ledger here, and its explicit last add confirmed."""
         info = await self.looked_up(ledger_id)
         if info is None:
-            return LastEntry(b"", b"", False, self.untrusted, self.untrusted)
+            return LastEntry(b"", b"", False, doubted := self.ledgers.doubts(ledger_id), doubted)
         shard = self.shards[info.shard]
         highest = shard.highest(info)
         if highest < 0:

@@ -58,6 +58,6 @@ class HeldEntries:
         return self.use_up_budget() and (self.memtable_bytes > 0 or self.queued_bytes > 0)
 
     def rest(self, bytes_min: int) -> tuple[bool, list[Shard]]:
-        """(whether blocks were let go of that nobody asks for, shards with that much that nothing is added to)."""
-        caches = [shard.cache.rest() for shard in self._shards]
-        return any(caches), [shard for shard in self._shards if shard.active.rests(bytes_min)]
+        """(whether anything is let go of that nobody asks for, shards with that much that nothing is added to)."""
+        freed = [shard.cache.rest() or shard.clearing for shard in self._shards]
+        return any(freed), [shard for shard in self._shards if shard.active.rests(bytes_min)]

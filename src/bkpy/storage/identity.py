@@ -154,12 +154,8 @@ class Directories:
             for path in self.all:
                 self.check_no_data(path)
             return Identity((), self.ledgers, False, True)
-        if expected is not None and not found and set(self.all).isdisjoint(expected.paths):
-            raise IdentityError(
-                f"bookie_id {self._bookie_id} is in use with other directories ({', '.join(expected.paths)}): "
-                "give this bookie another --bookie_id, or, if it is that one, name its directories",
-                path=self.all[0],
-            )
+        if expected is not None and not found:
+            self._check_not_elsewhere(expected)
         if any_index:
             found = {path: cookie.with_indexes_of(newest) for path, cookie in found.items()}
             expected = expected and expected.with_indexes_of(newest)
@@ -185,7 +181,9 @@ class Directories:
                 raise IdentityError(
                     f"this directory has no cookie, but bookie {self._bookie_id} has data in it: mount its "
                     "disk; if the cookie alone is lost, `bkpy bookie cookie update` writes it anew; if the disk is "
-                    "lost, or this is to be another bookie, give it another --bookie_id",
+                    "lost, empty the bookie's other directories (`bkpy bookie format --force`) and start it with "
+                    "--rebuild, which copies what it had from other bookies; if this is to be another bookie, give it "
+                    "another --bookie_id",
                     path=path,
                 )
             if path not in found:
@@ -280,6 +278,36 @@ class Directories:
                     "use an empty directory (`bkpy bookie format --force` empties this one)",
                     path=path,
                 )
+
+    def _check_not_elsewhere(self, expected: Cookie) -> None:
+        if set(self.all).isdisjoint(expected.paths):
+            raise IdentityError(
+                f"bookie_id {self._bookie_id} is in use with other directories ({', '.join(expected.paths)}): "
+                "give this bookie another --bookie_id, or, if it is that one, name its directories",
+                path=self.all[0],
+            )
+
+    def begin_anew(self, expected_cookie: bytes) -> bool:
+        """Whether directories have to be made for a bookie that has lost its own: some have no cookie, none has data.
+
+        `IdentityError` if some have no cookie, and data is left in any: of what is only half there nobody can tell what
+        is missing.
+        """
+        if all(self._files.exists(f"{path}/{COOKIE_NAME}") for path in self.all):
+            return False
+        expected = decode_cookie(expected_cookie, "the metadata store")
+        self.check_owner(expected, "the metadata store")
+        self._check_not_elsewhere(expected)
+        for path in self.all:
+            for name in self._files.listdir(path):
+                if file_id_of(name) is not None or log_id_of(name) is not None:
+                    raise IdentityError(
+                        f"this directory holds data ({name}), and another one has lost its cookie: --rebuild wants all "
+                        "directories empty. Mount the missing disk; or, if it is lost, `bkpy bookie format --force` "
+                        "empties what is left, and --rebuild copies everything from other bookies",
+                        path=path,
+                    )
+        return True
 
     def check_no_journal(self, path: str) -> None:
         """`IdentityError` if a start has begun a journal here already."""

@@ -18,6 +18,7 @@ from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.identity import Directories, Identity, LedgerDirectory, locked
 from bkpy.storage.index import index
 from bkpy.storage.index.shrink import remove_copy, shrink, worth_shrinking
+from bkpy.storage.journal.format import START
 from bkpy.storage.journal.journal import JournalWriter
 from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.memory_budget import MemoryBudget
@@ -42,17 +43,22 @@ async def open_storage(
     expected_cookie: bytes | None,
     observer: StorageObserver = NO_OBSERVER,
     on_moved: Callable[[bytes], Awaitable[None]] | None = None,
+    on_anew: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> LedgerStorage:
     """Check identity, replay the journals, and return the storage, ready.
 
     `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is new
     to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in directories,
-    when these are at other paths now. `IdentityError` and `CorruptDataError` say what to do.
+    when these are at other paths now. With `on_anew`, which does the same, all directories may be empty although the id
+    isn't new: then every ledger is in limbo. `IdentityError` and `CorruptDataError` say what to do.
     """
     directories = Directories(settings, runtime.files, instance_id)
     with contextlib.ExitStack() as held:
         opening = _Opening(settings, runtime, observer, directories, held)
         try:
+            opening.lock()
+            if on_anew is not None and expected_cookie is not None:
+                expected_cookie = await opening.begin_anew(expected_cookie, on_anew)
             recovered = await opening.recover(expected_cookie, on_moved)
             journals = opening.begin_journals(recovered.ends)
             parts = held.pop_all()
@@ -125,8 +131,7 @@ class _Opening:
     async def recover(
         self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None
     ) -> _Recovered:
-        """Lock the directories, see that they are the right ones, replay the journals and take in new directories."""
-        self._lock()
+        """See that the directories are the right ones, replay the journals and take in new directories."""
         identity = self._directories.identify(expected_cookie)
         if not identity.known:  # a new bookie: all directories at once, then the cookie, then the first journal file
             identity = self._create(identity)
@@ -148,6 +153,28 @@ class _Opening:
         self._directories.write(cookie)
         return _Recovered(ledgers, replay.ends, cookie.encode())
 
+    async def begin_anew(self, expected_cookie: bytes, on_anew: Callable[[bytes], Awaitable[None]]) -> bytes:
+        """Give a bookie whose disks were lost new indexes, in which everything is in limbo; its cookie from now on.
+
+        Nothing is done if each directory has a cookie. `IdentityError` if only some have one, or there is data. A crash
+        leaves what another call goes on from: the metadata store hears of the new indexes first, and no journal is
+        begun before every directory has its cookie.
+        """
+        if not self._directories.begin_anew(expected_cookie):
+            return expected_cookie
+        uuids = []
+        for path in self._directories.ledgers:
+            store, row = self._new_index(path)
+            with contextlib.closing(store):
+                row = row._replace(unknown_in_limbo=True, marks=(START,) * len(self._directories.journals))
+                index.put_shard(store, row._replace(at_risk=at_risk.NOTHING))  # an index without ledgers may be older
+            uuids.append(row.uuid.hex())
+        cookie = self._directories.cookie(uuids)
+        await on_anew(cookie.encode())
+        self._directories.write(cookie)
+        self._observer.damage("all that this bookie had is lost: its ledgers are in limbo", self._directories.all[0])
+        return cookie.encode()
+
     def _look_for_loss(self, ledgers: Ledgers) -> bool:
         """Whether the last run lost what it had acknowledged: then everything is in limbo on return, durably."""
         lost = [shard for shard in ledgers.shards if at_risk.is_lost(shard.row.at_risk, self.boot_id)]
@@ -159,7 +186,7 @@ class _Opening:
 
     def initialise(self, expected_cookie: bytes | None) -> tuple[bytes, bool]:
         """See `initialise_storage`."""
-        self._lock()
+        self.lock()
         identity = self._directories.identify(expected_cookie)
         if identity.known and not identity.must_be_empty:
             return self._directories.cookie([d.uuid for d in identity.known]).encode(), False
@@ -177,7 +204,8 @@ class _Opening:
         self._directories.write(cookie)  # an earlier try may have got to some of them
         return cookie.encode(), True
 
-    def _lock(self) -> None:
+    def lock(self) -> None:
+        """Let nobody else use the directories."""
         for directory in self._directories.all:
             self._files.make_dirs(directory)
             self._held.enter_context(locked(self._files, directory))

@@ -6,7 +6,7 @@ that is its reason; a journal is changed only by cutting off a frame that was ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
+
+_NO_SHARD: Final = -1
 
 
 class Replay:
@@ -122,26 +124,29 @@ class Replay:
             columns = decode_add(record.head, len(record.body))
         except ProtocolError as e:
             raise CorruptDataError(f"an add record of the journal can't be read: {e}") from e
-        for ledger_id in set(columns.ledger_ids):
-            if self._ledgers.load_now(ledger_id) is None and not self._is_over(number, sequence, ledger_id):
-                self._introduce_lost(ledger_id)
-        for owner, part in split(columns, record.head, record.body, self._ledgers.shard_of).items():
-            shard = self._ledgers.shards[owner]
-            if sequence >= shard.row.marks[number].sequence:
-                shard.active.add(part.columns, part.body)
+        over = {i for i in set(columns.ledger_ids) if self._ledgers.load_now(i) is None and not self._goes_on(i)}
 
-    def _is_over(self, number: int, sequence: int, ledger_id: int) -> bool:
-        """Whether a record of a ledger that was just found to be unknown is of a life that has ended.
+        def owner_of(ledger_id: int) -> int:
+            return _NO_SHARD if ledger_id in over else self._ledgers.shard_of(ledger_id)
 
-        Then the index where it would be made known is ahead of the record, and nothing would end it once more.
+        for owner, part in split(columns, record.head, record.body, owner_of).items():
+            if owner != _NO_SHARD and sequence >= self._ledgers.shards[owner].row.marks[number].sequence:
+                self._ledgers.shards[owner].active.add(part.columns, part.body)
+
+    def _goes_on(self, ledger_id: int) -> bool:
+        """Make known, if need be, a ledger just found to be unknown of which there are entries; False if it is over.
+
+        A life begins with a record that has the key. Where a deleted ledger isn't known, no such record came before,
+        neither here nor in the index: what was met is of the life that ended, and its end perhaps not in the journal.
         """
-        home = self._ledgers.shards[self._ledgers.shard_of(ledger_id)]
-        deleted = self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
-        return deleted and sequence < home.row.marks[number].sequence
+        if self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted:
+            return False
+        self._introduce_lost(ledger_id)
+        return True
 
     def _introduce_lost(self, ledger_id: int) -> None:
         """A ledger whose key record is missing: only damage explains that."""
-        if not self._ledgers.untrusted and not self._ledgers.was_deleted(ledger_id):
+        if not self._ledgers.untrusted:
             raise CorruptDataError(
                 "the journal has entries of a ledger whose key it doesn't have, although it isn't damaged",
                 ledger_id=ledger_id,
@@ -166,13 +171,14 @@ class Replay:
         info = self._ledgers.load_now(ledger_id)
         if info is not None and sequence < self._ledgers.shards[info.shard].row.marks[number].sequence:
             return
-        if info is None and self._is_over(number, sequence, ledger_id):
-            return
         body = bytes(record.body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:
-            self._introduce_lost(ledger_id)
+            if not self._goes_on(ledger_id):
+                return
             info = self._ledgers.load_now(ledger_id)
         elif info is None:
+            if self._has_ended(number, sequence, ledger_id):
+                return
             info = self._ledgers.introduce(ledger_id, body)
         assert info is not None
         if record.kind == RecordKind.FENCE:
@@ -183,6 +189,15 @@ class Replay:
         if record.kind != RecordKind.EXPLICIT_LAC and not info.key:
             info.key = body
         self._ledgers.touch(info)
+
+    def _has_ended(self, number: int, sequence: int, ledger_id: int) -> bool:
+        """Whether the key of a ledger that was just found to be unknown begins a life that has ended.
+
+        Then the index where it would be made known is ahead of the record, and nothing would end it once more.
+        """
+        home = self._ledgers.shards[self._ledgers.shard_of(ledger_id)]
+        deleted = self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
+        return deleted and sequence < home.row.marks[number].sequence
 
 
 def _cut_short(directory: str, end: Mark, furthest: Mark) -> Damage:

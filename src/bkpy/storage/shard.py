@@ -12,7 +12,7 @@ import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from bkpy.storage.checkpoint.flush import Flush, last_add_confirmed
+from bkpy.storage.checkpoint.flush import Flush, WrittenLedgers, last_add_confirmed
 from bkpy.storage.checkpoint.kept_runs import KeptFiles, KeptRuns
 from bkpy.storage.entry_log.entry_log import KEPT, LogReader, LogWriter, Place, StoredBlock, log_id_of, log_name
 from bkpy.storage.index.index import (
@@ -211,6 +211,11 @@ class Shard:
         own = self.active.bytes - self.active.received_bytes
         return own if sealed is None else own + sealed.bytes - sealed.received_bytes
 
+    @property
+    def clearing(self) -> bool:
+        """Whether what was flushed is still being let go of."""
+        return self.cleared is not None and not self.cleared.done()
+
     def seal(self) -> Generation:
         """Begin a new generation; the old one is to be flushed."""
         assert self.sealed is None
@@ -220,8 +225,8 @@ class Shard:
 
     async def flush(
         self, infos: Mapping[int, LedgerInfo], marks: tuple[Mark, ...], *, close_log: bool
-    ) -> dict[int, LedgerRow]:
-        """Write the sealed generation and the marks, then drop it; the new rows of its ledgers."""
+    ) -> WrittenLedgers:
+        """Write the sealed generation and the marks, then drop it; what is new of its ledgers."""
         generation = self.sealed
         assert generation is not None
         began = self._runtime.clock.monotonic()
@@ -258,7 +263,7 @@ class Shard:
         # take over before anybody reads.
         self.cleared = self._flush_worker.run(generation.clear)
         self._observer.checkpoint(generation.bytes, self._runtime.clock.monotonic() - began)
-        return flushed.rows
+        return flushed.written
 
     async def bury(self) -> None:
         """Take the ledgers out of the index that were deleted. Nobody else may change the shard's row meanwhile."""

@@ -13,9 +13,11 @@ PAGE = PACKAGE.parents[1] / "docs" / "operations.md"
 SOURCES = [
     "storage/identity.py",
     "storage/open.py",
+    "storage/space/disk_monitor.py",
     "storage/cookies.py",
     "storage/journal/reader.py",
     "bookie/identity.py",
+    "bookie/node.py",
 ]
 OTHERS = ["the cookie can't be read"]  # of another kind of error
 

@@ -21,13 +21,14 @@ from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.client import client_settings
-from bkpy.errors import BookKeeperError, NotEnoughBookiesError
+from bkpy.errors import BookKeeperError, IdentityError, NotEnoughBookiesError
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.memory import MemoryStore
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status
 from bkpy.runtime.system import RealFiles, real_runtime
+from bkpy.storage.identity import COOKIE_NAME
 from bkpy.storage.space.disk_monitor import DiskMonitor
 
 if TYPE_CHECKING:
@@ -394,9 +395,42 @@ async def test_a_bookie_whose_session_ends_says_its_present_free_space_in_the_ne
 # --- the monitor alone ----------------------------------------------------------------------------------------------
 
 
+def monitor_of(settings: BookieSettings, disks: Disks) -> DiskMonitor:
+    """With directories that are there, as those of a bookie that runs."""
+    for directory in (*settings.journal_directories, *settings.ledger_directories):
+        Path(directory).mkdir()
+        (Path(directory) / COOKIE_NAME).touch()
+    return DiskMonitor(settings, disks.runtime())
+
+
+async def test_a_directory_has_gone_only_if_the_file_system_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = Disks()
+    settings = One(tmp_path).settings()
+    monitor = monitor_of(settings, disks)
+    cookie = tmp_path / "ledgers1" / COOKIE_NAME
+
+    def can_not_tell(path: str) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disks, "exists", lambda path: False)
+        await monitor.look()  # it is listed all the same
+        patch.setattr(disks, "listdir", can_not_tell)
+        await monitor.look()
+    cookie.unlink()
+    with pytest.raises(IdentityError, match=r"removed while the bookie ran.*ledgers1"):
+        await monitor.look()
+    cookie.parent.rmdir()
+    with pytest.raises(IdentityError, match=r"removed while the bookie ran.*ledgers1"):
+        await monitor.look()
+    monitor.close()
+
+
 async def test_the_monitor_takes_the_worst_of_all_directories_and_doubts_the_silent(tmp_path: Path) -> None:
     disks = Disks()
-    monitor = DiskMonitor(One(tmp_path).settings(), disks.runtime())
+    monitor = monitor_of(One(tmp_path).settings(), disks)
     steps: list[tuple[dict[str, int], set[str], bool]] = [
         ({}, set(), False),
         ({"ledgers0": 100 * MIB}, set(), False),
@@ -421,7 +455,7 @@ async def test_the_monitor_says_what_it_waits_for_and_each_thing_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks()
-    monitor = DiskMonitor(One(tmp_path).settings(), disks.runtime())
+    monitor = monitor_of(One(tmp_path).settings(), disks)
     caplog.set_level(logging.INFO, "bkpy.bookie")
     less = (
         r"WARNING \d+ bytes are free in .*/%s, less than disk_free_bytes_min = \d+; new entries are taken again when .*"
@@ -456,7 +490,7 @@ async def test_the_monitor_says_what_it_waits_for_and_each_thing_once(
 
 async def test_with_a_mark_of_zero_a_bookie_is_never_read_only(tmp_path: Path) -> None:
     disks = Disks()
-    monitor = DiskMonitor(One(tmp_path).settings(disk_free_bytes_min=0), disks.runtime())
+    monitor = monitor_of(One(tmp_path).settings(disk_free_bytes_min=0), disks)
     disks.free["journal"] = 0
     disks.broken.add("ledgers0")
     await monitor.look()

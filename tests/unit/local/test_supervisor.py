@@ -133,3 +133,14 @@ def test_how_a_process_ended_is_told_in_words() -> None:
     assert how_it_ended(0) == "has ended with status 0"
     assert how_it_ended(-signal.SIGKILL) == "was ended by SIGKILL"
     assert how_it_ended(-(signal.SIGRTMIN + 1)) == f"was ended by signal {signal.SIGRTMIN + 1}"
+
+
+async def test_a_part_whose_directory_is_deleted_is_started_again(tmp_path: Path) -> None:
+    part = Shell(tmp_path / "place", "homeless", 'rm -r "$(dirname "$0")"; exit 1')
+    part.script = part.script.replace("$0", str(part.log_path))
+    ended, *others = await watched([part], 3, pause_min_s=0.01)
+    assert ended.startswith("homeless has ended with status 1")
+    assert any("serves again" in line for line in others)
+    await part.process.kill()
+    part.log_path.unlink(missing_ok=True)
+    assert part.process.log_tail() == "(its log was deleted)"

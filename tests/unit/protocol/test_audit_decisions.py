@@ -71,21 +71,21 @@ ANEW = Absence(NOW, "1", replaced=True)
         (None, LIMBO, "1", BEGUN, False),
         (None, ABSENT, "1", BEGUN, False),
         (None, HERE, "2", ANEW, False),
-        (None, LIMBO, "2", ANEW, False),
+        (None, LIMBO, "2", BEGUN, False),
         (None, ABSENT, "2", ANEW, False),
         # It was absent, not for long enough.
         (UNMARKED, HERE, "1", None, False),
         (UNMARKED, LIMBO, "1", UNMARKED, False),
         (UNMARKED, ABSENT, "1", UNMARKED, False),
         (UNMARKED, HERE, "2", ANEW, False),
-        (UNMARKED, LIMBO, "2", ANEW, False),
+        (UNMARKED, LIMBO, "2", UNMARKED, False),
         (UNMARKED, ABSENT, "2", ANEW, False),
         # Its ledgers were marked.
         (MARKED, HERE, "1", None, True),
         (MARKED, LIMBO, "1", MARKED, False),
         (MARKED, ABSENT, "1", MARKED, False),
         (MARKED, HERE, "2", ANEW, False),
-        (MARKED, LIMBO, "2", ANEW, False),
+        (MARKED, LIMBO, "2", MARKED, False),
         (MARKED, ABSENT, "2", ANEW, False),
         # It has another storage, and what the former one had isn't marked yet.
         *((REPLACED, presence, instance, REPLACED, False) for presence in Presence for instance in "12"),
@@ -94,7 +94,7 @@ ANEW = Absence(NOW, "1", replaced=True)
         (REPLACED_MARKED, LIMBO, "1", BEGUN, False),
         (REPLACED_MARKED, ABSENT, "1", BEGUN, False),
         (REPLACED_MARKED, HERE, "2", ANEW, False),
-        (REPLACED_MARKED, LIMBO, "2", ANEW, False),
+        (REPLACED_MARKED, LIMBO, "2", BEGUN, False),
         (REPLACED_MARKED, ABSENT, "2", ANEW, False),
     ],
 )
@@ -121,6 +121,41 @@ def test_directories_that_were_added_while_it_was_away_do_not_matter() -> None:
     assert found.returned == {"a": "1 2"}
     assert found.record.instances["a"] == "1 2"
     assert look(found.record, a=Seen(HERE, "1")).record.absences == {"a": dataclasses.replace(ANEW, instance="1 2")}
+
+
+@pytest.mark.scenario(57)
+@pytest.mark.parametrize(("absent_for", "rebuilt_after", "due_at"), [(0, 99, None), (50, 49, None), (50, 200, 50)])
+def test_a_bookie_that_rebuilds_itself_has_as_long_as_an_absent_one(
+    absent_for: int, rebuilt_after: int, due_at: int | None
+) -> None:
+    state, now = look(record(), a=ABSENT).record, NOW + absent_for
+    found = look(state, now, a=Seen(LIMBO, "2"))
+    assert not found.due
+    assert found.record.absences == {"a": BEGUN}, "what is lost is the former storage, since it was away"
+    assert found.look_at_ms == NOW + DELAY
+    if due_at is not None:
+        found = look(found.record, now + due_at, a=Seen(LIMBO, "2"))
+        assert found.due == {"a": BEGUN}
+        found = look(with_marked(found.record, "a"), now + due_at + 1, a=Seen(LIMBO, "2"))
+        assert not found.due
+    found = look(found.record, now + rebuilt_after, a=Seen(HERE, "2"))
+    assert not found.due
+    assert not found.record.absences
+    assert found.returned == ({} if due_at is None else {"a": "2"})  # marks are of the former storage, and stay
+
+
+def test_one_that_dies_while_it_rebuilds_itself_is_lost_and_what_it_had_is_not_back_with_it() -> None:
+    state = look(record(), a=Seen(LIMBO, "2")).record
+    found = look(state, NOW + DELAY, a=Seen(ABSENT, "2"))
+    assert found.due == {"a": BEGUN}
+    state = with_marked(found.record, "a")
+    # Empty again, and not told to get anything back.
+    assert look(state, NOW + DELAY, a=Seen(HERE, "3")).due == {"a": Absence(NOW + DELAY, "2", replaced=True)}
+
+
+def test_two_that_rebuild_themselves_only_settle() -> None:
+    state = look(record(), a=Seen(LIMBO, "2"), b=Seen(LIMBO, "2")).record
+    assert set(look(state, NOW + SETTLE, a=Seen(LIMBO, "2"), b=Seen(LIMBO, "2")).due) == {"a", "b"}
 
 
 def test_a_storage_that_is_replaced_twice_is_lost_twice() -> None:
@@ -289,7 +324,7 @@ def test_those_that_nothing_misses_any_more_do_not_count() -> None:
 
 # --- every short history --------------------------------------------------------------------------------------------
 
-STATES = [Seen(HERE, "1"), Seen(LIMBO, "1"), Seen(ABSENT, "1"), Seen(HERE, "2")]
+STATES = [Seen(HERE, "1"), Seen(LIMBO, "1"), Seen(ABSENT, "1"), Seen(HERE, "2"), Seen(LIMBO, "2")]
 
 
 def check(before: AuditRecord, seen: Mapping[str, Seen], found: Findings, now: int) -> None:

@@ -236,7 +236,6 @@ def test_the_fewest_copies_left_come_first_and_then_the_oldest() -> None:
     queue.put(3, 5, frozenset({("b", "c", "d")}))
     queue.put(4, 1, frozenset())
     everybody = frozenset("abcd")
-    assert queue.by_copies_left("cd") == {1: 2, 2: 1}
     assert [queue.pop(everybody) for _ in range(5)] == [3, 1, 2, 4, None]
     for ledger_id, sets in ((1, {("a", "b")}), (2, {("b", "c")}), (3, {("c", "d")})):
         queue.put(ledger_id, 10 - ledger_id, frozenset(sets))

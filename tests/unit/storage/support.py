@@ -266,7 +266,8 @@ class Host:
     reports: Reports = field(default_factory=Reports)
     boots: int = 0
 
-    async def boot(self) -> LedgerStorage:
+    async def boot(self, *, rebuild: bool = False) -> LedgerStorage:
+        """`rebuild`: on directories that may be empty."""
         self.boots += 1
         self.reports = Reports()
         storage = await open_storage(
@@ -276,6 +277,7 @@ class Host:
             expected_cookie=self.cookie,
             observer=self.reports,
             on_moved=self._moved,
+            on_anew=self._moved if rebuild else None,
         )
         self.cookie = storage.cookie
         storage.check_invariants()

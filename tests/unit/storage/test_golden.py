@@ -86,6 +86,18 @@ def test_golden_rows_of_shards_at_risk_are_read() -> None:
         assert is_lost(NONCE, today.encode()) == (today == "another boot")
 
 
+def test_golden_rows_of_shards_in_doubt_are_read() -> None:
+    lines = (HERE / "in-doubt-rows.txt").read_text().splitlines()
+    first, second = (bytes.fromhex(line.split()[1]) for line in lines)
+    assert (first[0], second[0]) == (4, 4), "software that doesn't know the doubt would deny"
+    row = index.decode_shard(first)
+    assert (row.limbo_to, row.unknown_in_limbo, row.keeps, row.at_risk) == (0, False, False, b"")
+    row = index.decode_shard(second)
+    assert (row.limbo_to, row.unknown_in_limbo, row.keeps, row.at_risk) == (0x123456789, True, True, NONCE)
+    assert row.unasked
+    assert row.marks == (Mark(0x18F00000000, 4096, 7, 0xABCD),)
+
+
 def test_the_golden_state_of_the_scrub_is_read() -> None:
     state = decode_state((HERE / "scrub.json").read_bytes(), "/elsewhere")
     assert (state.rounds, state.counted_from_s, state.ended_s, state.left_out) == (

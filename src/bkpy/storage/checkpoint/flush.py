@@ -7,6 +7,7 @@ Everything here blocks and runs on the shard's flush worker, in short steps so t
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from itertools import accumulate, chain
@@ -268,11 +269,30 @@ def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
     return BlockRow(draft.ids, place, KeptBatch(draft.ids.first, draft.ids.count, checksum))
 
 
+class WrittenLedgers:
+    """What is new of the ledgers that a checkpoint wrote: 24 bytes each, since there may be as many as there are."""
+
+    def __init__(self) -> None:
+        self.limbo: list[int] = []  # ledgers whose rows say that they are in limbo
+        self._numbers = array("q")
+
+    def add(self, ledger_id: int, row: LedgerRow) -> None:
+        """The ledger has this row now."""
+        self._numbers.extend((ledger_id, row.last_entry, row.lac))
+        if row.limbo:
+            self.limbo.append(ledger_id)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """(ledger id, highest entry id, last add confirmed) of each."""
+        numbers = iter(self._numbers)
+        return zip(numbers, numbers, numbers, strict=True)
+
+
 class Flushed(NamedTuple):
-    """What a checkpoint changed: the new rows of its ledgers, and the shard's."""
+    """What a checkpoint changed: its ledgers, and the shard's row."""
 
     shard: ShardRow
-    rows: dict[int, LedgerRow]
+    written: WrittenLedgers
 
 
 class Flush:
@@ -302,7 +322,7 @@ class Flush:
         self._sizes = Sizes(settings.block_bytes, settings.block_run_bytes, settings.flush_part_batches)
         self._step_batches = settings.flush_step_batches  # how long the event loop may have to wait
         self._changes = Changes(shard, living, settings.checkpoint_commit_ledgers)
-        self._rows: dict[int, LedgerRow] = {}
+        self._written = WrittenLedgers()
         self._wrote = False
         self._kept = kept
         self._new_logs: list[LogWriter] = []
@@ -360,7 +380,7 @@ class Flush:
             yield BLOCK_EFFORT + len(draft.data)
         if batches:
             row = row._replace(lac=max(row.lac, last_add_confirmed(batches[-1])))
-        self._rows[ledger_id] = self._changes.ledger(txn, ledger_id, row, strong, weak)
+        self._written.add(ledger_id, self._changes.ledger(txn, ledger_id, row, strong, weak))
         yield LEDGER_EFFORT
 
     def _append(self, ledger_id: int, draft: BlockDraft) -> Place:
@@ -401,4 +421,4 @@ class Flush:
         self._committing = True
         self._changes.commit(self._store)
         self._kept.committed()
-        return Flushed(self._changes.shard, self._rows)
+        return Flushed(self._changes.shard, self._written)

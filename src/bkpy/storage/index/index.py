@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 VERSION_WITH_KEPT: Final = 2  # of the shard's row, as soon as batches stay in journal files
 VERSION_AT_RISK: Final = 3  # of the shard's row: what it says more must not be overlooked
+VERSION_IN_DOUBT: Final = 4  # the same
 BOOT_ID_BYTES: Final = 16
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
 UNKNOWN_IN_LIMBO: Final = 1
-KEEPS: Final = 2  # of a row of version 3: what version 2 alone says of others
+KEEPS: Final = 2  # of a row of version 3 or 4: what version 2 alone says of others
 UNASKED: Final = 4
 HAS_FOOTER: Final = 1
 
 _SHARD = struct.Struct("<BBH16sQQI")
 _MARK = struct.Struct("<QQQ")
+_DOUBT = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _LEDGER = struct.Struct("<BBHIqqIII")
 _BLOCK = struct.Struct("<QQII")
@@ -59,6 +61,7 @@ class ShardRow(NamedTuple):
     keeps: bool = False  # batches stayed in journal files; software that can't know of that must not start here
     at_risk: bytes = b""
     unasked: bool = False  # ledgers without a row are in limbo only because no metadata said which there are
+    limbo_to: int = -1  # ledgers without a row up to this id are in limbo: later ones were created after the loss
 
 
 class LedgerRow(NamedTuple):
@@ -148,11 +151,15 @@ def checksum_of(value: bytes) -> int:
 
 
 def encode_shard(row: ShardRow) -> bytes:
+    in_doubt = row.limbo_to >= 0
+    version = VERSION_WITH_KEPT if row.keeps else VERSION
+    if row.at_risk or in_doubt:
+        version = VERSION_IN_DOUBT if in_doubt else VERSION_AT_RISK
     parts = [
         _SHARD.pack(
-            VERSION_AT_RISK if row.at_risk else VERSION_WITH_KEPT if row.keeps else VERSION,
+            version,
             (UNKNOWN_IN_LIMBO if row.unknown_in_limbo else 0)
-            | (KEEPS if row.keeps and row.at_risk else 0)
+            | (KEEPS if row.keeps and version >= VERSION_AT_RISK else 0)
             | (UNASKED if row.unasked else 0),
             len(row.marks),
             row.uuid,
@@ -162,6 +169,7 @@ def encode_shard(row: ShardRow) -> bytes:
         ),
         *(_MARK.pack(mark.file_id, mark.offset, mark.sequence) for mark in row.marks),
         *(_CRC.pack(mark.chain) for mark in row.marks),
+        _DOUBT.pack(row.limbo_to) if in_doubt else b"",
         row.at_risk,
     ]
     return seal(SHARD_KEY, b"".join(parts))
@@ -170,19 +178,24 @@ def encode_shard(row: ShardRow) -> bytes:
 def decode_shard(value: bytes) -> ShardRow:
     content = unseal(SHARD_KEY, value)
     version, flags, n, uuid, next_log_id, ledgers, checksum = _SHARD.unpack_from(content)
-    if version not in (VERSION_WITH_KEPT, VERSION_AT_RISK):
+    if version not in (VERSION_WITH_KEPT, VERSION_AT_RISK, VERSION_IN_DOUBT):
         _check_version(version)
     chains_at = _SHARD.size + n * _MARK.size
     end = chains_at + n * _CRC.size
-    at_risk = content[end:]
-    if len(at_risk) != (BOOT_ID_BYTES if version == VERSION_AT_RISK else 0):
+    more = content[end:]
+    begin = _DOUBT.size if version == VERSION_IN_DOUBT else 0
+    at_risk = more[begin:]
+    lengths = {VERSION_AT_RISK: (BOOT_ID_BYTES,), VERSION_IN_DOUBT: (0, BOOT_ID_BYTES)}.get(version, (0,))
+    if len(more) < begin or len(at_risk) not in lengths:
         raise CorruptDataError("the index's own row has a wrong length")
+    limbo_to = _DOUBT.unpack_from(more)[0] if begin else -1
     places = _MARK.iter_unpack(content[_SHARD.size : chains_at])
     chains = _CRC.iter_unpack(content[chains_at:end])
     marks = tuple(Mark(*place, *chain) for place, chain in zip(places, chains, strict=True))
     in_limbo = bool(flags & UNKNOWN_IN_LIMBO)
-    keeps = version == VERSION_WITH_KEPT or (version == VERSION_AT_RISK and bool(flags & KEEPS))
-    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk, bool(flags & UNASKED))
+    keeps = version == VERSION_WITH_KEPT or (version >= VERSION_AT_RISK and bool(flags & KEEPS))
+    unasked = bool(flags & UNASKED)
+    return ShardRow(uuid, in_limbo, next_log_id, ledgers, checksum, marks, keeps, at_risk, unasked, limbo_to)
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:

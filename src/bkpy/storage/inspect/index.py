@@ -53,6 +53,7 @@ def shard_facts(row: ShardRow) -> dict[str, object]:
         "ledgers": row.ledgers,
         "next_log": row.next_log_id,
         "unknown_in_limbo": row.unknown_in_limbo,
+        "limbo_to": row.limbo_to if row.limbo_to >= 0 else None,
         "marks": [mark_facts(mark) for mark in row.marks],
     }
 

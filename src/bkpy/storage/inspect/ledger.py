@@ -121,7 +121,7 @@ class LedgerInspection:
         self._gaps.end()
         if not self._known:
             what = "this bookie has nothing of the ledger"
-            if any(row.unknown_in_limbo for row in rows.values()) or damaged:
+            if any(row.unknown_in_limbo or self._ledger_id <= row.limbo_to for row in rows.values()) or damaged:
                 what += ", but it lost data: it answers *unknown*"
             yield note((self._indexes and next(iter(self._indexes))) or "", None, what, ledger=self._ledger_id)
         yield Finding("end", "", None, self._summary())

@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.protocol.integrity import denies_unseen
 from bkpy.storage.ledgers.info import LedgerCache, LedgerInfo
 from bkpy.storage.memtable.generation import STATE_BYTES
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bkpy.config.bookie import BookieSettings
+    from bkpy.storage.checkpoint.flush import WrittenLedgers
     from bkpy.storage.index.index import LedgerRow
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.memory_budget import MemoryBudget
@@ -59,6 +61,14 @@ class Ledgers:
         New ledgers are fenced meanwhile: a fence may be among what was lost. The bookie should be read-only.
         """
         return any(shard.row.unknown_in_limbo for shard in self.shards)
+
+    def doubts(self, ledger_id: int) -> bool:
+        """Whether a ledger that was never seen, as far as is known, may be among what was lost here.
+
+        Its adds are refused, but for those of recoveries and copies; nothing of it is denied.
+        """
+        limbo_to = max(shard.row.limbo_to for shard in self.shards)
+        return not denies_unseen(ledger_id, all_in_doubt=self.untrusted, limbo_to=limbo_to)
 
     # --- states -------------------------------------------------------------------------------------------------------
 
@@ -145,7 +155,7 @@ class Ledgers:
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
         assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
         self._unseen.discard(ledger_id)
-        limbo = self.untrusted
+        limbo = self.doubts(ledger_id)
         fenced = limbo or ledger_id in self._buried
         info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=ledger_id % len(self.shards))
         if fenced:
@@ -235,19 +245,20 @@ class Ledgers:
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
         assert len(infos) == len(generation.dirty), "a state with changes was evicted"
-        rows = await shard.flush(infos, marks, close_log=close_log)
-        self._written(infos, rows)
+        self._written(infos, await shard.flush(infos, marks, close_log=close_log))
         return True
 
-    def _written(self, infos: Mapping[int, LedgerInfo], rows: Mapping[int, LedgerRow]) -> None:
-        for ledger_id, row in rows.items():
+    def _written(self, infos: Mapping[int, LedgerInfo], written: WrittenLedgers) -> None:
+        for ledger_id, last_entry, lac in written:
             info = self._cache.get(ledger_id)
             if info is not None:
-                info.last_entry, info.lac = row.last_entry, row.lac
+                info.last_entry, info.lac = last_entry, lac
                 info.disturbed = True  # if it is hidden: something was stored
-                if row.limbo and not info.limbo:
-                    info.limbo = True
-                    self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[info.shard].directory)
+        for ledger_id in written.limbo:
+            info = self._cache.get(ledger_id)
+            if info is not None and not info.limbo:
+                info.limbo = True
+                self._observer.damage(f"ledger {ledger_id} is in limbo", self.shards[info.shard].directory)
         for info in infos.values():
             info.pins -= 1
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     # An add, and where the journal has its body if that is known: all of it in one record.
     Frame = tuple[AddColumns, Bytes, Position | None]
 
+FRAME_OVERHEAD_BYTES: Final = 800  # what the objects around a frame cost in memory, however few batches it has
 BATCH_OVERHEAD_BYTES: Final = 200  # what a batch's column values cost in memory, besides its bytes
 STATE_BYTES: Final = 500  # what the state of a ledger costs, which stays in memory until it is written
 
@@ -140,7 +141,7 @@ class Generation:
     def add(self, columns: AddColumns, body: Bytes, position: Position | None = None) -> None:
         self.frames.append((columns, body, position))
         size = len(body)
-        self.bytes += size + BATCH_OVERHEAD_BYTES * len(columns[1])
+        self.bytes += size + FRAME_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES * len(columns[1])
         if type(body) is memoryview:
             self.received_bytes += size
 
@@ -192,6 +193,6 @@ class Generation:
 
     def check_invariants(self) -> None:
         assert self._indexed <= len(self.frames)
-        expected = STATE_BYTES * len(self.dirty)
+        expected = STATE_BYTES * len(self.dirty) + FRAME_OVERHEAD_BYTES * len(self.frames)
         expected += sum(len(body) + BATCH_OVERHEAD_BYTES * len(columns[1]) for columns, body, _ in self.frames)
         assert self.bytes == expected, f"{self.bytes} bytes are accounted for, {expected} are there"

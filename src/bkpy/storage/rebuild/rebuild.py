@@ -250,7 +250,9 @@ class _Rebuild:
         with contextlib.closing(self._open(new, create=True)) as store:
             row = index.initialise(store, self._new_uuid(path), len(self._paths.journals))
             # What the replay finds besides is in limbo, too.
-            row = row._replace(marks=tuple(marks), unknown_in_limbo=True, at_risk=standing.at_risk)
+            row = row._replace(
+                marks=tuple(marks), unknown_in_limbo=True, at_risk=standing.at_risk, limbo_to=standing.limbo_to
+            )
             index.put_shard(store, row)
             builder = IndexBuilder(self._files, path, store, row, self._settings)
             while await self._worker.run(builder.step):

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 
 class Standing(NamedTuple):
-    """`at_risk`: the mark of the last run, see `bkpy.storage.at_risk`. `limbo`: ledgers without a row were in limbo."""
+    """`at_risk`: the mark of the last run, see `bkpy.storage.at_risk`.
+
+    `limbo`: ledgers without a row were in limbo, all of them. `limbo_to`: those up to this id, -1 for none.
+    """
 
     at_risk: bytes
     limbo: bool
+    limbo_to: int
 
 
 def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) -> Standing:
@@ -40,9 +44,9 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
         finally:
             store.close()
     except FileNotFoundError:
-        return Standing(mark_of(settings, IN_MEMORY), True)
+        return Standing(mark_of(settings, IN_MEMORY), True, -1)
     except (CorruptDataError, OSError):
         row = None
     if row is None:
-        return Standing(mark_of(settings, IN_MEMORY), False)
-    return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked)
+        return Standing(mark_of(settings, IN_MEMORY), False, -1)
+    return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to)

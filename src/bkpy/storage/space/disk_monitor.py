@@ -1,7 +1,8 @@
-"""Looks at the free space of a bookie's directories, and says when there is too little.
+"""Looks at the free space of a bookie's directories, says when there is too little, and notices one that is gone.
 
-Invariant: `low` changes at different marks, down at `disk_free_bytes_min` and up at `disk_free_bytes_resume`, so a
-bookie near one of them doesn't flap. A directory that can't be asked counts as full.
+Invariants: `low` changes at different marks, down at `disk_free_bytes_min` and up at `disk_free_bytes_resume`, so a
+bookie near one of them doesn't flap; a directory that can't be asked counts as full; one counts as gone only if the
+file system has said so.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING
+
+from bkpy.errors import IdentityError
+from bkpy.storage.identity import COOKIE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +35,10 @@ class DiskMonitor:
         self._log = logging.getLogger("bkpy.bookie")
 
     async def look(self) -> None:
-        """Look at all directories now."""
+        """Look at all directories now. Raises `IdentityError` when one has gone, or all that was in it.
+
+        What is written to open files of such a one is lost, so that nothing may be acknowledged any more.
+        """
         settings = self._settings
         directories = [*settings.journal_directories, *settings.ledger_directories]
         free = await self._worker.run(self._measure, directories)
@@ -64,7 +71,22 @@ class DiskMonitor:
                 )
 
     def _measure(self, directories: list[str]) -> list[int]:
+        for directory in directories:
+            if not self._files.exists(f"{directory}/{COOKIE_NAME}") and self._has_gone(directory):
+                raise IdentityError(
+                    "the directory, or what was in it, was removed while the bookie ran, or its disk isn't mounted any "
+                    "more",
+                    path=directory,
+                )
         return [self._free(directory) for directory in directories]
+
+    def _has_gone(self, directory: str) -> bool:
+        try:
+            return COOKIE_NAME not in self._files.listdir(directory)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # it can't be told
 
     def _free(self, directory: str) -> int:
         try:

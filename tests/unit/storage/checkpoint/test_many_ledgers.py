@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +14,12 @@ from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes
 from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.errors import StorageFailedError
+from bkpy.storage.checkpoint.flush import WrittenLedgers
+from bkpy.storage.index.index import LedgerRow
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bkpy.storage.engine import LedgerStorage
 
 LEDGERS = 7
@@ -90,3 +97,56 @@ def test_a_crash_at_every_operation_of_a_checkpoint_of_many_ledgers() -> None:
     while asyncio.run(crash(nth)):
         nth += 1
     assert nth > 5
+
+
+def test_what_was_written_takes_little_memory_until_it_is_told() -> None:
+    rows = [(i, LedgerRow(KEY, False, i % 100 == 0, b"", 1000 + i, 2000 + i)) for i in range(5000)]
+    written = WrittenLedgers()
+    tracemalloc.start()
+    try:
+        for ledger_id, row in rows:
+            written.add(ledger_id, row)
+        held = tracemalloc.get_traced_memory()[0] / len(rows)
+    finally:
+        tracemalloc.stop()
+    assert held < 40
+    assert list(written) == [(i, 1000 + i, 2000 + i) for i in range(5000)]
+    assert written.limbo == list(range(0, 5000, 100))
+
+
+PAGES = """
+import os, sys
+from bkpy.bench.memory import rss_anon_mb
+from bkpy.config.bookie import BookieSettings
+from bkpy.runtime.ordered_store import LmdbStores
+from bkpy.storage.entry_log.entry_log import Place
+from bkpy.storage.index.changes import Changes
+from bkpy.storage.index.ids import Ids
+from bkpy.storage.index.index import BlockRow, LedgerRow, encode_block_row, initialise
+from bkpy.storage.index.living import LivingBytes
+
+LEDGERS = 10_000
+store = LmdbStores().open(sys.argv[1], create=True)
+shard = initialise(store, b"u" * 16, 1)
+for start in range(0, LEDGERS, 500):
+    with store.write() as txn:
+        for ledger_id in range(start, start + 500):
+            txn.put(encode_block_row(ledger_id, BlockRow(Ids(0, 5), Place(1, 64, 100)))[0], bytes(1900))
+changes = Changes(shard, LivingBytes(), BookieSettings.model_fields["checkpoint_commit_ledgers"].default)
+for ledger_id in range(LEDGERS):
+    with store.read() as txn:
+        changes.ledger(txn, ledger_id, LedgerRow(b"k" * 20, False, False), [BlockRow(Ids(5, 5), Place(2, 64, 100))])
+before = rss_anon_mb(os.getpid())
+changes.commit(store)
+print(before, rss_anon_mb(os.getpid()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others don't tell what a process has")
+def test_little_is_kept_of_pages_that_were_written(tmp_path: Path) -> None:
+    """LMDB keeps the memory of all the pages that a transaction changes: here one for each ledger, as after an hour."""
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES, str(tmp_path / "index")], capture_output=True, text=True, check=True
+    )
+    before, after = map(float, done.stdout.split())
+    assert after - before < 15

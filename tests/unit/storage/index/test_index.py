@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -177,3 +179,28 @@ def test_limbo_for_all_makes_damaged_rows_anew() -> None:
         assert index.blocks_fit(txn, LEDGER, row)
         assert index.ledgers_fit(txn, shard)
     assert shard.unknown_in_limbo
+
+
+def test_what_waits_for_its_transaction_is_packed() -> None:
+    """A checkpoint has the rows of all its ledgers at once, which may be a hundred thousand."""
+    store, shard = fresh()
+    changes, ledgers = Changes(shard, LivingBytes(), 500), 2000
+    row = LedgerRow(KEY, False, False)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for ledger_id in range(ledgers):
+            with store.read() as txn:
+                changes.ledger(txn, ledger_id, row, [BlockRow(Ids(0, 5), Place(1, 64 + ledger_id, 100))])
+        held = tracemalloc.get_traced_memory()[0] / ledgers
+    finally:
+        tracemalloc.stop()
+    assert held < 300
+    changes.commit(store)
+    with store.read() as txn:
+        assert index.ledgers_fit(txn, changes.shard)
+        for ledger_id in range(ledgers):
+            stored_row = index.get_ledger(txn, ledger_id)
+            assert stored_row is not None
+            assert (stored_row.last_entry, stored_row.blocks) == (4, 1)
+            assert index.blocks_fit(txn, ledger_id, stored_row)

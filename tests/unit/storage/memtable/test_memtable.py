@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +15,8 @@ from tests.unit.storage.support import Batch as Entries
 from tests.unit.storage.support import Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 
-from bkpy.protocol.messages import AddColumns
+from bkpy.protocol.messages import AddColumns, decode_add, pack
+from bkpy.storage.journal.journal import FramePlace, Position
 from bkpy.storage.memtable.generation import Generation, LedgerBatches
 from bkpy.storage.memtable.overlaps import Batch, last_of
 
@@ -235,3 +238,26 @@ async def test_a_read_ends_although_more_arrives_all_the_time() -> None:
             assert set((await read_all(storage, 1, 0, upto - 1))[0]) == set(range(upto))
     finished = True
     await writing
+
+
+@pytest.mark.parametrize("batches", [1, 3, 100])
+def test_no_less_is_counted_than_is_held(batches: int) -> None:
+    """However small the frames are that batches come in. What they were received into is counted elsewhere, too."""
+    frames, size = 3000 // batches, 300
+    chunk = memoryview(bytes(batches * size))
+    heads = [
+        pack([0, ids, [1000 + i] * batches, [1] * batches, 1, [size] * batches])
+        for i in range(frames)
+        for ids in [list(range(1000 + i * batches, 1000 + (i + 1) * batches))]
+    ]
+    generation = Generation()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for i, head in enumerate(heads):
+            generation.add(decode_add(head, len(chunk)), chunk[:], Position(FramePlace(0), 1000 + i))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held <= generation.bytes - generation.received_bytes <= 2 * held
+    generation.check_invariants()

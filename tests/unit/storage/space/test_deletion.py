@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.hooks import open_logs, read_from_log
+from tests.hooks import journal_worker, open_logs, read_from_log
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
-from tests.unit.storage.support import KEY, Batch, Host, add, check_living_bytes, read_all, reclaim, turns
+from tests.unit.storage.support import KEY, Batch, Host, Stall, add, check_living_bytes, read_all, reclaim, turns
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
 
@@ -339,6 +339,51 @@ async def test_a_deletion_that_one_directory_has_behind_it_is_not_undone_by_anot
     assert (await read_all(storage, 3, 0, 9))[0] == {0: OTHER, 1: OTHER}
     assert (await read_all(storage, 5, 0, 9))[0] == {0: OTHER}
     await storage.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key(again: bool) -> None:
+    """The burial was durable before the record of the deletion was; a batch that wasn't synced at the checkpoint is
+    behind the mark."""
+    host = Host()
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, 5, payload=OLD), Batch(2, 0, payload=OTHER))
+    await storage.checkpoint()
+    journal = Stall(journal_worker(storage.journals[0]))
+    journal.begin()
+    await storage.states((1, 2))
+    added = add(storage, Batch(1, 5, payload=OLD), Batch(2, 1, payload=OTHER))
+    await storage.checkpoint()
+    journal.end()
+    await added
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    journal.begin()
+    deleting = asyncio.ensure_future(storage.delete(hidden))
+    await turns()
+    assert not deleting.done()
+    await storage.shards[0].bury()
+    if again:  # a recovery stores it once more
+        await storage.states((1,))
+        journal.end()
+        await deleting
+        await add(storage, Batch(1, 7, payload=NEW))
+    host.disk.power_cut()
+    deleting.cancel()
+    storage = await host.boot()
+    state = (await storage.states((1,)))[1]
+    if again:
+        assert state is not None
+        assert (state.key, state.fenced) == (KEY, True)
+        assert await read_all(storage, 1, 0, 9) == ({7: NEW}, set())
+    else:
+        assert state is None, f"known with the key {state.key!r}"
+        assert storage.was_deleted(1)
+    assert await read_all(storage, 2, 0, 1) == ({0: OTHER, 1: OTHER}, set())
+    await put(storage, Batch(1, 8, payload=NEW))
+    await storage.checkpoint()
+    assert (await read_all(storage, 1, 8, 9)) == ({8: NEW}, set())
+    storage.check_invariants()
 
 
 async def test_a_read_that_a_deletion_overtakes_denies_nothing() -> None:

@@ -1,0 +1,56 @@
+"""`bkpy bookie health`: whether a bookie on this machine lives, or is ready, for supervisors that run a command."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+
+import click
+
+from bkpy.config.address import split_address
+from bkpy.errors import BookieUnavailableError, ConfigError
+
+_TIMEOUT_S = 3.0
+
+
+@click.command()
+@click.option(
+    "--admin",
+    metavar="HOST:PORT",
+    help="The port of the bookie's metrics page.  [default: that of BKPY_METRICS_PORT on this machine]",
+)
+@click.option("--ready", is_flag=True, help="Also fail when clients aren't served, or can't find the bookie.")
+def health(admin: str | None, ready: bool) -> int:
+    """Tell how a running bookie is.
+
+    The exit status is 0 if it lives (with --ready: if it is ready), else 1.
+    """
+    host, port = _place(admin)
+    # The standard library's: what is asked every few seconds is not to load more than it needs.
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/readyz" if ready else "/healthz")
+        response = connection.getresponse()
+        told = json.loads(response.read())
+        bookie_id, why = told["bookie_id"], told["why"]
+    except (OSError, http.client.HTTPException) as e:
+        raise BookieUnavailableError(f"no bookie answers at {host}:{port}: {e}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise ConfigError(f"what answers at {host}:{port} is no bookie's page of health") from e
+    finally:
+        connection.close()
+    click.echo(f"bookie {bookie_id} is {'ready' if why is None else f'alive, but not ready: {why}'}")
+    return 0 if response.status == 200 else 1
+
+
+def _place(admin: str | None) -> tuple[str, int]:
+    if admin is not None:
+        try:
+            return split_address(admin)
+        except ValueError as e:
+            raise ConfigError(f"--admin: {e}") from e
+    port = os.environ.get("BKPY_METRICS_PORT", "")
+    if not port.isdecimal() or port == "0":
+        raise click.UsageError("which bookie? Give --admin HOST:PORT, or set BKPY_METRICS_PORT as for the bookie")
+    return "127.0.0.1", int(port)

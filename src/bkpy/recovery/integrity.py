@@ -1,0 +1,413 @@
+"""The integrity check of one bookie: what it lost is copied back from other bookies, and then its limbo ends.
+
+    metadata: which ledgers name this bookie --> what its index lacks of them --> copies, from others to itself
+        --> flush --> under each ledger's lock: nothing lacks, end its limbo --> ledgers never seen are trusted again
+
+It looks through all ledgers when the bookie may have lost any, or when it is asked to; else at those in limbo and those
+in which the scrub has found damage. What to do about a ledger is decided in `protocol/integrity.py`.
+
+Invariants: what could not be got back stays in limbo, is told, and is tried again; ledgers that the bookie has never
+seen are trusted only after a look at all ledgers there were, which began after the bookie was started; what goes wrong
+here holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bkpy.client.client import Client, open_client
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import client_settings
+from bkpy.errors import BookKeeperError, CorruptDataError, MetadataUnavailableError, NoSuchLedgerError
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.marks import LossReason, Marks
+from bkpy.metadata.outcome import NotDone
+from bkpy.protocol.integrity import Demand, Duty, copy_of, demand_of, next_duty
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.recovery.copy_rate import CopyRate
+from bkpy.recovery.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
+from bkpy.recovery.integrity_metrics import IntegrityMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+    from prometheus_client import CollectorRegistry
+
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.marks import LedgerMark
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.integrity import Lack
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class Mendable(Protocol):
+    """What a bookie tells of its losses, and is told. See `storage/losses.py`."""
+
+    @property
+    def all_in_doubt(self) -> bool: ...
+
+    @property
+    def any_in_doubt(self) -> bool: ...
+
+    async def damaged(self) -> set[int]: ...
+
+    async def in_limbo(self) -> set[int]: ...
+
+    async def in_doubt(self, ledger_id: int) -> bool: ...
+
+    async def make_known(self, metadata: LedgerMetadata) -> None: ...
+
+    async def lacks(self, metadata: LedgerMetadata) -> list[Lack]: ...
+
+    async def flush(self) -> None: ...
+
+    async def end(self, metadata: LedgerMetadata) -> bool: ...
+
+    async def trust_unseen(self, limbo_to: int) -> None: ...
+
+
+@dataclass(slots=True)
+class IntegrityLook:
+    """One look through ledgers. Times are in seconds since 1970; `whole`: through all that there are."""
+
+    whole: bool
+    began_s: float
+    ended_s: float | None = None
+    looked_at: int = 0
+    mended: int = 0  # nothing of them is missing or in limbo any more
+
+
+class IntegrityCheck:
+    """Of the bookie `bookie_id`, on `store`, whose owner ends the session after `stop`, and with it locks."""
+
+    def __init__(
+        self,
+        settings: RecoverySettings,
+        store: MetadataStore,
+        root: str,
+        runtime: Runtime,
+        bookie_id: str,
+        losses: Mendable,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._root = root
+        self._runtime = runtime
+        self._bookie_id = bookie_id
+        self._losses = losses
+        self._metrics = IntegrityMetrics(registry)
+        self._locks = LedgerLocks(store, root, bookie_id, runtime, settings)
+        self._marks = Marks(store, root, runtime, settings)
+        self._rate = CopyRate(settings, runtime)
+        self._count = CopyCount()
+        self._client: Client | None = None
+        self._look: IntegrityLook | None = None
+        self._left: dict[int, str] = {}  # what could not be got back yet, and why
+        self._waiting: dict[int, float] = {}  # open ledgers, and since when their writers have had time to close them
+        self._marked: set[int] = set()  # whose marks are to go, if nothing lacks here
+        self._asked = False
+        self._search_at = float("-inf")  # when to look for ledgers in limbo again
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        """Begin. Returns at once, whatever the metadata store does."""
+        self._task = self._runtime.spawn(self._run(), name=f"integrity check of {self._bookie_id}")
+
+    async def stop(self) -> None:
+        """End all work. What was not got back is still in limbo, and the next start goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._client is not None:
+            await self._client.close()
+
+    def begin(self) -> bool:
+        """Look through all ledgers now; False if that goes on, or is about to."""
+        if self._asked or (self._look is not None and self._look.whole and self._look.ended_s is None):
+            return False
+        self._asked = True
+        self._woken.set()
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """How far it is, for JSON."""
+        return {
+            "in_doubt": self._losses.all_in_doubt,
+            "asked": self._asked,
+            "look": None if self._look is None else asdict(self._look),
+            "copied_entries": self._count.entries,
+            "copied_bytes": self._count.bytes,
+            "waiting": sorted(self._waiting),
+            "left": [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(self._left.items())],
+        }
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        retry_s, look_s = self._settings.integrity_retry_interval_s, self._settings.integrity_look_interval_s
+        pause_s = retry_s
+        while True:
+            try:
+                if await self._round() or self._waiting:
+                    pause_s = retry_s
+                else:  # nothing was got back: less and less often
+                    pause_s = min(2 * pause_s, look_s) if self._left else look_s
+            except BookKeeperError as error:
+                pause_s = retry_s
+                log.warning("the integrity check can't go on now, and is tried again: %s", error)
+            except Exception:
+                pause_s = retry_s
+                log.exception("the integrity check failed, and is tried again")
+            self._metrics.told(left=len(self._left) + len(self._waiting), in_doubt=self._losses.all_in_doubt)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+            self._woken.clear()
+
+    async def _round(self) -> bool:
+        """Look at what there is to look at, and do what can be done about it; whether anything was."""
+        in_doubt = self._losses.all_in_doubt
+        whole = in_doubt or self._asked
+        some = self._left.keys() | self._waiting.keys()
+        now = self._runtime.clock.monotonic()
+        if not whole and now >= self._search_at:  # that reads all rows
+            self._search_at = now + self._settings.integrity_look_interval_s
+            some |= await self._losses.in_limbo() | await self._losses.damaged()
+            if self._losses.any_in_doubt:  # others may have been told that its copies are lost
+                some |= await self._marked_here()
+        if not whole and not some:
+            return False
+        if self._client is None:
+            shared = {name: getattr(self._settings, name) for name in MetadataSettings.model_fields}
+            self._client = await open_client(self._store, self._root, self._runtime, client_settings(**shared))
+        self._look = look = IntegrityLook(whole, self._runtime.clock.time())
+        try:
+            if whole:
+                await self._look_at_all(self._client, in_doubt=in_doubt)
+                self._asked = False
+            else:
+                await self._look_at(_each(sorted(some)))
+        finally:
+            look.ended_s = self._runtime.clock.time()
+        if whole or look.mended:
+            log.info(
+                "integrity: looked at %d ledgers in %.1f s, %d are whole again, %d are not yet (%d entries copied)",
+                look.looked_at,
+                look.ended_s - look.began_s,
+                look.mended,
+                len(self._left) + len(self._waiting),
+                self._count.entries,
+            )
+        return look.mended > 0
+
+    async def _look_at_all(self, client: Client, *, in_doubt: bool) -> None:
+        """Every ledger there is; behind that, those that this bookie has never seen are trusted."""
+        catalog = client.upkeep.cluster.catalog
+        limbo_to = await catalog.newest_id() if in_doubt else -1
+        if isinstance(limbo_to, NotDone):
+            raise limbo_to.error
+        if in_doubt:
+            log.warning("data was lost here: what other bookies have of it is copied back, ledger by ledger")
+        await self._look_at(catalog.ids())
+        while in_doubt and self._waiting:
+            await asyncio.sleep(self._settings.integrity_retry_interval_s)
+            await self._look_at(_each(sorted(self._waiting)))
+        if in_doubt:
+            await self._losses.trust_unseen(limbo_to)
+            log.info("all ledgers up to %d were looked at: new ones may be stored here", limbo_to)
+        await self._look_at(_each(sorted(await self._marked_here())))
+
+    async def _marked_here(self) -> set[int]:
+        """Ledgers whose marks say that this bookie has lost what it had of them: it may have got that back since."""
+        self._marked = set()
+        async for ledger_id in self._marks.list():
+            try:
+                mark = await self._marks.read(ledger_id)
+            except (CorruptDataError, UnsupportedVersionError):
+                continue
+            if mark is not None and self._is_told_lost(mark):
+                self._marked.add(ledger_id)
+                if len(self._marked) == self._settings.stuck_ledgers_max:
+                    break  # the others are found when these have none any more
+        return self._marked.copy()
+
+    def _is_told_lost(self, mark: LedgerMark) -> bool:
+        loss = mark.lost.get(self._bookie_id)
+        return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)
+
+    async def _look_at(self, ledger_ids: AsyncIterator[int]) -> None:
+        some: list[int] = []
+        async for ledger_id in ledger_ids:
+            some.append(ledger_id)
+            if len(some) == self._settings.integrity_flush_ledgers:
+                await self._mend(some)
+                some = []
+        await self._mend(some)
+
+    async def _mend(self, ledger_ids: list[int]) -> None:
+        """Copy what these lack, flush, and end their limbo."""
+        brought: list[int] = []
+
+        async def bring(ledger_id: int) -> None:
+            if await self._bring(ledger_id):
+                brought.append(ledger_id)
+
+        await self._each(ledger_ids, bring)
+        if brought:
+            await self._losses.flush()
+            await self._each(brought, self._end)
+
+    async def _each(self, ledger_ids: Iterable[int], act: Callable[[int], Awaitable[None]]) -> None:
+        """`act` for each of them, some at once; one that fails is left for later."""
+        left = list(ledger_ids)[::-1]
+
+        async def work() -> None:
+            while left:
+                ledger_id = left.pop()
+                try:
+                    await act(ledger_id)
+                except MetadataUnavailableError as error:
+                    if not error.retriable:
+                        raise
+                    left.append(ledger_id)
+                    await asyncio.sleep(self._settings.metadata_retry_pause_s)
+                except (BookKeeperError, UnsupportedVersionError) as error:
+                    self._leave(ledger_id, str(error))
+
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(len(left), self._settings.integrity_ledgers_at_once))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    # --- one ledger ---------------------------------------------------------------------------------------------------
+
+    async def _bring(self, ledger_id: int) -> bool:
+        """Have all of the ledger here that its metadata want; whether that is so, and its limbo is to end."""
+        assert self._look is not None
+        self._look.looked_at += 1
+        self._metrics.looked_at()
+        recovered = False
+        while True:
+            metadata = await self._read(ledger_id)
+            demand, in_limbo = demand_of(metadata, self._bookie_id), await self._losses.in_doubt(ledger_id)
+            lacks = [] if metadata is None else await self._losses.lacks(metadata)
+            to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)
+            duty = next_duty(demand, to_end=to_end, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
+            if duty is Duty.WAIT and len(self._waiting) < self._settings.stuck_ledgers_max:
+                self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())
+                return False
+            if duty is Duty.RECOVER and not recovered:
+                recovered = True  # afterwards it is closed, or gone
+                assert self._client is not None
+                await self._client.upkeep.recover(ledger_id)
+                continue
+            self._waiting.pop(ledger_id, None)
+            if duty is Duty.LEAVE:
+                self._left.pop(ledger_id, None)
+                return False
+            if duty in (Duty.WAIT, Duty.RECOVER):
+                self._leave(ledger_id, demand.value)
+                return False
+            assert metadata is not None
+            if duty is Duty.END and not in_limbo and ledger_id not in self._marked:
+                self._left.pop(ledger_id, None)
+                return False
+            await self._losses.make_known(metadata)
+            return await self._copy(metadata, lacks)
+
+    def _grace_over(self, ledger_id: int) -> bool:
+        since = self._waiting.get(ledger_id)
+        now = self._runtime.clock.monotonic()
+        return since is not None and now - since >= self._settings.open_ledger_grace_s
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+        assert self._client is not None
+        try:
+            return (await self._client.upkeep.cluster.catalog.read(ledger_id, fresh=True))[0]
+        except NoSuchLedgerError:
+            return None
+
+    async def _copy(self, metadata: LedgerMetadata, lacks: list[Lack]) -> bool:
+        """From the other bookies to this one, as anybody would; whether it is all here."""
+        assert self._client is not None
+        upkeep = self._client.upkeep
+        others = upkeep.bookies().readable - {self._bookie_id}
+        for lack in lacks:
+            copied = await FragmentCopy(
+                metadata,
+                copy_of(metadata, lack, others),
+                self._bookie_id,
+                upkeep=upkeep,
+                settings=self._settings,
+                rate=self._rate,
+                count=self._count,
+            ).run()
+            if isinstance(copied, Copied):
+                self._metrics.copied(copied.entries)
+            else:
+                at = f"entry {copied.entry_id} can't be read anywhere: " if isinstance(copied, Unreadable) else ""
+                self._leave(metadata.ledger_id, f"{at}{copied.why}")
+                return False
+        return True
+
+    async def _end(self, ledger_id: int) -> None:
+        """End the ledger's limbo under its lock: whoever copied here before the loss can't swap it in any more."""
+        lock = await self._locks.take(ledger_id)
+        if not isinstance(lock, LedgerLock):
+            why = str(lock.error) if isinstance(lock, NotDone) else "somebody else has the ledger's lock"
+            self._leave(ledger_id, why)
+            return
+        try:
+            await self._end_locked(ledger_id)
+        except Exception:
+            await self._locks.release(lock)
+            raise
+        await self._locks.release(lock)
+
+    async def _end_locked(self, ledger_id: int) -> None:
+        assert self._look is not None
+        self._marked.discard(ledger_id)
+        mark = await self._marks.read(ledger_id)
+        metadata = await self._read(ledger_id)
+        demand = demand_of(metadata, self._bookie_id)
+        if metadata is None or demand is Demand.NOTHING:
+            self._left.pop(ledger_id, None)  # it is not wanted here any more
+            return
+        if await self._losses.lacks(metadata):
+            self._leave(ledger_id, "its metadata have changed meanwhile, or what was copied was lost again")
+            return
+        if demand is Demand.CLOSED and not await self._losses.end(metadata):
+            self._leave(ledger_id, "rows of the index are damaged: `bkpy bookie rebuild-index`")
+            return
+        self._left.pop(ledger_id, None)
+        self._look.mended += 1
+        self._metrics.mended()
+        if demand is Demand.CLOSED and mark is not None and self._is_told_lost(mark):
+            # Whatever comes of it: at worst a worker copies what is here.
+            await self._marks.remove(mark, [self._bookie_id])
+
+    def _leave(self, ledger_id: int, why: str) -> None:
+        self._waiting.pop(ledger_id, None)
+        if self._left.get(ledger_id) != why:
+            log.warning("integrity: ledger %d can't be made whole here yet: %s", ledger_id, why)
+        if ledger_id in self._left or len(self._left) < self._settings.stuck_ledgers_max:
+            self._left[ledger_id] = why  # the others are found by their rows, or by the next look at all ledgers
+
+
+async def _each(ledger_ids: Iterable[int]) -> AsyncIterator[int]:
+    for ledger_id in ledger_ids:
+        yield ledger_id

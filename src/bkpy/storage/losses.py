@@ -1,0 +1,274 @@
+"""What a bookie has lost, and how its limbo ends: ledger by ledger, and then for ledgers that it has never seen.
+
+Whoever mends the bookie asks here what a ledger lacks, stores it as anybody stores a copy, flushes, and says that the
+ledger's limbo may end. What may be believed is decided in `protocol/integrity.py`.
+
+Invariants: what lacks is judged by the index as it is committed, and by nothing that is only in memory or a journal; a
+ledger leaves limbo in a transaction that finds all of its block rows sound, and every id that its metadata want here
+among them; ledgers that were never seen leave it only above an id that was given out after the loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.holdings import holdings
+from bkpy.protocol.integrity import Lack, Verdict, demand_of, ends_limbo
+from bkpy.storage.entry_log.entry_log import log_id_of
+from bkpy.storage.index.ids import SPAN_MAX, Ids
+from bkpy.storage.index.index import (
+    SHARD_KEY,
+    blocks_fit,
+    checksum_of,
+    decode_block_row,
+    decode_ledger,
+    encode_ledger,
+    encode_shard,
+    get_ledger,
+    ledger_key,
+    ledger_rows,
+    put_shard,
+    scan_blocks,
+)
+from bkpy.storage.ledgers.ledgers import checkpoint_errors
+from bkpy.storage.rebuild.settle import holds_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.protocol.holdings import Share
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import OrderedStore, Runtime
+    from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.index.index import ShardRow
+    from bkpy.storage.shard import Shard
+
+Block = tuple[int, int]  # a log's id, and the offset in it
+
+
+class _Scanned(NamedTuple):
+    """Ledgers in limbo among some rows, and the id to go on after, None at the end."""
+
+    found: list[int]
+    after: int | None
+
+
+class Losses:
+    """Of the bookie `settings.bookie_id`. `on_trusted` is called when ledgers that it has never seen are not in doubt.
+
+    All methods run on the event loop.
+    """
+
+    def __init__(
+        self, storage: LedgerStorage, settings: BookieSettings, runtime: Runtime, on_trusted: Callable[[], None]
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._runtime = runtime
+        self._on_trusted = on_trusted
+
+    @property
+    def all_in_doubt(self) -> bool:
+        """Whether any ledger, never seen or not, may be among what was lost."""
+        return self._storage.untrusted
+
+    @property
+    def any_in_doubt(self) -> bool:
+        """Whether something was lost here once: ledgers from before, which this bookie doesn't have, are in doubt."""
+        return any(shard.row.limbo_to >= 0 for shard in self._storage.shards)
+
+    async def damaged(self) -> set[int]:
+        """The ledgers in which the scrub has found damage that is still there."""
+        found = (await self._storage.scrub.damages()).found
+        return {defect.ledger_id for defect in found if defect.ledger_id is not None}
+
+    async def in_limbo(self) -> set[int]:
+        """The ledgers in limbo of which this bookie knows. Reads all rows, in steps."""
+        settings = self._settings
+        found: set[int] = set()
+        for shard in self._storage.shards:
+            after: int | None = -1
+            while after is not None:
+                scanned = await shard.on_index(_scan, shard.store, after, settings.index_step_rows)
+                found.update(scanned.found)
+                after = scanned.after
+                await asyncio.sleep(settings.index_step_pause_s)
+        return found
+
+    async def in_doubt(self, ledger_id: int) -> bool:
+        """Whether something of the ledger may be lost."""
+        info = (await self._storage.states((ledger_id,)))[ledger_id]
+        return self._storage.ledgers.doubts(ledger_id) if info is None else info.limbo
+
+    async def flush(self) -> None:
+        """Bring all that was stored so far into the index."""
+        await self._storage.checkpoint()
+
+    async def make_known(self, metadata: LedgerMetadata) -> None:
+        """Have a row for a ledger that is to be copied here, in limbo if it is in doubt: so that isn't forgotten."""
+        states = await self._storage.states((metadata.ledger_id,))
+        if states[metadata.ledger_id] is None:
+            self._storage.create(metadata.ledger_id, metadata.ledger_key)
+
+    async def lacks(self, metadata: LedgerMetadata) -> list[Lack]:
+        """What this bookie should have of the ledger, by its metadata, and has not, or has damaged.
+
+        Of fragments that have an end; by what is in the index, so that what was just stored is to be flushed first.
+        """
+        shard = await self._shard_of(metadata.ledger_id)
+        damaged = await self._damaged_blocks(metadata.ledger_id)
+        lacks: list[Lack] = []
+        for number, held in enumerate(holdings(metadata)):
+            for place, share in enumerate(held.shares):
+                if share.bookie_id != self._settings.bookie_id or not share.entries:
+                    continue
+                assert held.last_entry is not None, "a share that is counted has an end"
+                whole = Lack(number, place, held.first_entry, held.last_entry)
+                if shard is None:
+                    lacks.append(whole)
+                else:
+                    lacks += await _missing(shard, metadata.ledger_id, share, whole, damaged)
+        return lacks
+
+    async def end(self, metadata: LedgerMetadata) -> bool:
+        """End the limbo of a ledger whose re-replication lock the caller holds since before it read `metadata`.
+
+        Durable when it returns; False if the ledger stays in limbo, because something lacks or index rows are damaged.
+        """
+        ledger_id = metadata.ledger_id
+        shard = await self._shard_of(ledger_id)
+        if shard is None:
+            return False
+        ended: list[bool] = []
+
+        def take_over() -> None:
+            info = self._storage.ledgers.get(ledger_id)
+            if ended and info is not None:
+                info.limbo = False
+
+        await self._change(shard, take_over, _end_limbo, shard.store, metadata, self._settings.bookie_id, ended)
+        return bool(ended)
+
+    async def trust_unseen(self, limbo_to: int) -> None:
+        """Doubt ledgers that were never seen only up to that id, which was given out since the bookie was started.
+
+        To be called when all others have been looked at. Durable when it returns.
+        """
+        await self._storage.checkpoint()
+        for shard in self._storage.shards:
+            await self._change(shard, lambda: None, _put_limbo_to, shard.store, limbo_to)
+        self._on_trusted()
+
+    async def _change(
+        self, shard: Shard, take_over: Callable[[], None], function: Callable[..., ShardRow], *args: Any
+    ) -> None:
+        """One transaction between two checkpoints, and what follows from it. Goes on if the caller is cancelled."""
+
+        async def change() -> None:
+            async with shard.checkpointing:
+                with checkpoint_errors(shard):
+                    await shard.change_row(function, *args)
+                take_over()
+
+        name = f"end of limbo in {shard.directory}"
+        await asyncio.shield(self._runtime.spawn(change(), name=name, on_death=self._storage.fail))
+
+    async def _shard_of(self, ledger_id: int) -> Shard | None:
+        info = (await self._storage.states((ledger_id,)))[ledger_id]
+        return None if info is None else self._storage.shards[info.shard]
+
+    async def _damaged_blocks(self, ledger_id: int) -> set[Block]:
+        if not self._storage.scrub.damage_count:
+            return set()
+        found = (await self._storage.scrub.damages()).found
+        return {
+            (log_id, defect.offset)
+            for defect in found
+            if defect.ledger_id == ledger_id
+            and defect.offset is not None
+            and (log_id := log_id_of(defect.path.rpartition("/")[2])) is not None
+        }
+
+
+async def _missing(shard: Shard, ledger_id: int, share: Share, whole: Lack, damaged: Collection[Block]) -> list[Lack]:
+    """The parts of a share, which spans `whole`, that aren't in the index; in steps."""
+    lacks: list[Lack] = []
+    for base in range(whole.first, whole.last + 1, SPAN_MAX):
+        end = min(base + SPAN_MAX - 1, whole.last)
+        bits = await shard.on_index(_missing_bits, shard.store, ledger_id, share, base, end, damaged)
+        if not bits:
+            continue
+        first, last = base + (bits & -bits).bit_length() - 1, base + bits.bit_length() - 1
+        if lacks and share.following(lacks[-1].last) == first:
+            lacks[-1] = lacks[-1]._replace(last=last)
+        else:
+            lacks.append(whole._replace(first=first, last=last))
+    return lacks
+
+
+# --- what blocks ------------------------------------------------------------------------------------------------------
+
+
+def _missing_bits(
+    store: OrderedStore, ledger_id: int, share: Share, base: int, end: int, damaged: Collection[Block]
+) -> int:
+    """Of the share's ids from `base` to `end` those that no sound block has, as a bitmap relative to `base`."""
+    missing = 0
+    for start in share.starts:
+        begin = start if start >= base else start + -((start - base) // share.step) * share.step
+        if begin <= end:
+            missing |= Ids(begin, (end - begin) // share.step + 1, share.step).bits(base, end)
+    with store.read() as txn:
+        for key, value in scan_blocks(txn, ledger_id, base - SPAN_MAX + 1, end):
+            try:
+                row = decode_block_row(key, value)
+            except CorruptDataError:
+                continue
+            if (row.place.log_id, row.place.offset) not in damaged:
+                missing &= ~row.ids.bits(base, end)
+    return missing
+
+
+def _scan(store: OrderedStore, after: int, rows_max: int) -> _Scanned:
+    found: list[int] = []
+    with store.read() as txn:
+        looked_at = 0
+        for ledger_id, key, value in islice(ledger_rows(txn, after + 1), rows_max):
+            looked_at, after = looked_at + 1, ledger_id
+            try:
+                if decode_ledger(key, value).limbo:
+                    found.append(ledger_id)
+            except CorruptDataError:
+                continue  # a start makes it anew
+    return _Scanned(found, after if looked_at == rows_max else None)
+
+
+def _end_limbo(
+    shard: ShardRow, store: OrderedStore, metadata: LedgerMetadata, bookie_id: str, ended: list[bool]
+) -> ShardRow:
+    """Let the ledger's row say that nothing of it is lost, if so. One transaction; the shard's row after it."""
+    ledger_id = metadata.ledger_id
+    key = ledger_key(ledger_id)
+    with store.write() as txn:
+        row = get_ledger(txn, ledger_id)
+        if row is None:
+            return shard
+        sound = blocks_fit(txn, ledger_id, row) and holds_all(txn, metadata, bookie_id)
+        if not ends_limbo(Verdict(demand_of(metadata, bookie_id), lacks=not sound, locked=True)):
+            return shard
+        before, value = encode_ledger(ledger_id, row), encode_ledger(ledger_id, row._replace(limbo=False))
+        shard = shard._replace(checksum=shard.checksum ^ checksum_of(before) ^ checksum_of(value))
+        txn.put(key, value)
+        txn.put(SHARD_KEY, encode_shard(shard))
+    ended.append(True)
+    return shard
+
+
+def _put_limbo_to(shard: ShardRow, store: OrderedStore, limbo_to: int) -> ShardRow:
+    shard = shard._replace(unknown_in_limbo=False, unasked=False, limbo_to=max(shard.limbo_to, limbo_to))
+    put_shard(store, shard)
+    return shard

@@ -1,0 +1,1 @@
+"""Whole containers, on a Docker daemon that the tests start for themselves."""

@@ -1,0 +1,33 @@
+"""A bookie whose directories are removed while it runs ends, instead of writing into files that nobody can open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.in_process import DEADLINE_S, InProcess
+
+from bkpy.errors import BookKeeperError, IdentityError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("what", ["", "journal", "ledgers"])
+async def test_it_ends_and_says_which_one_is_gone(tmp_path: Path, what: str) -> None:
+    cluster = InProcess(tmp_path)
+    await cluster.start("a", disk_check_interval_s=0.01)
+    node = cluster.nodes.pop()
+    shutil.rmtree(tmp_path / "a" / what)
+    with pytest.raises(IdentityError, match=f"removed while the bookie ran.*/a/{what}"):
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.shield(node.failed)
+    assert not node.failed.cancelled()
+    (tmp_path / "a" / "ledgers" / "index").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "a" / "journal").mkdir(exist_ok=True)
+    with contextlib.suppress(OSError, BookKeeperError):  # there is nothing to write the checkpoint to
+        await node.stop()
+    await cluster.stop()

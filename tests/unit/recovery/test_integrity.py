@@ -1,0 +1,332 @@
+"""A bookie that has lost its disks gets back what it had, denies nothing meanwhile, and takes entries afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import cluster_of, mender_of, pool_of, storage_of
+from tests.in_process import InProcess, eventually
+from tests.unit.recovery.repairing import held, whole
+
+from bkpy.errors import BookKeeperError, IdentityError, LedgerFencedError
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.marks import LossReason, LostBookie, Marks
+from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.messages import Op, Status
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from bkpy.bookie.node import BookieNode
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
+
+QUICK = {"integrity_retry_interval_s": 0.05, "integrity_look_interval_s": 0.2, "open_ledger_grace_s": 0.1}
+SIZES = ((3, 3, 2), (3, 2, 2))
+
+
+@pytest.fixture
+async def quick(tmp_path: Any) -> Any:
+    local = InProcess(tmp_path)
+    await local.start("abcd", **QUICK)
+    yield local
+    await local.stop()
+
+
+async def written(client: Client, sizes: tuple[int, int, int], count: int = 50) -> int:
+    """A closed ledger; its id."""
+    writer = await new_writer(client, sizes)
+    for part in range(5):
+        await writer.append_batch([b"%d" % (part * 100 + i) * 20 for i in range(count // 5)])
+    await writer.close()
+    return writer.ledger_id
+
+
+async def new_writer(client: Client, sizes: tuple[int, int, int]) -> LedgerWriter:
+    size, write_quorum, ack_quorum = sizes
+    return await client.create_ledger(ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+
+
+async def lost(cluster: InProcess, name: str) -> None:
+    """The bookie is gone, and its disks with it."""
+    await cluster.node(name).stop()
+    shutil.rmtree(cluster.directory / name)
+
+
+async def rebuilt(cluster: InProcess, name: str) -> BookieNode:
+    return await cluster.start_node(name, mending=True, rebuild=True)
+
+
+async def all_whole(cluster: InProcess, *ledger_ids: int) -> None:
+    """Every bookie has what it is named for. By a new client, which has lost no connection yet."""
+    client = await cluster.client()
+    for ledger_id in ledger_ids:
+        await whole(client, ledger_id)
+
+
+def done(node: BookieNode) -> bool:
+    status = mender_of(node).status()
+    return not (status["in_doubt"] or status["left"] or status["waiting"])
+
+
+async def answer(cluster: InProcess, name: str, ledger_id: int, last: int) -> tuple[set[int], set[int]]:
+    """What the bookie has of entries 0 to `last`, and what it can't tell."""
+    client = await cluster.client()
+    found = set(await held(client, ledger_id, name, last))
+    unknown: set[int] = set()
+    first = 0
+    while first <= last:
+        head = m.pack([0, ledger_id, first, last, 1 << 20])
+        frame = await pool_of(client).channel(name).call(Op.READ, head, timeout_s=10.0)
+        assert m.reply_status(frame.head) == Status.OK
+        reply = m.decode_read_reply(frame.head)
+        for low, high in reply.unknown:
+            unknown.update(range(low, high + 1))
+        first = reply.examined_to + 1
+    return found, unknown - found
+
+
+async def test_empty_directories_under_a_known_id_are_refused(quick: InProcess) -> None:
+    await lost(quick, "a")
+    with pytest.raises(IdentityError, match="--rebuild"):
+        await quick.start_node("a")
+
+
+async def test_what_is_half_there_is_not_rebuilt(quick: InProcess) -> None:
+    await written(await quick.client(), (4, 4, 3))
+    await quick.node("a").stop()
+    shutil.rmtree(quick.directory / "a" / "journal")
+    with pytest.raises(IdentityError, match="all directories empty"):
+        await rebuilt(quick, "a")
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+async def test_a_bookie_that_lost_all_gets_it_back(quick: InProcess, sizes: tuple[int, int, int]) -> None:
+    client = await quick.client()
+    ledgers = [await written(client, sizes) for _ in range(6)]
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: done(node))
+    client = await quick.client()
+    for ledger_id in ledgers:
+        metadata = await whole(client, ledger_id)
+        if any("a" in fragment.bookies for fragment in metadata.fragments):
+            _, unknown = await answer(quick, "a", ledger_id, 60)
+            assert not unknown
+    # It takes entries again, and those of new ledgers are denied as ever.
+    await eventually(lambda: not quick.service("a").read_only)
+    later = await written(client, (4, 4, 3))
+    await whole(client, later)
+    _, unknown = await answer(quick, "a", later, 80)
+    assert not unknown
+
+
+@pytest.mark.scenario(52)
+async def test_until_then_nothing_is_denied_and_nothing_is_taken(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    await lost(quick, "a")
+    await quick.start_node("a", rebuild=True)  # without anything that mends it
+    found, unknown = await answer(quick, "a", ledger_id, 99)
+    assert not found
+    assert unknown == set(range(100))
+    assert quick.service("a").read_only
+    _, unknown = await answer(quick, "a", 10**6, 9)  # a ledger that nobody knows
+    assert unknown == set(range(10))
+    await quick.restart("a")  # that lasts
+    _, unknown = await answer(quick, "a", ledger_id, 99)
+    assert unknown == set(range(100))
+
+
+@pytest.mark.scenario(52)
+async def test_another_ledger_of_before_stays_unknown(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (3, 3, 2))
+    ensemble = (await client.ledger_metadata(ledger_id)).fragments[0].bookies
+    (spare,) = set("abcd").difference(ensemble)
+    await lost(quick, spare)
+    node = await rebuilt(quick, spare)
+    await eventually(lambda: done(node))
+    _, unknown = await answer(quick, spare, ledger_id, 9)
+    assert unknown == set(range(10))
+    _, unknown = await answer(quick, spare, ledger_id + 10**6, 9)
+    assert not unknown
+
+
+async def test_an_open_ledger_is_recovered_once_its_writer_had_the_time_to_leave(quick: InProcess) -> None:
+    client = await quick.client()
+    writer = await new_writer(client, (4, 4, 3))
+    acknowledged = [await writer.append(b"%d" % i) for i in range(10)]
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: done(node))
+    metadata = await whole(await quick.client(), writer.ledger_id)
+    assert metadata.state is LedgerState.CLOSED
+    assert metadata.last_entry >= acknowledged[-1]
+
+
+async def left(cluster: InProcess) -> tuple[LedgerWriter, str]:
+    """A writer that lives, and a bookie of its ledger that it has left, whose disks are gone."""
+    client = await cluster.client()
+    writer = await new_writer(client, (3, 3, 2))
+    await writer.append(b"before")
+    name = (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies[0]
+    await lost(cluster, name)
+    await writer.append(b"behind")  # another bookie takes its place
+    return writer, name
+
+
+async def test_a_ledger_that_its_writer_has_left_is_recovered_so_that_its_limbo_ends(quick: InProcess) -> None:
+    writer, name = await left(quick)
+    node = await rebuilt(quick, name)
+    await eventually(lambda: done(node))
+    assert (await whole(await quick.client(), writer.ledger_id)).last_entry == 1
+    with pytest.raises(LedgerFencedError):
+        await writer.append(b"too late")
+
+
+async def test_a_writer_that_closes_its_ledger_in_time_is_not_ended(quick: InProcess) -> None:
+    quick.settings["open_ledger_grace_s"] = 3600
+    writer, name = await left(quick)
+    node = await rebuilt(quick, name)
+    await eventually(lambda: mender_of(node).status()["waiting"] == [writer.ledger_id])
+    assert quick.service(name).read_only
+    await writer.append(b"goes on")
+    await writer.close()
+    await eventually(lambda: done(node))
+    assert (await whole(await quick.client(), writer.ledger_id)).last_entry == 2
+
+
+async def test_a_ledger_that_comes_to_name_the_bookie_later_is_left_to_its_writer(quick: InProcess) -> None:
+    client = await quick.client()
+    writer = await new_writer(client, (3, 3, 2))
+    await writer.append(b"elsewhere")
+    ensemble = (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies
+    (spare,) = set("abcd").difference(ensemble)
+    await lost(quick, spare)
+    node = await rebuilt(quick, spare)
+    await eventually(lambda: done(node) and not quick.service(spare).read_only)
+    await quick.node(ensemble[0]).stop()
+    await writer.append(b"here")
+    assert mender_of(node).begin()
+    await eventually(lambda: not mender_of(node).status()["asked"])
+    await asyncio.sleep(5 * QUICK["open_ledger_grace_s"])
+    assert done(node)
+    await writer.append(b"goes on")
+    assert (await answer(quick, spare, writer.ledger_id, 9))[1] == set(range(10)), (
+        "what it had of the ledger isn't known"
+    )
+    await writer.close()
+    metadata = await client.ledger_metadata(writer.ledger_id)
+    assert [spare in fragment.bookies for fragment in metadata.fragments] == [False, True]
+    assert mender_of(node).begin()
+    await eventually(lambda: done(node) and not mender_of(node).status()["asked"])
+    assert await answer(quick, spare, writer.ledger_id, 9) == ({1, 2}, set())
+
+
+async def test_a_look_through_a_sound_bookie_ends_no_writer(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    writer = await new_writer(client, (4, 4, 3))
+    await writer.append(b"goes")
+    await quick.node("a").stop()
+    node = await quick.start_node("a", mending=True)
+    for _ in range(2):
+        assert mender_of(node).begin()
+        await eventually(lambda: not mender_of(node).status()["asked"])
+        await asyncio.sleep(5 * QUICK["open_ledger_grace_s"])
+    assert done(node)
+    await writer.append(b"on")
+    await writer.close()
+    await all_whole(quick, ledger_id)
+
+
+async def test_limbo_does_not_end_while_somebody_has_the_lock(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    locks = LedgerLocks(cluster_of(client).store, "/ledgers", "worker", real_runtime())
+    lock = await locks.take(ledger_id)
+    assert isinstance(lock, LedgerLock)
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: not mender_of(node).status()["in_doubt"])
+    assert mender_of(node).status()["left"] == [{"ledger_id": ledger_id, "why": "somebody else has the ledger's lock"}]
+    found, unknown = await answer(quick, "a", ledger_id, 60)
+    assert found == set(range(50))
+    assert unknown == set(range(50, 61))
+    await locks.release(lock)
+    await eventually(lambda: done(node))
+
+
+async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    for name in "abcd":
+        await quick.node(name).stop()
+    shutil.rmtree(quick.directory / "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: bool(mender_of(node).status()["left"]))
+    for name in "bcd":
+        await quick.start_node(name)
+    await eventually(lambda: done(node))
+    await all_whole(quick, ledger_id)
+
+
+async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess) -> None:
+    client = await quick.client()
+    ledgers = [await written(client, (4, 4, 3)) for _ in range(2)]
+    marks = Marks(cluster_of(client).store, "/ledgers", real_runtime())
+    await marks.add(ledgers[0], {"a": LostBookie(1, LossReason.REBUILDING.value), "b": LostBookie(1)})
+    await marks.add(ledgers[1], {"a": LostBookie(1, LossReason.DRAINING.value)})
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: done(node))
+    mark = await marks.read(ledgers[0])
+    assert mark is not None
+    assert set(mark.lost) == {"b"}
+    mark = await marks.read(ledgers[1])
+    assert mark is not None
+    assert set(mark.lost) == {"a"}
+
+
+async def test_a_second_bookie_of_that_id_can_not_be_rebuilt(quick: InProcess, tmp_path: Any) -> None:
+    shutil.move(quick.directory / "a", tmp_path / "elsewhere")  # as another machine has the same paths
+    node = quick.new_node("a", rebuild=True)
+    with pytest.raises(BookKeeperError):
+        async with asyncio.timeout(20):
+            await node.start()
+    shutil.rmtree(quick.directory / "a")
+    shutil.move(tmp_path / "elsewhere", quick.directory / "a")
+
+
+async def test_what_the_scrub_found_is_copied_from_others(quick: InProcess) -> None:
+    client = await quick.client()
+    ledger_id = await written(client, (4, 4, 3))
+    await quick.restart("a")  # so that it is in the entry log
+    (log,) = (quick.directory / "a" / "ledgers").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[data.index(b"107" * 20)] ^= 1
+    log.write_bytes(data)
+    await quick.node("a").stop()
+    node = await quick.start_node("a", mending=True)
+    scrub = storage_of(node).scrub
+    assert scrub.begin()
+    await eventually(lambda: scrub.damage_count == 1)
+    _, unknown = await answer(quick, "a", ledger_id, 49)
+    assert unknown
+    await eventually(lambda: scrub.damage_count == 0)
+    await all_whole(quick, ledger_id)
+
+
+async def test_a_start_without_the_flag_goes_on_with_a_rebuild(quick: InProcess) -> None:
+    client = await quick.client()
+    ledgers = [await written(client, (3, 3, 2)) for _ in range(5)]
+    await lost(quick, "a")
+    await (await rebuilt(quick, "a")).stop()
+    node = await quick.start_node("a", mending=True)
+    await eventually(lambda: done(node))
+    await all_whole(quick, *ledgers)
+    assert not storage_of(node).untrusted

@@ -1,0 +1,286 @@
+"""A bookie that begins anew, or was put into limbo: what it lacks, how limbo ends, and a crash at every operation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sim.disk import SimulatedCrash
+from tests.unit.storage.support import KEY, Batch, Host, add, read_all, sim_runtime
+from tests.unit.storage.support import settings as bookie_settings
+
+from bkpy.errors import IdentityError, StorageFailedError
+from bkpy.protocol.integrity import Lack
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.quorum import write_set
+from bkpy.storage.losses import Losses
+
+if TYPE_CHECKING:
+    from bkpy.storage.engine import LedgerStorage
+
+LEDGER = 5
+LAST = 19
+BEFORE, AFTER = 90, 110  # ledgers of before the loss, and created after it
+NEWEST = 100
+SPLIT = {"journals": 2, "ledgers": 2}
+
+
+def metadata(*, closed: bool = True, write_quorum: int = 3, name: str = "bookie-1") -> LedgerMetadata:
+    """Of a ledger with the entries 0 to 19, the first ten of which are in a fragment without this bookie."""
+    state = LedgerState.CLOSED if closed else LedgerState.OPEN
+    fragments = (Fragment(0, ("x", "y", "z")), Fragment(10, ("x", name, "z")))
+    last, length = (LAST, 100) if closed else (-1, 0)
+    ack_quorum = min(2, write_quorum)
+    return LedgerMetadata(LEDGER, state, 3, write_quorum, ack_quorum, "crc32c", KEY, fragments, last, length)
+
+
+def losses_of(storage: LedgerStorage, host: Host) -> Losses:
+    return Losses(storage, host.settings, sim_runtime(host.disk, host.clock), lambda: None)
+
+
+def lost_host(**values: Any) -> Host:
+    """A host whose bookie the cluster knows, and whose disks are empty."""
+
+    async def life() -> None:
+        storage = await host.boot()
+        await add(storage, Batch(LEDGER, 0, 20))
+        await storage.close()
+
+    host = Host(settings=bookie_settings(**values))
+    asyncio.run(life())
+    return Host(settings=host.settings, cookie=host.cookie, clock=host.clock)
+
+
+async def stored(storage: LedgerStorage, batch: Batch) -> None:
+    """`StorageFailedError` if it never will be."""
+    durable = add(storage, batch)
+    await asyncio.wait({durable, storage.failed}, return_when=asyncio.FIRST_COMPLETED)
+    if not durable.done():
+        raise StorageFailedError("it will never be durable")
+
+
+async def denied(storage: LedgerStorage, ledger_id: int, last: int = LAST) -> set[int]:
+    have, unknown = await read_all(storage, ledger_id, 0, last)
+    return set(range(last + 1)) - have.keys() - unknown
+
+
+# --- beginning anew -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [{}, SPLIT])
+def test_after_a_new_beginning_everything_is_unknown(values: dict[str, int]) -> None:
+    host = lost_host(**values)
+
+    async def main() -> None:
+        with pytest.raises(IdentityError, match="has no cookie"):
+            await host.boot()
+        storage = await host.boot(rebuild=True)
+        for ledger_id in (LEDGER, BEFORE, AFTER):
+            assert not await denied(storage, ledger_id)
+            assert (await storage.last_entry(ledger_id)).limbo
+        await storage.close()
+        storage = await host.boot()
+        assert storage.untrusted
+        storage.release()
+
+    asyncio.run(main())
+
+
+def test_directories_in_which_something_is_left_are_not_begun_anew() -> None:
+    host = Host(settings=bookie_settings(**SPLIT))
+
+    async def main() -> None:
+        storage = await host.boot()
+        await add(storage, Batch(LEDGER, 0, 20))
+        await storage.close()
+        cookie = host.cookie
+        (first, *_) = host.settings.ledger_directories
+        for name in host.disk.listdir(first):
+            if name == "cookie.json":
+                host.disk.unlink(f"{first}/{name}")
+        with pytest.raises(IdentityError, match="all directories empty"):
+            await host.boot(rebuild=True)
+        assert host.cookie == cookie
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("values", [{}, SPLIT])
+def test_a_crash_at_every_operation_of_a_new_beginning(values: dict[str, int]) -> None:
+    async def crash(nth: int) -> bool:
+        host = lost_host_now(values)
+        host.disk.crash_at(nth)
+        crashed = False
+        try:
+            (await host.boot(rebuild=True)).release()
+        except (SimulatedCrash, StorageFailedError):
+            crashed = True
+        crashed = crashed or host.disk.dead
+        host.disk.heal()
+        host.disk.rng.seed(nth)
+        host.disk.power_cut()
+        with contextlib.suppress(IdentityError):  # that it can't be started otherwise is right
+            storage = await host.boot()
+            assert storage.untrusted
+            storage.release()
+            host.disk.crash()
+        storage = await host.boot(rebuild=True)
+        assert storage.untrusted
+        assert not await denied(storage, LEDGER)
+        await storage.close()
+        return crashed
+
+    made = lost_host(**values)
+
+    def lost_host_now(_: dict[str, int]) -> Host:
+        return Host(settings=made.settings, cookie=made.cookie)
+
+    nth = 1
+    while asyncio.run(asyncio.wait_for(crash(nth), 20)):
+        nth += 1
+    assert nth > 10
+
+
+# --- what lacks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write_quorum", [1, 2, 3])
+def test_what_lacks_is_exactly_what_is_not_in_the_index(write_quorum: int) -> None:
+    host = lost_host()
+    wanted = [i for i in range(10, LAST + 1) if 1 in write_set(i, 3, write_quorum)]
+    described = metadata(write_quorum=write_quorum)
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        losses = losses_of(storage, host)
+        assert await losses.lacks(described) == [Lack(1, 1, 10, 19)]
+        await losses.make_known(described)
+        assert await losses.lacks(described) == [Lack(1, 1, wanted[0], wanted[-1])]
+        for entry_id in wanted[1:-1]:
+            await add(storage, Batch(LEDGER, entry_id))
+        assert await losses.lacks(described) == [Lack(1, 1, wanted[0], wanted[-1])], "that is only in memory"
+        await losses.flush()
+        (lack,) = await losses.lacks(described)
+        assert (lack.first, lack.last) == (wanted[0], wanted[-1])
+        await add(storage, Batch(LEDGER, wanted[0]))
+        await losses.flush()
+        assert await losses.lacks(described) == [Lack(1, 1, wanted[-1], wanted[-1])]
+        assert not await losses.end(described)
+        assert not await denied(storage, LEDGER)
+        await add(storage, Batch(LEDGER, wanted[-1]))
+        assert not await losses.end(described), "it is not flushed"
+        await losses.flush()
+        assert await losses.lacks(described) == []
+        assert await losses.in_limbo() == {LEDGER}
+        assert await losses.end(described)
+        assert await losses.in_limbo() == set()
+        assert await denied(storage, LEDGER) == set(range(LAST + 1)) - set(wanted)
+        await storage.close()
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_leaves_a_sound_index() -> None:
+    host = lost_host()
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        losses = losses_of(storage, host)
+        await losses.make_known(metadata())
+        await add(storage, Batch(LEDGER, 10, 10))
+        await losses.flush()
+        for change in (losses.end(metadata()), losses.trust_unseen(NEWEST)):
+            task = asyncio.ensure_future(change)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait((task,))
+            await add(storage, Batch(LEDGER, 10))
+            await storage.checkpoint()
+        await storage.close()
+        storage = await host.boot()
+        assert not host.reports.damages
+        await storage.close()
+
+    asyncio.run(main())
+
+
+def test_a_ledger_that_is_not_closed_or_does_not_name_the_bookie_stays_in_limbo() -> None:
+    host = lost_host()
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        losses = losses_of(storage, host)
+        await losses.make_known(metadata())
+        await add(storage, Batch(LEDGER, 0, 20))
+        await losses.flush()
+        assert not await losses.end(metadata(closed=False))
+        assert not await losses.end(metadata(name="somebody"))
+        assert not await denied(storage, LEDGER, 30)
+        assert await losses.end(metadata())
+        assert await denied(storage, LEDGER, 30) == set(range(20, 31))
+        await storage.close()
+
+    asyncio.run(main())
+
+
+def test_ledgers_never_seen_are_denied_only_above_the_id() -> None:
+    host = lost_host(**SPLIT)
+    told: list[bool] = []
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        runtime = sim_runtime(host.disk, host.clock)
+        await Losses(storage, host.settings, runtime, lambda: told.append(storage.untrusted)).trust_unseen(NEWEST)
+        assert told == [False]
+        for _ in range(2):
+            for ledger_id in (LEDGER, BEFORE, NEWEST):
+                assert not await denied(storage, ledger_id)
+            assert await denied(storage, AFTER)
+            assert not storage.untrusted
+            await storage.close()
+            storage = await host.boot()
+        await add(storage, Batch(BEFORE, 0), Batch(AFTER, 0))
+        states = await storage.states((BEFORE, AFTER))
+        assert [(s.limbo, s.fenced) for s in states.values() if s is not None] == [(True, True), (False, False)]
+        await storage.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("values", [{}, SPLIT])
+def test_a_crash_at_every_operation_while_limbo_ends(values: dict[str, int]) -> None:
+    """At no moment is anything denied that isn't certainly here, or was never here."""
+    made = lost_host(**values)
+
+    async def life(host: Host) -> None:
+        storage = await host.boot(rebuild=True)
+        losses = losses_of(storage, host)
+        await losses.make_known(metadata())
+        await stored(storage, Batch(LEDGER, 10, 10))
+        await losses.flush()
+        assert await losses.end(metadata())
+        await losses.trust_unseen(NEWEST)
+        await storage.close()
+
+    async def crash(nth: int) -> bool:
+        host = Host(settings=made.settings, cookie=made.cookie)
+        host.disk.crash_at(nth)
+        with contextlib.suppress(SimulatedCrash, StorageFailedError):
+            await life(host)
+        crashed = host.disk.dead
+        host.disk.heal()
+        host.disk.rng.seed(nth)
+        host.disk.power_cut()
+        storage = await host.boot(rebuild=True)
+        assert not await denied(storage, LEDGER) & set(range(10, 20))
+        assert not await denied(storage, BEFORE)
+        await storage.close()
+        return crashed
+
+    nth = 1
+    while asyncio.run(asyncio.wait_for(crash(nth), 20)):
+        nth += 1
+    assert nth > 20
