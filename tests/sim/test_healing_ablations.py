@@ -118,7 +118,7 @@ def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
 @pytest.mark.parametrize(
     ("without", "seeds"),
     [
-        (recovering_without_a_grace_period, (0,)),
+        (recovering_without_a_grace_period, (4,)),
         (removing_newer_marks, (37,)),
         (swapping_before_copying, (0,)),
         (moving_by_hand_without_a_lock, (0, 7, 19)),
