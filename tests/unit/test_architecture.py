@@ -247,6 +247,7 @@ A_MARK = "is a value that stands for something, and is never reached"
 
 CONSTANTS = {
     "bookie/files.py": {
+        "_OF_HANDSHAKE": OF_MEMORY,
         "_OF_PROCESS": OF_MEMORY,
         "_OF_JOURNAL_DIRECTORY": OF_MEMORY,
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
@@ -324,6 +325,7 @@ CONSTANTS = {
     },
     "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
+    "storage/replay.py": {"_NO_SHARD": A_MARK},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {
         "VERSION": ON_DISK,
@@ -372,6 +374,7 @@ CONSTANTS = {
         "BATCH_OVERHEAD_BYTES": OF_MEMORY,
         "STATE_BYTES": OF_MEMORY,
     },
+    "storage/replay.py": {"_NO_SHARD": A_MARK},
     "storage/scrub/state.py": {"VERSION": ON_DISK},
     "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
     "storage/ledgers/info.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},
@@ -447,6 +450,7 @@ def test_one_name_is_one_thing() -> None:
 # What other classes of the package may inherit from, besides protocols and abstract classes.
 INHERITED = {
     "errors.BookKeeperError": "what is caught says how much is",
+    "errors.BookieUnavailableError": "what is caught says how much is",
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
@@ -454,6 +458,7 @@ INHERITED = {
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
     "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
+    "config.security.SecuritySettings": "has the fields of bookies alone that are about strangers",
 }
 
 

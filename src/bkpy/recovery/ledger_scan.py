@@ -121,6 +121,7 @@ class LedgerScan:
                 await self._each(some, drop)
                 some = []
         await self._each(some, drop)
+        await self._marks.tidy()
         return dropped
 
     async def _reliable(self) -> bool:
