@@ -200,7 +200,7 @@ MUTANTS: list[Mutant] = [
         "only the first bookie is asked what it returns",
         "people are told that entries are lost which others have",
         "        if not lacking:\n            break\n",
-        "        if lacking is not None:\n            break\n",
+        "        if end is not None:\n            break\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
 ]
