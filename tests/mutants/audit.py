@@ -45,6 +45,16 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     Mutant(
+        "a bookie that rebuilds itself is worked off at once",
+        "all that it had is copied twice, and it comes back for nothing",
+        "if not covers(is_.instance, before) and is_.presence is not Presence.HERE:",
+        "if not is_.instance:",
+        (
+            f"{_DECISIONS}::test_a_bookie_that_rebuilds_itself_has_as_long_as_an_absent_one",
+            "tests/unit/recovery/test_rebuilding_beside_workers.py::test_it_is_left_alone_as_long_as_one_that_is_away",
+        ),
+    ),
+    Mutant(
         "ledgers that were worked off are not read again",
         "a ledger that was copied to a bookie that is lost next is never marked for that one",
         "await self._read(sorted({*remembered.open, *also, *worked_off}), lost)",

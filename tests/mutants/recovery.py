@@ -10,6 +10,7 @@ _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
 _DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
+_INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
 
 _BACKLOG: Final = "tests/unit/recovery/test_backlog.py::"
 _NODES: Final = "tests/unit/metadata/test_worker_nodes.py::"
@@ -85,6 +86,20 @@ MUTANTS: list[Mutant] = [
         "if fragment_index == len(self.fragments) - 1 and self.state is not LedgerState.CLOSED:",
         "if fragment_index == len(self.fragments) - 1 and self.state is LedgerState.IN_RECOVERY:",
         (_PLAN + "test_the_last_fragment_of_a_ledger_that_is_not_closed_is_never_moved",),
+    ),
+    Mutant(
+        "a look through a bookie recovers what is open",
+        "`bkpy bookie integrity --now` ends all writers that the bookie serves",
+        "to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)",
+        "to_end = True",
+        (f"{_INTEGRITY}::test_a_look_through_a_sound_bookie_ends_no_writer",),
+    ),
+    Mutant(
+        "a bookie takes away what a check has found",
+        "bytes that are damaged on its disk, where the index is sound, are never copied anew",
+        "return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)",
+        "return loss is not None and loss.reason != LossReason.DRAINING",
+        (f"{_INTEGRITY}::test_the_mark_of_a_ledger_that_is_whole_again_goes",),
     ),
     Mutant(
         "a bookie is swapped in though its copy came to nothing",

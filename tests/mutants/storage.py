@@ -220,9 +220,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marks taken after the seal",
         "what is added while a checkpoint runs is taken for written, and lost in a crash",
-        "rows = await shard.flush(infos, marks, close_log=close_log)",
+        "written = await shard.flush(infos, marks, close_log=close_log)",
         "await shard._flush_worker.run(int)\n"
-        "rows = await shard.flush(infos, _marks(shard, ends()), close_log=close_log)",
+        "written = await shard.flush(infos, _marks(shard, ends()), close_log=close_log)",
         (f"{_CHECKPOINTS}::test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written",),
     ),
     Mutant(

@@ -54,6 +54,8 @@ LIMBO = "a bookie put everything in limbo"
 CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
 REPLICATED = "what a lost bookie had was copied"
 WORKER_DIED = "a replication worker died"
+REBUILT = "a bookie came back with empty disks"
+REBUILT_FROM_PARTS = "a bookie came back with a part of what it had"
 
 _STORAGE = (
     MEMORY_FULL,
@@ -72,6 +74,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "healing": (REPLICATED, WORKER_DIED),
+    "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 

@@ -233,11 +233,14 @@ class BookieNode:
 
     async def _directories_moved(self, identity: bytes) -> None:
         """Store where they are now: from then on a copy that is left where they were is refused."""
+        await self._store_identity(identity)
+        self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
+
+    async def _store_identity(self, identity: bytes) -> None:
         known = await read_cookie(self._store, self._root, self.settings.bookie_id)
-        assert known is not None, "it had directories to move"
+        assert known is not None, "it had other directories"
         value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
-        self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
     async def _directories_anew(self, identity: bytes) -> None:
         """Store that they are new, once no other process can have the id: its cookie would be wrong."""
@@ -254,7 +257,7 @@ class BookieNode:
                     bookie=self.settings.bookie_id,
                 )
             await asyncio.sleep(self.settings.metadata_retry_pause_s)
-        await self._directories_moved(identity)
+        await self._store_identity(identity)
 
     def _trusted(self) -> None:
         """What was lost is known, ledger by ledger: others can be taken again."""
