@@ -249,7 +249,9 @@ async def test_an_empty_disk_under_a_known_id_is_refused(small: LocalCluster, tm
     assert len(moved) == 2
     with pytest.raises(bkpy.BookieUnavailableError, match=bookie.id):
         await bookie.start()
-    assert "IdentityError" not in bookie.log_path.read_text()  # one line for people
+    told = bookie.log_path.read_text()
+    assert "IdentityError" not in told  # one line for people
+    assert told.rindex("looks for its metadata at zk://") < told.rindex("looking through /")  # and what took so long
     for path, kept in moved:
         shutil.rmtree(path, ignore_errors=True)
         kept.rename(path)

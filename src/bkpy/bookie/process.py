@@ -122,6 +122,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     runtime = real_runtime()
+    # Each step of a start may take long on a busy machine: what it waits for is said before.
+    log.info("bookie %s looks for its metadata at %s", settings.bookie_id, settings.metadata_uri)
     store, root = await connect_store(
         settings.metadata_uri,
         runtime,
@@ -134,6 +136,8 @@ async def _serve(
         mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
         node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
         await node.start()
+        if settings.tls_certificate_file is not None:  # for others it ends the process, as without a handler
+            loop.add_signal_handler(signal.SIGHUP, node.reload)
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage
         stop = asyncio.ensure_future(stopping.wait())

@@ -27,6 +27,8 @@ class _Damages:
 
     def compacted(self, bytes_: int) -> None: ...
 
+    def reclaim_failed(self) -> None: ...
+
     def log_removed(self, bytes_: int) -> None: ...
 
     def scrubbed(self, bytes_: int) -> None: ...
@@ -81,7 +83,7 @@ async def _rebuild(settings: BookieSettings, directories: Sequence[str], offline
             return await rebuild_offline(
                 settings, runtime, observer=_Damages(), directories=directories, progress=progress
             )
-        async with metadata(settings.metadata_uri) as (store, root):
+        async with metadata(settings.metadata_uri, settings) as (store, root):
             return await rebuild_with_metadata(
                 settings, store, root, runtime, observer=_Damages(), directories=directories, progress=progress
             )
