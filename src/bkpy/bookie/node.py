@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bkpy.bookie.companions import Companion, Mender, NewMender
-    from bkpy.bookie.pages import Pages
+    from bkpy.bookie.pages import ServedPages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
@@ -90,7 +90,7 @@ class BookieNode:
         self._service: BookieService | None = None
         self._server: BookieServer | None = None
         self._registration: Registration | None = None
-        self._pages: Pages | None = None
+        self._pages: ServedPages | None = None
         self._serving_pages = contextlib.AsyncExitStack()
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
@@ -124,6 +124,8 @@ class BookieNode:
         await self._serve_pages()
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
+        directories = dict.fromkeys([*settings.journal_directories, *settings.ledger_directories])
+        self._log.info("looking through %s", ", ".join(directories))
         self._storage = storage = await open_storage(
             settings,
             self._runtime,
@@ -414,10 +416,10 @@ class BookieNode:
         if self.settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
-        from bkpy.bookie.pages import Pages
+        from bkpy.bookie.pages import ServedPages
         from bkpy.runtime.metrics_page import metrics_page
 
-        self._pages = Pages(self.settings, self._unready)
+        self._pages = ServedPages(self.settings, self._unready)
         self.metrics_port = await self._serving_pages.enter_async_context(
             metrics_page(
                 self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, self._pages.add_to
