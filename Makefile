@@ -14,7 +14,7 @@ WORKERS ?= 4
 test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged test-containers mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers clean
+.PHONY: help demo test test-full test-privileged test-containers mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -30,6 +30,7 @@ help:
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-housekeeping  appends while all of checkpoints, collection and compaction are busy, beside none of them"
+	@echo "make bench-tls  appends and reads with TLS, beside the same without"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"
 	@echo "make clean      remove everything that the others made"
@@ -79,6 +80,9 @@ bench: $(VENV)/.demo
 
 bench-housekeeping: $(VENV)/.demo
 	$(BIN)/python benchmarks/housekeeping.py --json docs/bench-housekeeping.json
+
+bench-tls: $(VENV)/.demo
+	$(BIN)/python benchmarks/tls.py --json docs/bench-tls.json
 
 bench-memory: $(VENV)/.demo
 	$(BIN)/python benchmarks/memory.py --json docs/bench-memory.json

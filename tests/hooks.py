@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.receive_buffer import ReceiveBuffer
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime, Worker
+    from bkpy.runtime.tls import Certificates, Failure
     from bkpy.storage.entry_log.entry_log import Place
     from bkpy.storage.journal.journal import Journal
     from bkpy.storage.ledgers.info import LedgerCache
@@ -333,6 +334,24 @@ def metrics_of(node: BookieNode) -> str:
 def connections_of(node: BookieNode) -> list[Connection]:
     """The connections that the bookie has accepted, in order of arrival."""
     return list(server_of(node)._connections)
+
+
+def certificates_of(node: BookieNode) -> Certificates:
+    """What a bookie with TLS has that was started."""
+    assert node._credentials is not None
+    assert node._credentials.certificates is not None
+    return node._credentials.certificates
+
+
+def handshakes_of(server: BookieServer) -> Mapping[Any, str]:
+    """The clients' addresses of the TLS handshakes that go on."""
+    assert server._handshakes is not None
+    return server._handshakes._going_on
+
+
+def failures_of(service: BookieService, failure: Failure) -> int:
+    """How many TLS handshakes the bookie counts that have failed so."""
+    return int(service.metrics._failed_handshakes[failure]._value.get())
 
 
 def stop_ticking(server: BookieServer) -> None:

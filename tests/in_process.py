@@ -22,6 +22,7 @@ from bkpy.runtime.system import real_runtime
 from tests.hooks import cluster_of, connections_of, server_of, service_of, storage_of
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
     from pathlib import Path
 
@@ -97,8 +98,8 @@ class InProcess:
             self._ports[name] = free_port(list(self._ports.values()))
         return self._ports[name]
 
-    async def client(self, **settings: Any) -> Client:
-        client = await open_client(self.tree.session(), ROOT, real_runtime(), client_settings(**settings))
+    async def client(self, *, tls: ssl.SSLContext | None = None, **settings: Any) -> Client:
+        client = await open_client(self.tree.session(), ROOT, real_runtime(), client_settings(**settings), tls=tls)
         self.clients.append(client)
         return client
 

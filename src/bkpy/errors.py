@@ -67,7 +67,7 @@ class ConfigError(CallerError, ValueError):
 
 
 class UnauthorizedError(CallerError):
-    """The password or digest type isn't the ledger's."""
+    """The password or digest type isn't the ledger's, or a bookie's file of rights doesn't allow this to the client."""
 
 
 class NoSuchLedgerError(CallerError):
@@ -115,6 +115,15 @@ class ClusterError(BookKeeperError):
 
 class BookieUnavailableError(ClusterError):
     """A bookie can't be reached, or did not answer in time."""
+
+
+class TlsError(BookieUnavailableError):
+    """A bookie and this client could not agree on TLS: their certificates, or whether to speak it at all.
+
+    The message says which. Somebody has to change a file or a setting; those are read again for each connection.
+    """
+
+    retriable = False
 
 
 class NotEnoughBookiesError(ClusterError):

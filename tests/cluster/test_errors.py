@@ -137,6 +137,7 @@ async def test_a_closed_client(cluster: LocalCluster) -> None:
 async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, tmp_path: Path) -> None:
     """An address that now belongs to somebody else is noticed in the handshake."""
     from bkpy.client.bookies.channel import BookieChannel
+    from bkpy.client.bookies.dialling import Dialler
     from bkpy.config.client import client_settings
     from bkpy.runtime.system import real_runtime
 
@@ -147,6 +148,7 @@ async def test_a_client_of_another_cluster_is_not_served(cluster: LocalCluster, 
         channel = BookieChannel(
             bookie_id,
             address,
+            Dialler(client_settings()),
             client_settings(),
             real_runtime(),
             instance_id=instance,

@@ -247,6 +247,7 @@ A_MARK = "is a value that stands for something, and is never reached"
 
 CONSTANTS = {
     "bookie/files.py": {
+        "_OF_HANDSHAKE": OF_MEMORY,
         "_OF_PROCESS": OF_MEMORY,
         "_OF_JOURNAL_DIRECTORY": OF_MEMORY,
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
@@ -449,6 +450,7 @@ def test_one_name_is_one_thing() -> None:
 # What other classes of the package may inherit from, besides protocols and abstract classes.
 INHERITED = {
     "errors.BookKeeperError": "what is caught says how much is",
+    "errors.BookieUnavailableError": "what is caught says how much is",
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
@@ -456,6 +458,7 @@ INHERITED = {
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
     "config.recovery.RecoverySettings": "has the fields that bookies share with what recovers alone",
+    "config.security.SecuritySettings": "has the fields of bookies alone that are about strangers",
 }
 
 

@@ -6,9 +6,10 @@
     POST /scrub   begin a round in each directory, unless one goes on in all (409)
     GET  /integrity   what was lost here, and how far it is copied from other bookies
     POST /integrity   look through all ledgers that name this bookie, unless that goes on (409)
+    POST /reload  read certificates and rights again, if they have changed; 409 with the reason if they can't be used
 
-Invariants: only who is on the same machine is answered, unless `admin_clients` says otherwise, for nothing here is
-protected; as long as the bookie starts, all are told so (503).
+Invariants: only who is on the same machine is answered, unless `admin_clients` says otherwise, or, with `metrics_tls`,
+who shows a certificate with a name that may administer; as long as the bookie starts, all are told so (503).
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
+from bkpy.errors import ConfigError
+from bkpy.protocol.access import Right, names_in
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bkpy.bookie.collector import Collector
     from bkpy.bookie.companions import Mender
+    from bkpy.bookie.credentials import Credentials
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
 
@@ -47,9 +52,10 @@ class Administered(NamedTuple):
 class AdminPages:
     """The routes of one bookie; `of` is set when it has started."""
 
-    def __init__(self, settings: BookieSettings) -> None:
+    def __init__(self, settings: BookieSettings, credentials: Credentials) -> None:
         self.of: Administered | None = None
         self._settings = settings
+        self._credentials = credentials
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""
@@ -59,6 +65,7 @@ class AdminPages:
         app.router.add_post("/scrub", self._guarded(self._begin_scrub))
         app.router.add_get("/integrity", self._guarded(self._tell_integrity))
         app.router.add_post("/integrity", self._guarded(self._begin_integrity))
+        app.router.add_post("/reload", self._guarded(self._reload))
 
     def _guarded(
         self, handle: Callable[[web.Request, Administered], Awaitable[dict[str, Any]]]
@@ -67,8 +74,7 @@ class AdminPages:
 
         async def guarded(request: web.Request) -> web.Response:
             try:
-                if self._settings.admin_clients == "local" and not is_local(request.remote):
-                    raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
+                self._check(request)
                 if self.of is None:
                     raise AdminRequestError(503, "the bookie is starting")
                 answer, status = await handle(request, self.of), 200
@@ -77,6 +83,16 @@ class AdminPages:
             return web.json_response({"bookie_id": self._settings.bookie_id, **answer}, status=status)
 
         return guarded
+
+    def _check(self, request: web.Request) -> None:
+        """`AdminRequestError` if whoever asks may not."""
+        if self._settings.metrics_tls:
+            assert request.transport is not None
+            names = names_in(request.transport.get_extra_info("peercert"))
+            if not self._credentials.rights_of(names) & Right.ADMINISTER:
+                raise AdminRequestError(403, f"the file of rights does not let {', '.join(names)} administer")
+        elif self._settings.admin_clients == "local" and not is_local(request.remote):
+            raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
 
     async def _gc(self, request: web.Request, of: Administered) -> dict[str, Any]:
         run = of.collector.run
@@ -112,6 +128,12 @@ class AdminPages:
         if not _mender(of).begin():
             raise AdminRequestError(409, "all ledgers are being looked through: wait until that has ended")
         return await self._tell_integrity(request, of)
+
+    async def _reload(self, request: web.Request, of: Administered) -> dict[str, Any]:
+        try:
+            return {"reloaded": self._credentials.reload()}
+        except ConfigError as error:
+            raise AdminRequestError(409, str(error)) from None
 
 
 def _mender(of: Administered) -> Mender:

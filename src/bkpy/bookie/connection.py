@@ -16,6 +16,7 @@ from bkpy.bookie.sockets import Socket, has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
+from bkpy.protocol.access import NO_OPS, Right, forbidden_ops, names_in
 from bkpy.protocol.messages import Hello, Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 
@@ -31,6 +32,9 @@ class ConnectionOwner(Protocol):
 
     def opened(self, connection: Connection) -> None:
         """It was accepted."""
+
+    def rights_of(self, names: tuple[str, ...]) -> Right:
+        """What a client may do whose certificate has these names."""
 
     def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
         """Its client has introduced itself: whether it may stay, and else why not."""
@@ -54,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self.adds = AddHandler(service, self, self.keys)
         self.requests = RequestHandler(service, self, self.keys)
         self.address = "?"  # the client's
+        self.names: tuple[str, ...] = ()  # of its certificate
+        self.forbidden = NO_OPS  # requests that these names may not send
         self.greeted = False
         self.idle_ticks = 0
         self.received_bytes = 0
@@ -78,6 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None:  # a simulated network has none
             watch_over(sock, self._settings.keepalive_interval_s, self._settings.vanished_timeout_s)
             self._socket = sock
+        self.names = names_in(self._transport.get_extra_info("peercert"))
+        self.know_rights()
         self._owner.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -116,6 +124,19 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.resume("writing")
         self.requests.resume_writing()
+
+    def know_rights(self) -> None:
+        """Ask anew what the client may do. Who has lost all rights is told so, and hung up on."""
+        rights = self._owner.rights_of(self.names)
+        self.forbidden = forbidden_ops(rights)
+        if self.greeted and not rights & (Right.READ | Right.WRITE):
+            self.reply(0, 0, m.pack([int(Status.FORBIDDEN), self.no_right("read or write")]))
+            self.close()
+
+    def no_right(self, to: str) -> str:
+        """What a client is told that may not do this."""
+        names = ", ".join(self.names) or "a certificate without names"
+        return f"the file of rights of bookie {self.service.bookie_id} does not give {names} the right to {to}"
 
     # --- flow control and closing -----------------------------------------------------------------------------------
 
@@ -249,6 +270,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self.greeted:
             self._hello(frame)
             return
+        if op in self.forbidden:
+            self._forbid(frame)
+            return
         try:
             if op == Op.ADD:
                 self.adds.add(frame)
@@ -265,6 +289,13 @@ class Connection(asyncio.BufferedProtocol):
                 self.refuse(ProtocolError(f"opcode {op} is no request's"))
         except ProtocolError as e:
             self.bad_request(frame, e)
+
+    def _forbid(self, frame: wire.Frame) -> None:
+        op, status = frame.opcode, int(Status.FORBIDDEN)
+        if op == Op.PRESENT:
+            return  # it has no reply; and a key that isn't known opens nothing
+        why = self.no_right("write" if op in forbidden_ops(Right.READ) else "read")
+        self.reply(op, frame.correlation_id, m.pack(status if op == Op.ADD else [status, why]))
 
     def _hello(self, frame: wire.Frame) -> None:
         if frame.opcode != Op.HELLO:

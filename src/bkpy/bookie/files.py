@@ -18,6 +18,7 @@ _OF_JOURNAL_DIRECTORY: Final = (
     8  # the file that is written, the next one, those that are replayed or kept, the directory
 )
 _OF_LEDGER_DIRECTORY: Final = 8  # the log that is written, the next one, the index's two, the directory
+_OF_HANDSHAKE: Final = 2  # TLS has a handle of its own
 _SHARE_OF_NEWCOMERS: Final = 8  # one in so many
 
 
@@ -38,16 +39,22 @@ def fit_files(settings: BookieSettings, files_max: int) -> BookieSettings:
     `ConfigError` if there is no room for any.
     """
     left = files_max - storage_files(settings)
-    if settings.connections_max + settings.newcomers_max + settings.listen_backlog <= left:
+    of_handshake = _OF_HANDSHAKE if settings.tls_certificate_file is not None else 0
+    newcomers = settings.newcomers_max + settings.listen_backlog + of_handshake * settings.tls_handshakes_max
+    if settings.connections_max + newcomers <= left:
         return settings
     few = left // _SHARE_OF_NEWCOMERS
-    if few < 1:
+    if few < _OF_HANDSHAKE:
         raise ConfigError(
             f"this process may open {files_max} files, and the storage needs {storage_files(settings)}: "
             "raise the limit (ulimit -n, LimitNOFILE)"
         )
-    newcomers, backlog = min(settings.newcomers_max, few), min(settings.listen_backlog, few)
-    connections = min(settings.connections_max, left - newcomers - backlog)
-    return settings.model_copy(
-        update={"connections_max": connections, "newcomers_max": newcomers, "listen_backlog": backlog}
+    fitting = settings.model_copy(
+        update={
+            "newcomers_max": min(settings.newcomers_max, few),
+            "listen_backlog": min(settings.listen_backlog, few),
+            "tls_handshakes_max": min(settings.tls_handshakes_max, few // _OF_HANDSHAKE),
+        }
     )
+    left -= fitting.newcomers_max + fitting.listen_backlog + of_handshake * fitting.tls_handshakes_max
+    return fitting.model_copy(update={"connections_max": min(settings.connections_max, left)})

@@ -9,10 +9,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
 from bkpy.protocol.messages import AddColumns, Op
+from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +51,7 @@ class BookieMetrics:
         self._refused = counter("refused_frames", "Frames that broke the protocol; each closed its connection")
         self._bad_requests = counter("bad_requests", "Frames that were no requests; each was answered so")
         self._refused_connections = counter("refused_connections", "Connections closed because there were too many")
+        self._handshakes = counter("tls_handshakes", "TLS handshakes that have succeeded")
         self._damage = counter("damage", "Stored bytes found damaged or unreadable")
         operations = {int(op): op.name.lower() for op in Op if op not in (Op.HELLO, Op.PRESENT)}
         latency = metrics.histogram(
@@ -71,6 +74,10 @@ class BookieMetrics:
         )
         self._scrubbed_bytes = counter("scrubbed_bytes", "Bytes of blocks that the scrub has read and verified")
         self.registry.register(metrics)
+        failures = prometheus_client.Counter(
+            "bkpy_bookie_tls_failures", "TLS handshakes that have failed", ["reason"], registry=self.registry
+        )
+        self._failed_handshakes = {failure: failures.labels(failure.value) for failure in Failure}
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 
@@ -148,6 +155,12 @@ class BookieMetrics:
 
     def connection_refused(self) -> None:
         self._refused_connections.value += 1
+
+    def handshake_done(self) -> None:
+        self._handshakes.value += 1
+
+    def handshake_failed(self, failure: Failure) -> None:
+        self._failed_handshakes[failure].inc()
 
     # --- the storage's observer -------------------------------------------------------------------------------------
 

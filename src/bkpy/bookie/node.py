@@ -17,6 +17,7 @@ from bkpy._version import version
 from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
+from bkpy.bookie.credentials import Credentials
 from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.bookie.metrics import BookieMetrics
 from bkpy.bookie.server import BookieServer
@@ -89,6 +90,7 @@ class BookieNode:
         self._storage: LedgerStorage | None = None
         self._service: BookieService | None = None
         self._server: BookieServer | None = None
+        self._credentials: Credentials | None = None
         self._registration: Registration | None = None
         self._pages: ServedPages | None = None
         self._serving_pages = contextlib.AsyncExitStack()
@@ -103,6 +105,7 @@ class BookieNode:
         self._watching: asyncio.Task[Any] | None = None
         self._leaving: asyncio.Task[Any] | None = None
         self._resting: asyncio.Task[Any] | None = None
+        self._reloading: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
         self._telling_of_trust: asyncio.Task[Any] | None = None
         self._serving = False
@@ -121,7 +124,8 @@ class BookieNode:
 
     async def _start(self) -> None:
         settings = self.settings
-        await self._serve_pages()
+        self._credentials = credentials = Credentials(settings)
+        await self._serve_pages(credentials)
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         directories = dict.fromkeys([*settings.journal_directories, *settings.ledger_directories])
@@ -138,7 +142,7 @@ class BookieNode:
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
         self._service = service = BookieService(settings, storage, self._runtime, self._metrics)
-        self._server = BookieServer(service, instance_id=cluster.instance_id)
+        self._server = BookieServer(service, credentials, instance_id=cluster.instance_id)
         self._collector = self._new_collector(cluster, storage)
         self._disk = DiskMonitor(settings, self._runtime)
         await self._disk.look()
@@ -179,6 +183,7 @@ class BookieNode:
             version=version(),
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
+            metrics_tls=settings.metrics_tls,
             read_only=service.read_only,
             read_only_reason=self._why_read_only,
             in_limbo=storage.untrusted,
@@ -198,6 +203,7 @@ class BookieNode:
         self._watching = self._runtime.spawn(
             self._disk.watch(self._looked_at_disks), name="disk monitor", on_death=self._give_up
         )
+        self._reloading = self._runtime.spawn(credentials.watch(), name="credentials", on_death=self._give_up)
         self._leaving = self._runtime.spawn(drain_watch.run(), name="drain watch", on_death=self._give_up)
         self._collector.start()
         if self._mender is not None:
@@ -243,6 +249,11 @@ class BookieNode:
         assert known is not None, "it had other directories"
         value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
+
+    def reload(self) -> None:
+        """Look now whether certificates have changed, instead of after `tls_reload_interval_s`."""
+        if self._credentials is not None:
+            self._credentials.look()
 
     async def _directories_anew(self, identity: bytes) -> None:
         """Store that they are new, once no other process can have the id: its cookie would be wrong."""
@@ -377,7 +388,7 @@ class BookieNode:
             await self._registration.set_free_bytes(disk.free_bytes)
 
     async def _end_watches(self) -> None:
-        watches = (self._watching, self._telling, self._telling_of_trust, self._resting, self._leaving)
+        watches = (self._watching, self._telling, self._telling_of_trust, self._resting, self._leaving, self._reloading)
         tasks = [task for task in watches if task is not None]
         for task in tasks:
             task.cancel()
@@ -412,20 +423,27 @@ class BookieNode:
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
-    async def _serve_pages(self) -> None:
-        if self.settings.metrics_port < 0:
+    async def _serve_pages(self, credentials: Credentials) -> None:
+        settings = self.settings
+        if settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
         from bkpy.bookie.pages import ServedPages
         from bkpy.runtime.metrics_page import metrics_page
 
-        self._pages = ServedPages(self.settings, self._unready)
+        self._pages = ServedPages(settings, credentials, self._unready)
+        certificates = credentials.certificates if settings.metrics_tls else None
         self.metrics_port = await self._serving_pages.enter_async_context(
             metrics_page(
-                self._metrics.render, self.settings.metrics_listen, self.settings.metrics_port, self._pages.add_to
+                self._metrics.render,
+                settings.metrics_listen,
+                settings.metrics_port,
+                self._pages.add_to,
+                None if certificates is None else certificates.following(),
             )
         )
-        self._log.info("metrics at http://%s:%d/metrics", self.settings.metrics_listen, self.metrics_port)
+        scheme = "http" if certificates is None else "https"
+        self._log.info("metrics at %s://%s:%d/metrics", scheme, settings.metrics_listen, self.metrics_port)
 
     def _unready(self) -> str | None:
         """Why clients can't find the bookie or aren't served; None if it is ready."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.collector import Collector
     from bkpy.bookie.companions import Mender
+    from bkpy.bookie.credentials import Credentials
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
 
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 class ServedPages:
     """The pages of one bookie. `unready` says why it isn't ready, None if it is."""
 
-    def __init__(self, settings: BookieSettings, unready: Callable[[], str | None]) -> None:
+    def __init__(self, settings: BookieSettings, credentials: Credentials, unready: Callable[[], str | None]) -> None:
         self._bookie_id = settings.bookie_id
         self._unready = unready
-        self._admin = AdminPages(settings)
+        self._admin = AdminPages(settings, credentials)
 
     def add_to(self, app: web.Application) -> None:
         """Let the application serve them."""

@@ -136,6 +136,8 @@ async def _serve(
         mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
         node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
         await node.start()
+        if settings.tls_certificate_file is not None:  # for others it ends the process, as without a handler
+            loop.add_signal_handler(signal.SIGHUP, node.reload)
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage
         stop = asyncio.ensure_future(stopping.wait())

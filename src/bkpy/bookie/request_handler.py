@@ -33,6 +33,9 @@ class RequestConnection(Protocol):
     """The connection whose requests these are."""
 
     address: str
+    forbidden: frozenset[int]
+
+    def no_right(self, to: str) -> str: ...
 
     @property
     def lost(self) -> bool: ...
@@ -92,9 +95,13 @@ class RequestHandler:
         keys = self._keys
         if op == Op.READ:
             read = m.decode_read(head)
+            if read.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:
+                return partial(self._forbid_fencing, op, correlation_id)
             return partial(self._read, correlation_id, read, keys.claim_on_arrival(read.ledger_id))
         if op == Op.READ_LAC:
             read_lac = m.decode_read_lac(head)
+            if read_lac.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:
+                return partial(self._forbid_fencing, op, correlation_id)
             return partial(self._read_lac, correlation_id, read_lac, keys.claim_on_arrival(read_lac.ledger_id))
         if op == Op.WAIT_LAC:
             return partial(self._wait_lac, correlation_id, m.decode_wait_lac(head))
@@ -154,6 +161,9 @@ class RequestHandler:
                     self._unread.append(place)
 
     # --- the requests -----------------------------------------------------------------------------------------------
+
+    async def _forbid_fencing(self, op: int, correlation_id: int) -> None:
+        self._fail(op, correlation_id, Status.FORBIDDEN, self._connection.no_right("write, and so to fence"))
 
     async def _fence(self, ledger_id: int, claim: Claim) -> Status:
         """Fence for a recovering reader, which must have presented the key."""

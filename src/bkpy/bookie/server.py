@@ -12,18 +12,24 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from bkpy.bookie.connection import Connection
+from bkpy.bookie.handshakes import Handshakes
 from bkpy.config.address import split_address
 from bkpy.errors import ConfigError
+from bkpy.protocol.access import Right
 from bkpy.protocol.messages import Hello, Status
 
 if TYPE_CHECKING:
+    from bkpy.bookie.credentials import Credentials
     from bkpy.bookie.service import BookieService
 
 
 class BookieServer:
-    """Owns the connections to `service`. `instance_id` is the cluster's; clients that name another one are refused."""
+    """Owns the connections to `service`. `instance_id` is the cluster's; clients that name another one are refused.
 
-    def __init__(self, service: BookieService, *, instance_id: str) -> None:
+    With certificates among its `credentials` it speaks TLS, and nothing else.
+    """
+
+    def __init__(self, service: BookieService, credentials: Credentials, *, instance_id: str) -> None:
         self._service = service
         self._settings = service.settings
         self._instance_id = instance_id
@@ -32,7 +38,13 @@ class BookieServer:
         self._memory_full = False
         self._complain_of_newcomers = service.complaint()
         self._complain_of_clients = service.complaint()
+        self._complain_of_rights = service.complaint()
         self._complain_of_silence = service.complaint()
+        self._credentials = credentials
+        self._handshakes: Handshakes | None = None
+        if credentials.certificates is not None:
+            self._handshakes = Handshakes(service, credentials.certificates, self._new_connection)
+        credentials.on_rights.append(self._rights_changed)
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
@@ -47,13 +59,19 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._service, self), host, port, backlog=self._settings.listen_backlog
+                self._new_connection if self._handshakes is None else self._handshakes.newcomer,
+                host,
+                port,
+                backlog=self._settings.listen_backlog,
             )
         except OSError as e:
             raise ConfigError(f"can't listen at {self._settings.listen}: {e.strerror or e}") from e
         self._ticker = loop.call_later(self._settings.tick_s, self._tick)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    def _new_connection(self) -> Connection:
+        return Connection(self._service, self)
 
     async def finish(self, timeout_s: float) -> None:
         """Stop accepting and reading, wait until what was taken is answered (or the time is up), close everything."""
@@ -76,6 +94,8 @@ class BookieServer:
         """Close at once."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         if self._ticker is not None:
             self._ticker.cancel()
 
@@ -99,9 +119,21 @@ class BookieServer:
             )
             oldest.abort()
 
+    def rights_of(self, names: tuple[str, ...]) -> Right:
+        return self._credentials.rights_of(names)
+
+    def _rights_changed(self) -> None:
+        for connection in list(self._connections):
+            connection.know_rights()
+
     def greet(self, connection: Connection, hello: Hello) -> tuple[Status, str]:
         """Whether the client has reached the bookie it meant, and may stay."""
         bookie_id = self._service.bookie_id
+        if not self.rights_of(connection.names) & (Right.READ | Right.WRITE):
+            reason = connection.no_right("read or write")
+            self._service.metrics.connection_refused()
+            self._complain_of_rights("refusing %s: %s", connection.address, reason)
+            return Status.FORBIDDEN, reason
         if hello.instance_id and hello.instance_id != self._instance_id:
             return Status.WRONG_BOOKIE, f"this bookie belongs to cluster {self._instance_id}, not {hello.instance_id}"
         if hello.bookie_id and hello.bookie_id != bookie_id:

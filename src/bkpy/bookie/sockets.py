@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import asyncio
 
 Socket: TypeAlias = socket.socket
 
@@ -27,3 +31,16 @@ def watch_over(sock: Socket, keepalive_interval_s: int, vanished_timeout_s: floa
 def has_ended(sock: Socket) -> bool:
     """Whether the client has closed the connection. For one that isn't read from: nothing else tells of its end."""
     return hasattr(socket, "TCP_INFO") and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _HAS_ENDED
+
+
+def taken_from(transport: asyncio.BaseTransport) -> Socket:
+    """A handle of one's own for the transport's socket, whose connection outlives the transport. `OSError`."""
+    taken: Socket = transport.get_extra_info("socket").dup()
+    taken.setblocking(False)
+    return taken
+
+
+def hang_up(sock: Socket) -> None:
+    """End the connection, whoever else has a handle for the socket."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

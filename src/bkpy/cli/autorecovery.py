@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect_option, human_bytes, json_option, metadata, print_json, print_table, run, say
+from bkpy.cli.common import (
+    connect_option,
+    human_bytes,
+    json_option,
+    metadata,
+    print_json,
+    print_table,
+    run,
+    say,
+    security_settings,
+)
 from bkpy.config.base import MetadataSettings
 from bkpy.config.checking import build
 from bkpy.config.recovery import RecoverySettings
@@ -122,7 +132,7 @@ def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, **v
 
     Bookies do the same beside their own work, unless their auto_recovery is false.
     """
-    given = build(RecoverySettings, values, dict.fromkeys(values, "flag"))
+    given = build(RecoverySettings, {**security_settings(), **values}, dict.fromkeys(values, "flag"))
     logging.basicConfig(
         stream=sys.stderr, force=True, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

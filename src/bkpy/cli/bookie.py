@@ -47,7 +47,10 @@ def bookie() -> None:
 def _setting_flags() -> list[click.Parameter]:
     flags: list[click.Parameter] = []
     # What is the bookie's own comes first.
-    names = sorted(BookieSettings.model_fields, key=lambda name: name in MetadataSettings.model_fields)
+    names = sorted(
+        BookieSettings.model_fields.keys() - BookieSettings.secrets(),
+        key=lambda name: (name in MetadataSettings.model_fields, list(BookieSettings.model_fields).index(name)),
+    )
     for name in names:
         field = BookieSettings.model_fields[name]
         is_list = "list" in str(field.annotation)

@@ -27,7 +27,7 @@ async def _identity(settings: BookieSettings) -> AsyncIterator[BookieIdentity]:
     from bkpy.bookie.identity import BookieIdentity
     from bkpy.runtime.system import real_runtime
 
-    async with metadata(settings.metadata_uri) as (store, root):
+    async with metadata(settings.metadata_uri, settings) as (store, root):
         yield BookieIdentity(settings, store, root, real_runtime())
 
 

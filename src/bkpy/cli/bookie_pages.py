@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bkpy.cli.common import metadata
+from bkpy.cli.common import metadata, settings
 from bkpy.config.address import split_address
 from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     import aiohttp
+
+    from bkpy.runtime.tls import TlsContext
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -29,7 +31,12 @@ def pages_options(command: F) -> F:
             "--connect", "uri", metavar="URI", envvar="BKPY_CONNECT", help="The cluster.  [env: BKPY_CONNECT]"
         ),
         click.option("--bookie", "bookie_id", metavar="ID", help="The bookie, to be found by its registration."),
-        click.option("--admin", "admin", metavar="HOST:PORT", help="The port of the bookie's metrics page."),
+        click.option(
+            "--admin",
+            "admin",
+            metavar="HOST:PORT",
+            help="The port of the bookie's metrics page; https://HOST:PORT if that has TLS.",
+        ),
     ):
         command = option(command)
     return command
@@ -55,6 +62,8 @@ class BookiePages:
         self._session = session
         self._page = page
         self._where = ""  # HOST:PORT
+        self._tls: Any = None  # the context, once it is known that the page has TLS
+        self._host: str | None = None  # whose certificate is then expected
 
     async def get(self) -> dict[str, Any]:
         """What the page says."""
@@ -69,6 +78,9 @@ class BookiePages:
     async def find(self, admin: str | None, bookie_id: str | None, uri: str | None) -> None:
         """See where it is."""
         if admin is not None:
+            if admin.startswith("https://"):
+                admin = admin.removeprefix("https://")
+                self._tls = _context()
             try:
                 split_address(admin)
             except ValueError as e:
@@ -84,6 +96,8 @@ class BookiePages:
         if not info.metrics_port:
             raise ConfigError("the bookie has no metrics page: run it with a metrics_port", bookie=bookie_id)
         host = info.address.rpartition(":")[0]
+        if info.metrics_tls:
+            self._tls, self._host = _context(), split_address(info.address)[0]
         # Without a setting the page is for the bookie's own machine, which this one is then.
         places = list(dict.fromkeys(f"{h}:{info.metrics_port}" for h in ("127.0.0.1", host)))
         errors = []
@@ -104,8 +118,10 @@ class BookiePages:
         """The answer, a JSON object; None if what is to begin goes on already."""
         import aiohttp
 
+        url = f"{'http' if self._tls is None else 'https'}://{where}{self._page}"
+        secured = {} if self._tls is None else {"ssl": self._tls, "server_hostname": self._host}
         try:
-            async with self._session.request(method, f"http://{where}{self._page}", json=body) as response:
+            async with self._session.request(method, url, json=body, **secured) as response:
                 told = await response.json()
                 status = response.status
         except (aiohttp.ClientResponseError, ValueError) as error:  # it quotes what it got, in several lines
@@ -121,6 +137,18 @@ class BookiePages:
             why = told.get("error", told) if isinstance(told, dict) else told
             raise BookieUnavailableError(f"{where} refuses: {why}", retriable=False)
         return told
+
+
+def _context() -> TlsContext:
+    """What this command's settings say for TLS."""
+    from bkpy.runtime.tls import Certificates, Side, TlsFiles
+
+    given = settings()
+    if given.tls_ca_file is None:
+        raise ConfigError("the page has TLS: set BKPY_TLS_CA_FILE, BKPY_TLS_CERTIFICATE_FILE and BKPY_TLS_KEY_FILE")
+    return Certificates(
+        TlsFiles(given.tls_ca_file, given.tls_certificate_file, given.tls_key_file), Side.CLIENT
+    ).context
 
 
 async def _registered(uri: str, bookie_id: str) -> Any:

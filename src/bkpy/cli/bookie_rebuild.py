@@ -83,7 +83,7 @@ async def _rebuild(settings: BookieSettings, directories: Sequence[str], offline
             return await rebuild_offline(
                 settings, runtime, observer=_Damages(), directories=directories, progress=progress
             )
-        async with metadata(settings.metadata_uri) as (store, root):
+        async with metadata(settings.metadata_uri, settings) as (store, root):
             return await rebuild_with_metadata(
                 settings, store, root, runtime, observer=_Damages(), directories=directories, progress=progress
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bkpy.cli.cluster_protect import protect
 from bkpy.cli.common import connect_option, human_bytes, json_option, metadata, print_json, print_table, run
 from bkpy.cli.rebalance import rebalance
 from bkpy.errors import NoSuchClusterError
@@ -20,10 +21,11 @@ _LAYOUTS = ("flat", "hierarchical", "long-hierarchical")
 
 @click.group()
 def cluster() -> None:
-    """Initialise and look at a cluster, and even it out."""
+    """Initialise and look at a cluster, even it out, and keep others out."""
 
 
 cluster.add_command(rebalance)
+cluster.add_command(protect)
 
 
 @cluster.command()

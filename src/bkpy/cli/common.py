@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from bkpy.client.client import Client
+    from bkpy.config.base import MetadataSettings
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.store import MetadataStore
 
@@ -50,6 +52,8 @@ def given_settings(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...
         name, equals, text = pair.partition("=")
         if not equals:
             raise click.BadParameter(f"expected NAME=VALUE, not {pair!r}")
+        if name == "zookeeper_auth":
+            raise click.BadParameter("a password in a command can be seen by others: set BKPY_ZOOKEEPER_AUTH instead")
         try:
             values[name] = json.loads(text)
         except ValueError:
@@ -61,13 +65,40 @@ _client_settings: dict[str, Any] = {}
 
 
 def set_client_settings(values: dict[str, Any]) -> None:
-    """Clients are made with these. `ConfigError` if one is unknown or out of its range."""
-    from bkpy.config.client import client_settings
-
+    """Clients are made with these, and with what variables say of certificates and passwords. `ConfigError` if one is
+    unknown or out of its range.
+    """
+    values = {**_from_environment(), **values}
     if values:
+        from bkpy.config.client import client_settings
+
         client_settings(**values)
     _client_settings.clear()
     _client_settings.update(values)
+
+
+def security_settings() -> dict[str, Any]:
+    """Those of the clients' settings that bookies and recovery have as well: certificates and passwords."""
+    return {name: value for name, value in _client_settings.items() if name in _VARIABLES}
+
+
+_VARIABLES = (
+    "tls_ca_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "zookeeper_tls_ca_file",
+    "zookeeper_tls_certificate_file",
+    "zookeeper_tls_key_file",
+    "zookeeper_auth",
+    "zookeeper_auth_file",
+    "zookeeper_acl",
+)
+
+
+def _from_environment() -> dict[str, str]:
+    """The settings that keep others out, which a bookie on the same machine takes from the same variables."""
+    given = {name: os.environ.get(f"BKPY_{name.upper()}") for name in _VARIABLES}
+    return {name: text for name, text in given.items() if text}
 
 
 def settings() -> ClientSettings:
@@ -126,8 +157,8 @@ async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.asynccontextmanager
-async def metadata(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
-    """A session with the cluster's metadata: (store, root)."""
+async def metadata(uri: str, secured: MetadataSettings | None = None) -> AsyncIterator[tuple[MetadataStore, str]]:
+    """A session with the cluster's metadata: (store, root). `secured`: as these say, and not as clients are."""
     from bkpy.metadata.connect import connect_store
     from bkpy.runtime.process import process_runtime
 
@@ -136,6 +167,7 @@ async def metadata(uri: str) -> AsyncIterator[tuple[MetadataStore, str]]:
         process_runtime(),
         session_timeout_s=settings().session_timeout_s,
         connect_timeout_s=settings().metadata_timeout_s,
+        settings=secured or settings(),
     )
     try:
         yield store, root

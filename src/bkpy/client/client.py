@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from bkpy._version import version
 from bkpy.client.arguments import check_ledger_id, check_password, check_size
+from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
@@ -35,12 +36,12 @@ from bkpy.recovery.upkeep import Upkeep
 from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:
-    import ssl as tls
     from collections.abc import AsyncIterator, Generator, Mapping
 
     from bkpy.metadata.store import MetadataStore
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.tls import TlsContext
 
 _TOLD_MAX: Final = 10  # ledgers named in one warning
 
@@ -60,6 +61,7 @@ class Client:
         self,
         cluster: Cluster,
         directory: BookieDirectory,
+        dialler: Dialler,
         *,
         settings: ClientSettings,
         runtime: Runtime,
@@ -72,7 +74,7 @@ class Client:
         self._runtime = runtime
         self._owns_store = owns_store
         self._pool = BookiePool(
-            directory, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
+            directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
         )
         self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)
@@ -388,21 +390,40 @@ async def open_client(
     *,
     placement: Placement | None = None,
     owns_store: bool = False,
+    tls: TlsContext | None = None,
 ) -> Client:
     """A client of the cluster under `root` of a connected store. `NoSuchClusterError` if there is none."""
+    dialler = Dialler(settings, tls)
     cluster = await open_cluster(store, root, settings=settings)
     directory = BookieDirectory(store, root, runtime, settings)
     await directory.start()
-    return Client(cluster, directory, settings=settings, runtime=runtime, placement=placement, owns_store=owns_store)
+    return Client(
+        cluster,
+        directory,
+        dialler,
+        settings=settings,
+        runtime=runtime,
+        placement=placement,
+        owns_store=owns_store,
+    )
 
 
 class _Connecting:
     """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
 
-    def __init__(self, uri: str, settings: ClientSettings, ssl: tls.SSLContext | None, placement: Placement | None):
+    def __init__(
+        self,
+        uri: str,
+        settings: ClientSettings,
+        *,
+        ssl: TlsContext | None,
+        tls: TlsContext | None,
+        placement: Placement | None,
+    ) -> None:
         self._uri = uri
         self._settings = settings
         self._ssl = ssl
+        self._tls = tls
         self._placement = placement
         self._client: Client | None = None
 
@@ -419,7 +440,9 @@ class _Connecting:
             settings=self._settings,
         )
         try:
-            return await open_client(store, root, runtime, self._settings, placement=self._placement, owns_store=True)
+            return await open_client(
+                store, root, runtime, self._settings, placement=self._placement, owns_store=True, tls=self._tls
+            )
         except BaseException:
             await store.close()
             raise
@@ -437,15 +460,21 @@ class _Connecting:
 
 
 def connect(
-    uri: str, *, ssl: tls.SSLContext | None = None, placement: Placement | None = None, **settings: Any
+    uri: str,
+    *,
+    ssl: TlsContext | None = None,
+    tls: TlsContext | None = None,
+    placement: Placement | None = None,
+    **settings: Any,
 ) -> _Connecting:
     """Connect to the cluster at `uri`, "zk://host:port[,host:port...]/root".
 
-    `settings` are those of `ClientSettings` by name. `ssl` secures the connection to ZooKeeper. Raises `ConfigError`
-    for a bad URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if
-    no server could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
+    `settings` are those of `ClientSettings` by name. `tls` secures the connections to bookies, in place of the settings
+    `tls_ca_file`, `tls_certificate_file` and `tls_key_file`; `ssl` the one to ZooKeeper. Raises `ConfigError` for a bad
+    URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if no server
+    could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
     """
-    return _Connecting(uri, client_settings(**settings), ssl, placement)
+    return _Connecting(uri, client_settings(**settings), ssl=ssl, tls=tls, placement=placement)
 
 
 def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:

@@ -6,9 +6,9 @@ after they were checked.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -19,13 +19,62 @@ Size = Annotated[int, Field(gt=0)]
 
 
 class Settings(BaseModel):
-    # Strict: a quoted number or a boolean where a count belongs is a mistake, not a spelling.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Strict: a quoted number or a boolean where a count belongs is a mistake, not a spelling. Our errors show the value
+    # unless it is a secret; pydantic's own, which a traceback shows behind them, would show all of them.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    @classmethod
+    def secrets(cls) -> frozenset[str]:
+        """The names of settings whose values are shown nowhere."""
+        return frozenset(name for name, field in cls.model_fields.items() if "SecretStr" in str(field.annotation))
+
+
+def check_user_and_password(text: str) -> None:
+    """`ValueError`, which doesn't repeat it, if this is not USER:PASSWORD."""
+    user, colon, password = text.partition(":")
+    if not user or not colon or not password:
+        raise ValueError("expected USER:PASSWORD")
 
 
 class MetadataSettings(Settings):
-    """How bookies and clients deal with the metadata store; a part of the settings of both."""
+    """What bookies and clients share: how they deal with the metadata store, and how connections are secured."""
 
+    tls_ca_file: str | None = Field(
+        default=None,
+        description="PEM file of the CAs that sign the certificates of bookies and clients. A client that has one "
+        "speaks TLS with bookies; a bookie needs tls_certificate_file and tls_key_file as well",
+    )
+    tls_certificate_file: str | None = Field(
+        default=None,
+        description="PEM file of the own certificate, the chain to the CA after it. A bookie that has one speaks TLS "
+        "with all clients, and takes only those with a certificate; a client presents it",
+    )
+    tls_key_file: str | None = Field(
+        default=None, description="PEM file of that certificate's key, not encrypted, and readable by nobody else"
+    )
+
+    zookeeper_tls_ca_file: str | None = Field(
+        default=None,
+        description="PEM file of the CAs that sign ZooKeeper's certificates: with it, connections to ZooKeeper use "
+        "TLS, which has a port of its own there",
+    )
+    zookeeper_tls_certificate_file: str | None = Field(
+        default=None, description="PEM file of the certificate for ZooKeeper, where it asks for one"
+    )
+    zookeeper_tls_key_file: str | None = Field(default=None, description="PEM file of that certificate's key")
+    zookeeper_auth: SecretStr | None = Field(
+        default=None,
+        description="USER:PASSWORD for ZooKeeper: nobody else may read or change what is created with it. By an "
+        "argument, a file of settings or a variable, and never by a flag, which others could see",
+    )
+    zookeeper_auth_file: str | None = Field(
+        default=None, description="file with such a USER:PASSWORD in one line, instead of zookeeper_auth"
+    )
+    zookeeper_acl: Literal["own", "open"] = Field(
+        default="own",
+        description="who may touch what is created with zookeeper_auth: those who have it, or all, while bookies and "
+        "clients are given it one after the other",
+    )
     metadata_write_attempts_max: Size = Field(
         default=5,
         description="attempts in a row to write one value of metadata that may lose their connection, before its "
@@ -53,3 +102,24 @@ class MetadataSettings(Settings):
         ge=MIB,
         description="bytes of the largest answer that is taken for ZooKeeper's; a million nodes' names have 30 MB",
     )
+
+    @model_validator(mode="after")
+    def _certificates(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file and tls_key_file are needed together")
+        if self.tls_certificate_file is not None and self.tls_ca_file is None:
+            raise ValueError("tls_ca_file is needed as well, to know the other side by")
+        if (self.zookeeper_tls_certificate_file is None) != (self.zookeeper_tls_key_file is None):
+            raise ValueError("zookeeper_tls_certificate_file and zookeeper_tls_key_file are needed together")
+        if self.zookeeper_tls_certificate_file is not None and self.zookeeper_tls_ca_file is None:
+            raise ValueError("zookeeper_tls_ca_file is needed as well, to know ZooKeeper by")
+        if self.zookeeper_auth is not None and self.zookeeper_auth_file is not None:
+            raise ValueError("zookeeper_auth and zookeeper_auth_file are the same thing: give one of them")
+        return self
+
+    @field_validator("zookeeper_auth")
+    @classmethod
+    def _user_and_password(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_user_and_password(value.get_secret_value())
+        return value

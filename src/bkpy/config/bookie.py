@@ -9,10 +9,10 @@ from pydantic import Field, field_validator, model_validator
 from bkpy.config.address import id_of, is_wildcard, split_address
 from bkpy.config.base import GIB, KIB, MIB, Seconds, Size
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
-from bkpy.config.recovery import RecoverySettings
+from bkpy.config.security import SecuritySettings
 
 
-class BookieSettings(RecoverySettings):
+class BookieSettings(SecuritySettings):
     """The settings of one bookie."""
 
     metadata_uri: str = Field(description="where the cluster's metadata is, as zk://HOST:PORT[,HOST:PORT...]/ROOT")

@@ -36,4 +36,5 @@ def build(model: type[S], values: Mapping[str, object], origins: Mapping[str, st
         if error["type"] == "missing":
             raise ConfigError(f"setting {name} is missing: {model.model_fields[name].description}") from e
         origin = f"{origins[name]}: " if name in origins else ""
-        raise ConfigError(f"{origin}{name} = {values.get(name)!r}: {message}") from e
+        given = "..." if name in model.secrets() else repr(values.get(name))
+        raise ConfigError(f"{origin}{name} = {given}: {message}") from e

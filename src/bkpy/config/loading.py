@@ -48,6 +48,10 @@ def load_bookie_settings(
             values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
     for name, given in flags.items():
         check_name(BookieSettings, name, "flag")
+        if name in BookieSettings.secrets():
+            raise ConfigError(
+                f"flag: {name} could be seen by everybody on this machine: use {_variable(name)} or a file"
+            )
         values[name], origins[name] = parse_text(BookieSettings, name, given, "flag"), "flag"
     for name in ("journal_directories", "ledger_directories"):
         if isinstance(values.get(name), list):

@@ -1,9 +1,10 @@
-"""A ledger's password in a file, as the command line and Spark take it."""
+"""Passwords in files: a ledger's, as the command line and Spark take it, and that for ZooKeeper."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from bkpy.config.base import check_user_and_password
 from bkpy.errors import ConfigError
 
 PASSWORD_BYTES_MAX = 65536  # of every password: a longer file is another one, or a device, named by mistake
@@ -26,3 +27,13 @@ def read_password(path: str) -> bytes:
     if not password.strip():
         raise ConfigError("the password file holds no password", path=path)
     return password
+
+
+def read_user_and_password(path: str) -> bytes:
+    """USER:PASSWORD from a file, as `read_password` reads it. `ConfigError` if that isn't what it holds."""
+    content = read_password(path)
+    try:
+        check_user_and_password(content.decode())
+    except ValueError:
+        raise ConfigError("the file doesn't hold USER:PASSWORD", path=path) from None
+    return content

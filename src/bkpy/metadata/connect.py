@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.config.base import MetadataSettings
+from bkpy.config.password_file import read_user_and_password
 from bkpy.metadata.uri import parse_uri
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
+from bkpy.runtime.tls import Certificates, Side, TlsFiles
 
 if TYPE_CHECKING:
-    import ssl as tls
     from collections.abc import Sequence
 
     from bkpy.metadata.store import MetadataStore
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.tls import TlsContext
 
 _DEFAULTS = MetadataSettings()
 
@@ -26,15 +28,16 @@ async def connect_store(
     connect_timeout_s: float = 10.0,
     refused_timeout_s: float | None = 1.0,
     call_timeout_s: float | None = None,
-    ssl: tls.SSLContext | None = None,
+    ssl: TlsContext | None = None,
     auth: Sequence[tuple[str, bytes]] = (),
     settings: MetadataSettings = _DEFAULTS,
 ) -> tuple[MetadataStore, str]:
     """A connected store and the cluster's root node; the caller closes the store.
 
-    A call waits at most `call_timeout_s` for its answer, by default the session's timeout. Raises `ConfigError` for a
-    URI that isn't one, and `MetadataUnavailableError` if no server is reached in time, or if every server refuses the
-    connection at once for `refused_timeout_s`, as where none is running; None waits for one to be started.
+    `ssl` and `auth` are by default what the settings say. A call waits at most `call_timeout_s` for its answer, by
+    default the session's timeout. Raises `ConfigError` for a URI that isn't one or files that can't be used, and
+    `MetadataUnavailableError` if no server is reached in time, or if every server refuses the connection at once for
+    `refused_timeout_s`, as where none is running; None waits for one to be started.
     """
     where = parse_uri(uri)
     store = ZooKeeperStore(
@@ -42,9 +45,25 @@ async def connect_store(
         runtime,
         session_timeout_s=session_timeout_s,
         call_timeout_s=call_timeout_s,
-        tls=ssl,
-        auth=auth,
+        tls=ssl or _certificates(settings),
+        auth=auth or zookeeper_credentials(settings),
         settings=settings,
     )
     await store.start(connect_timeout_s, refused_timeout_s)
     return store, where.root
+
+
+def zookeeper_credentials(settings: MetadataSettings) -> list[tuple[str, bytes]]:
+    """(scheme, credential) of what the settings name for ZooKeeper; none if they name nothing. `ConfigError`."""
+    if settings.zookeeper_auth is not None:
+        return [("digest", settings.zookeeper_auth.get_secret_value().encode())]
+    if settings.zookeeper_auth_file is not None:
+        return [("digest", read_user_and_password(settings.zookeeper_auth_file))]
+    return []
+
+
+def _certificates(settings: MetadataSettings) -> Certificates | None:
+    if settings.zookeeper_tls_ca_file is None:
+        return None
+    own = (settings.zookeeper_tls_certificate_file, settings.zookeeper_tls_key_file)
+    return Certificates(TlsFiles(settings.zookeeper_tls_ca_file, *own), Side.ZOOKEEPER)

@@ -66,6 +66,7 @@ class BookieInfo:
     free_bytes: int = 0
     read_only: bool = False
     metrics_port: int = 0
+    metrics_tls: bool = False
     read_only_reason: str = ""
     in_limbo: bool = False  # it has lost data
 
@@ -285,6 +286,7 @@ class Registration:
             "read_only": info.read_only,
             "read_only_reason": info.read_only_reason,
             "metrics_port": info.metrics_port,
+            **({"metrics_tls": True} if info.metrics_tls else {}),
             "in_limbo": info.in_limbo,
             "token": self._token,
             "session": _session(self._store),
@@ -318,6 +320,7 @@ def decode_registration(bookie_id: str, data: bytes, *, read_only: bool) -> Book
             free_bytes=int(fields.get("free_bytes", 0)),
             read_only=read_only,
             metrics_port=int(fields.get("metrics_port", 0)),
+            metrics_tls=bool(fields.get("metrics_tls", False)),
             read_only_reason=str(fields.get("read_only_reason", "")),
             in_limbo=bool(fields.get("in_limbo", False)),
         )

@@ -20,7 +20,7 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from bkpy.protocol.messages import Status
+from bkpy.protocol.messages import ENDS_WRITER, Status
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # In the place of an empty deque, which takes more than all else of a ledger at rest, and most are. It has no `append`.
 AT_REST: Final[Any] = ()
 
-_FATAL = frozenset((Status.FENCED, Status.UNAUTHORIZED))
 _NONE: tuple[Any, ...] = ()
 _first_id = attrgetter("first_id")
 
@@ -114,7 +113,7 @@ class Flight:
             self._accepted |= 1 << index
             return AckOutcome(self.batches) if self._accepted.bit_count() == self.ack_quorum else NOTHING
         if isinstance(statuses, int):
-            if statuses not in _FATAL and statuses != Status.OK:
+            if statuses not in ENDS_WRITER and statuses != Status.OK:
                 return AckOutcome(failed=self.batches)
             statuses = [statuses] * len(self.batches)
         return self._reply_each(index, statuses)
@@ -135,7 +134,7 @@ class Flight:
                 self._single[i] |= 1 << index
                 if self._single[i].bit_count() == self.ack_quorum:
                     completed.append(batch)
-            elif status in _FATAL:
+            elif status in ENDS_WRITER:
                 refused.append((batch, Status(status)))
             else:
                 failed.append(batch)

@@ -30,6 +30,7 @@ PREFIX_BYTES: Final = 24
 VERSION: Final = 1
 REPLY: Final = 0x80
 MAGIC: Final = b"bk"
+_TLS: Final = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin
 
 # For crc32c, which lets other threads have the interpreter for anything above 32 KiB, while it works for microseconds
 # and waits for them much longer.
@@ -64,6 +65,8 @@ def check_magic(buffer: Bytes, offset: int, end: int) -> None:
     if got != (MAGIC + bytes([VERSION]))[: len(got)]:
         if got[:2] == MAGIC:
             raise ProtocolError(f"frame version {got[2]} is not supported; this side speaks version {VERSION}")
+        if got[:2] in _TLS:
+            raise ProtocolError("these bytes are TLS, which this side doesn't speak: it has no tls_ca_file")
         raise ProtocolError(f"not a bkpy frame: it begins with {got!r}")
 
 

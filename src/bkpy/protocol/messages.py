@@ -24,6 +24,7 @@ from bkpy.errors import (
     NoSuchLedgerError,
     ProtocolError,
     ReadOnlyBookieError,
+    TlsError,
     TooManyRequestsError,
     UnauthorizedError,
 )
@@ -95,6 +96,8 @@ class Status(enum.IntEnum):
     UNKNOWN = 9  # can't tell: damaged, in limbo, or failing
     WRONG_BOOKIE = 10  # the connection reached another bookie or cluster than it meant to
     UNAVAILABLE = 11  # stopping or starting
+    TLS_REQUIRED = 12  # the bookie speaks TLS only; said in the clear, to one who doesn't
+    FORBIDDEN = 13  # the names in the client's certificate may not do this
 
 
 class Flags(enum.IntFlag):
@@ -120,11 +123,17 @@ _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
     Status.UNKNOWN: CorruptDataError,
     Status.WRONG_BOOKIE: NoSuchClusterError,
     Status.UNAVAILABLE: BookieUnavailableError,
+    Status.TLS_REQUIRED: TlsError,
+    Status.FORBIDDEN: UnauthorizedError,
 }
 
 
+# What ends a writer: no other bookie would do.
+ENDS_WRITER: Final = frozenset((Status.FENCED, Status.UNAUTHORIZED, Status.FORBIDDEN))
+
 _MESSAGES = {
     Status.FENCED: "fenced: somebody else is recovering the ledger, or has closed it; go on in a new one",
+    Status.FORBIDDEN: "the bookie's file of rights does not allow this to the names in this client's certificate",
 }
 
 
@@ -134,6 +143,13 @@ def error_of(
     """The exception for a status other than OK. The one table between the wire and the error classes."""
     message = message or _MESSAGES.get(status) or status.name.lower().replace("_", " ")
     return _ERRORS[status](message, ledger_id=ledger_id, bookie=bookie)
+
+
+def end_of_writer(status: Status, *, ledger_id: int, bookie: str) -> BookKeeperError:
+    """The exception for a status that ends a writer. A right that was taken back may have been there for part of it."""
+    error = error_of(status, ledger_id=ledger_id, bookie=bookie)
+    error.outcome_unknown |= status == Status.FORBIDDEN
+    return error
 
 
 class AddColumns(NamedTuple):

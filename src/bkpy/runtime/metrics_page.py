@@ -12,14 +12,20 @@ from bkpy.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from bkpy.runtime.tls import TlsContext
+
 
 @contextlib.asynccontextmanager
 async def metrics_page(
-    render: Callable[[], bytes], listen: str, port: int, add_to: Callable[[web.Application], None] = lambda app: None
+    render: Callable[[], bytes],
+    listen: str,
+    port: int,
+    add_to: Callable[[web.Application], None] = lambda app: None,
+    tls: TlsContext | None = None,
 ) -> AsyncIterator[int]:
     """Serve what `render` makes, in Prometheus' text format, and the routes that `add_to` adds; at that port.
 
-    Port 0 is any free one. Raises `ConfigError` if it can't be had.
+    With `tls` it is HTTPS. Port 0 is any free one. Raises `ConfigError` if it can't be had.
     """
 
     async def page(_: web.Request) -> web.Response:
@@ -32,7 +38,7 @@ async def metrics_page(
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, listen, port).start()
+            await web.TCPSite(runner, listen, port, ssl_context=tls).start()
         except OSError as e:
             raise ConfigError(f"can't serve metrics at {listen}:{port}: {e.strerror or e}") from e
         yield runner.addresses[0][1]

@@ -33,14 +33,20 @@ def test_a_limit_that_is_high_enough_changes_nothing() -> None:
 
 @pytest.mark.parametrize("files_max", [450, 512, 1024, 2048, 4096])
 @pytest.mark.parametrize("connections_max", [1, 1000])
-def test_the_storage_has_its_files_however_many_connections_come(files_max: int, connections_max: int) -> None:
-    given = settings(connections_max=str(connections_max))
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_storage_has_its_files_however_many_connections_come(
+    files_max: int, connections_max: int, tls: bool
+) -> None:
+    files = {"tls_ca_file": "/ca", "tls_certificate_file": "/c", "tls_key_file": "/k"} if tls else {}
+    given = settings(connections_max=str(connections_max), **files)
     fitting = fit_files(given, files_max)
     at_worst = fitting.connections_max + fitting.newcomers_max + fitting.listen_backlog
+    at_worst += 2 * fitting.tls_handshakes_max if tls else 0
     assert at_worst + storage_files(fitting) <= files_max
     assert 1 <= fitting.connections_max <= connections_max
     assert fitting.newcomers_max >= 1
     assert fitting.listen_backlog >= 1
+    assert fitting.tls_handshakes_max >= 1
 
 
 def test_every_directory_needs_files_of_its_own() -> None:

@@ -14,17 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import errno
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bkpy.client.bookies.connection import BookieConnection
-from bkpy.config.address import split_address
+from bkpy.client.bookies.dialling import Dialler, copy_of, hung_up, not_welcome, tells_why_away
 from bkpy.errors import BookieUnavailableError, BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
-from bkpy.runtime.process import descriptors_max
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,6 +63,7 @@ class BookieChannel:
         self,
         bookie_id: str,
         address: Callable[[str], Awaitable[str]],
+        dialler: Dialler,
         settings: ClientSettings,
         runtime: Runtime,
         *,
@@ -88,6 +87,7 @@ class BookieChannel:
         self._in_flight_bytes_max = settings.owed_bytes_max
         self._on_congestion = on_congestion
         self._chunks = chunks
+        self._dialler = dialler
         self._address = address
         self._settings = settings
         self._runtime = runtime
@@ -297,10 +297,9 @@ class BookieChannel:
         await connected
 
     def _unavailable(self) -> BookKeeperError:
-        if isinstance(self._error, BookieUnavailableError) or self._error is None:
-            message = "the client is closed" if self._error is None else self._error.message
-            return BookieUnavailableError(message, bookie=self.bookie_id)
-        return self._error
+        if self._error is None:
+            return BookieUnavailableError("the client is closed", bookie=self.bookie_id)
+        return copy_of(self._error, self.bookie_id) if tells_why_away(self._error) else self._error
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
@@ -349,11 +348,10 @@ class BookieChannel:
         connection: BookieConnection | None = None
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                host, port = split_address(await self._address(self.bookie_id))
-                loop = asyncio.get_running_loop()
-                self._greeting = loop.create_future()
+                address = await self._address(self.bookie_id)
+                self._greeting = asyncio.get_running_loop().create_future()
                 self._connection = connection = BookieConnection(self, self._settings.reply_bytes_max, self._chunks)
-                await loop.create_connection(connection.itself, host, port)
+                await self._dialler.dial(connection, address)
                 hello = m.pack([self._software, self._instance_id, self.bookie_id])
                 self._write(wire.encode(Op.HELLO, self._next_id(), hello))
                 reply = await self._greeting
@@ -365,15 +363,13 @@ class BookieChannel:
             ) from None
         except (OSError, ValueError) as e:
             self._drop(connection)
-            out_of_files = isinstance(e, OSError) and e.errno in (errno.EMFILE, errno.ENFILE)
-            reason = f"this process is out of file descriptors (limit {descriptors_max()})" if out_of_files else e
-            raise BookieUnavailableError(f"can't connect: {reason}", bookie=self.bookie_id) from None
+            raise self._dialler.not_reached(e, self.bookie_id) from None
         except BookKeeperError:
             self._drop(connection)
             raise
         if reply.status != Status.OK:
             self._drop(connection)
-            raise BookieUnavailableError(f"refused the connection: {reply.message}", bookie=self.bookie_id)
+            raise not_welcome(reply.status, reply.message, self.bookie_id)
         self.frame_bytes_max = reply.frame_bytes_max
         self.entry_bytes_max = max(0, min(reply.entry_bytes_max, m.payload_bytes_max(reply.frame_bytes_max)))
         return connection
@@ -402,7 +398,7 @@ class BookieChannel:
         if connection is not self._connection:
             return
         self._connection = None
-        self._went_down(BookieUnavailableError(f"the connection was lost: {error or 'closed'}", bookie=self.bookie_id))
+        self._went_down(self._dialler.lost(error, self.bookie_id))
 
     def _went_down(self, error: BookKeeperError) -> None:
         """Fail everything that is pending: whether it was carried out is not known."""
@@ -424,7 +420,7 @@ class BookieChannel:
         futures: list[asyncio.Future[Any]] = [*calls.values(), *ended]
         for future in futures:
             if not future.done():
-                future.set_exception(BookieUnavailableError(error.message, bookie=self.bookie_id))
+                future.set_exception(copy_of(error, self.bookie_id))
         for add, index, _ in adds.values():
             self._add_failed(add, index, error)
         for add, index in waiting:
@@ -480,8 +476,7 @@ class BookieChannel:
             self._greeting.set_result(m.decode_hello_reply(frame.head))
             return
         if frame.opcode == wire.REPLY:  # about the connection as a whole
-            error = m.decode_error(frame.head)
-            raise ProtocolError(f"the bookie refused the connection: {error.message}", bookie=self.bookie_id)
+            raise hung_up(*m.decode_error(frame.head), self.bookie_id)
         future = self._calls.get(frame.correlation_id)
         if future is not None and not future.done():
             connection.receive.retain()

@@ -36,7 +36,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.receive = ReceiveBuffer(reply_bytes_max, chunks)
         self.lost = asyncio.get_running_loop().create_future()
         self._owner = owner
-        self._reason: Exception | None = None
+        self._reason: BookKeeperError | None = None
 
     def itself(self) -> BookieConnection:
         return self
@@ -63,7 +63,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._owner.connection_lost(self, exc or self._reason)
 
     def abort(self, error: BookKeeperError) -> None:
-        self._reason = Exception(error.message)
+        self._reason = error
         log.warning("closing the connection to bookie %s: %s", self._owner.bookie_id, error)
         if self.transport is not None:
             self.transport.abort()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookieUnavailableError, MetadataUnavailableError, NotEnoughBookiesError
+from bkpy.errors import BookieUnavailableError, MetadataUnavailableError, NotEnoughBookiesError, TlsError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bkpy.client.bookies.placement import Placement
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.config.client import ClientSettings
+    from bkpy.errors import BookKeeperError
     from bkpy.metadata.registration import BookieDirectory, BookieInfo
     from bkpy.runtime.interfaces import Runtime
 
@@ -54,7 +55,7 @@ class Ensembles:
         """An ensemble for a new ledger. Raises `NotEnoughBookiesError`."""
         if len(self._directory.bookies) < size:
             await self._directory.refresh()  # the watch may be a moment behind
-        unreachable: set[str] = set()
+        unreachable: dict[str, BookKeeperError] = {}
         while True:
             try:
                 chosen = self._placement.choose(self._without(unreachable), size, self.quarantined)
@@ -83,30 +84,34 @@ class Ensembles:
             failed = await self._unreachable([changed[i] for i in wanted])
             if not failed:
                 return changed
-            unreachable |= failed
+            unreachable |= failed.keys()
         return None
 
     def _without(self, bookie_ids: Collection[str]) -> dict[str, BookieInfo]:
         return {name: info for name, info in self._directory.bookies.items() if name not in bookie_ids}
 
-    async def _unreachable(self, bookie_ids: Sequence[str]) -> set[str]:
+    async def _unreachable(self, bookie_ids: Sequence[str]) -> dict[str, BookKeeperError]:
         reached = await asyncio.gather(
             *(self._pool.channel(bookie_id).connect(again=True) for bookie_id in bookie_ids), return_exceptions=True
         )
-        failed = set()
+        failed: dict[str, BookKeeperError] = {}
         for bookie_id, result in zip(bookie_ids, reached, strict=True):
             if isinstance(result, BookieUnavailableError | MetadataUnavailableError):
                 self.failed(bookie_id)
-                failed.add(bookie_id)
+                failed[bookie_id] = result
             elif result is not None:
                 raise result
         return failed
 
-    def _explained(self, error: NotEnoughBookiesError, unreachable: set[str]) -> NotEnoughBookiesError:
-        """The error with those bookies that are registered and can't be taken."""
+    def _explained(self, error: NotEnoughBookiesError, unreachable: dict[str, BookKeeperError]) -> BookKeeperError:
+        """The error with those bookies that are registered and can't be taken; of TLS if that is all that is wrong."""
         message = error.message
+        refusals = [failure for failure in unreachable.values() if isinstance(failure, TlsError)]
+        if refusals and len(refusals) == len(unreachable):
+            return refusals[0]
         if unreachable:
-            message += f"; registered, but not to be reached: {', '.join(sorted(unreachable))}"
+            reasons = {name: f" ({e.message})" if isinstance(e, TlsError) else "" for name, e in unreachable.items()}
+            message += f"; registered, but not to be reached: {', '.join(n + reasons[n] for n in sorted(reasons))}"
         read_only = sorted(self._directory.read_only.values(), key=lambda info: info.bookie_id)
         if read_only:
             told = (f"{b.bookie_id} ({b.read_only_reason})" if b.read_only_reason else b.bookie_id for b in read_only)

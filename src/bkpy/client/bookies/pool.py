@@ -14,6 +14,7 @@ from bkpy.protocol.receive_buffer import ChunkPool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bkpy.client.bookies.dialling import Dialler
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.runtime.interfaces import Runtime
@@ -25,6 +26,7 @@ class BookiePool:
     def __init__(
         self,
         directory: BookieDirectory,
+        dialler: Dialler,
         settings: ClientSettings,
         runtime: Runtime,
         *,
@@ -41,6 +43,7 @@ class BookiePool:
         self._more_users: Counter[int] = Counter()  # a ledger may be written and recovered by the same client
         self._closed = False
         self._chunks = ChunkPool(settings.receive_chunks_max)
+        self._dialler = dialler
         self.congested: set[BookieChannel] = set()
         self._on_relief: list[Callable[[], None]] = []
         self.latency = ReadLatency(settings)
@@ -55,6 +58,7 @@ class BookiePool:
             channel = self._channels[bookie_id] = BookieChannel(
                 bookie_id,
                 self._directory.address_of,
+                self._dialler,
                 self._settings,
                 self._runtime,
                 instance_id=self._instance_id,

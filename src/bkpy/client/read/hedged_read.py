@@ -18,7 +18,9 @@ from bkpy.errors import (
     ClientClosedError,
     MetadataUnavailableError,
     ProtocolError,
+    TlsError,
     TooManyRequestsError,
+    UnauthorizedError,
 )
 from bkpy.protocol.messages import Op
 
@@ -136,6 +138,10 @@ class HedgedRead(Generic[T]):
             judged = self._judge(future.result(), bookie_id)
         except ClientClosedError:
             raise
+        except TlsError as e:
+            return Miss(MissKind.UNTRUSTED, e.message)
+        except UnauthorizedError as e:
+            return Miss(MissKind.FORBIDDEN, e.message)
         except (BookieUnavailableError, MetadataUnavailableError, TooManyRequestsError) as e:
             return Miss(MissKind.UNAVAILABLE, e.message)
         except ProtocolError as e:

@@ -4,6 +4,8 @@
     all negative                          NoSuchEntryError           MetadataUnavailableError
     damaged, perhaps some negative        DigestMismatchError        DigestMismatchError
     any that can't be reached             BookieUnavailableError     BookieUnavailableError
+    else any that TLS keeps this one from TlsError                   TlsError
+    else any that forbids it              UnauthorizedError          UnauthorizedError
     else any that refuses the request     ProtocolError              ProtocolError
     else (some can't tell)                CorruptDataError           CorruptDataError
 
@@ -23,6 +25,8 @@ from bkpy.errors import (
     MetadataUnavailableError,
     NoSuchEntryError,
     ProtocolError,
+    TlsError,
+    UnauthorizedError,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ class MissKind(enum.Enum):
     UNKNOWN = "it can't tell"
     DAMAGED = "its copy doesn't match the digest"
     UNAVAILABLE = "it can't be reached"
+    UNTRUSTED = "it and this client can't agree on TLS"
+    FORBIDDEN = "it does not allow this client to read"
     REFUSED = "it refuses the request, or its answer makes no sense"
 
 
@@ -65,6 +71,10 @@ def missing_entry_error(
         error, what = DigestMismatchError, "no replica has an intact copy"
     elif MissKind.UNAVAILABLE in kinds:
         error, what = BookieUnavailableError, "no replica of the entry could be read"
+    elif MissKind.UNTRUSTED in kinds:
+        error, what = TlsError, "no replica of the entry could be read"
+    elif MissKind.FORBIDDEN in kinds:
+        error, what = UnauthorizedError, "no replica of the entry could be read"
     elif MissKind.REFUSED in kinds:
         error, what = ProtocolError, "no replica of the entry could be read"
     else:

@@ -15,7 +15,14 @@ from bkpy.client.lifetime import refuse_pickling
 from bkpy.client.read.range_reader import RangeReader
 from bkpy.client.read.snapshot import LedgerSnapshot
 from bkpy.client.read.tail import Tail
-from bkpy.errors import BookieUnavailableError, BookKeeperError, ClientClosedError, NoSuchEntryError
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    ClientClosedError,
+    NoSuchEntryError,
+    TlsError,
+    UnauthorizedError,
+)
 from bkpy.protocol import messages as m
 from bkpy.protocol.lac_reply import proven_to_reader
 from bkpy.protocol.messages import Op
@@ -142,7 +149,9 @@ class LedgerReader:
         finally:
             for task in tasks:
                 task.cancel()
-        raise BookieUnavailableError(
+        kinds = {type(error) for error in errors}
+        untold = kinds.pop() if kinds in ({TlsError}, {UnauthorizedError}) else BookieUnavailableError
+        raise untold(
             f"too few of the ledger's bookies tell its last add confirmed: {'; '.join(map(str, errors))}",
             ledger_id=self.ledger_id,
         )

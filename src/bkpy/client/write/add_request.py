@@ -104,7 +104,7 @@ class AddRequest:
     def _decide_failed(self, verdict: AckOutcome, index: int, answer: int | list[int] | BookKeeperError) -> None:
         name = self.channels[index].bookie_id
         for batch, status in verdict.refused:
-            batch.owner.failed(m.error_of(status, ledger_id=batch.ledger_id, bookie=name))
+            batch.owner.failed(m.end_of_writer(status, ledger_id=batch.ledger_id, bookie=name))
         if isinstance(answer, BookKeeperError):
             # The last one to be taken over is the first batch of its owner.
             for owner, entry_id in {batch.owner: batch.first_id for batch in reversed(verdict.failed)}.items():
@@ -235,10 +235,10 @@ class ResendRequest:
                 else:
                     self._owner.accepted(batch, name)
                 continue
-            error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
-            if code in (Status.FENCED, Status.UNAUTHORIZED):
-                self._owner.failed(error)
+            if code in m.ENDS_WRITER:
+                self._owner.failed(m.end_of_writer(Status(code), ledger_id=batch.ledger_id, bookie=name))
             else:
+                error = m.refusal(code, ledger_id=batch.ledger_id, bookie=name)
                 self._owner.bookie_failed(name, error, batch.first_id)
 
     def failed(self, index: int, error: BookKeeperError) -> None:

@@ -61,8 +61,8 @@ class DeferredSync:
             Op.FORCE, m.pack([ledger_id]), ledger_id=ledger_id, timeout_s=self._timeout_s
         )
         status = m.reply_status(reply.head)
-        if status in (Status.FENCED, Status.UNAUTHORIZED):
-            replication.failed(m.error_of(status, ledger_id=ledger_id, bookie=bookie_id))
+        if status in m.ENDS_WRITER:
+            replication.failed(m.end_of_writer(status, ledger_id=ledger_id, bookie=bookie_id))
         elif status != Status.OK:
             raise m.error_of(status, ledger_id=ledger_id, bookie=bookie_id)
 

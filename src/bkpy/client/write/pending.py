@@ -19,7 +19,7 @@ from bkpy.client.write.replication import Replication, log
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import AT_REST, BareBatch
-from bkpy.protocol.messages import Flags, Op, Status
+from bkpy.protocol.messages import Flags, Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -368,8 +368,8 @@ class PendingAppends:
             # It is a hint: readers ask several bookies, and the next entry carries it too.
             log.debug("ledger %d: last add confirmed not published to %s: %s", self._ledger_id, bookie_id, e)
             return
-        if status in (Status.FENCED, Status.UNAUTHORIZED):
-            self.replication.failed(m.error_of(status, ledger_id=self._ledger_id, bookie=bookie_id))
+        if status in m.ENDS_WRITER:
+            self.replication.failed(m.end_of_writer(status, ledger_id=self._ledger_id, bookie=bookie_id))
 
 
 def _nothing(*_: object) -> None:

@@ -17,7 +17,13 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookieUnavailableError, BookKeeperError, QuorumTimeoutError, ReadOnlyBookieError
+from bkpy.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    QuorumTimeoutError,
+    ReadOnlyBookieError,
+    UnauthorizedError,
+)
 from bkpy.protocol import messages as m
 from bkpy.protocol.acks import Batch, LedgerAcks, ReassignedBatch
 from bkpy.protocol.ensemble_change import REACTIONS, Case, Reaction, ack_quorum_at_risk, members_of
@@ -209,6 +215,9 @@ class Replication:
         self._shortfall.failed(bookie_id, entry_id, self.metadata)
         if self.error is not None or bookie_id not in self.ensemble:
             return  # it has been replaced: what it says no longer counts
+        if isinstance(error, UnauthorizedError):  # others would say the same
+            self.failed(UnauthorizedError(error.message, bookie=bookie_id, outcome_unknown=True))
+            return
         if bookie_id not in self._failed:
             again = bookie_id in self._logged_failures
             self._logged_failures += (bookie_id,)

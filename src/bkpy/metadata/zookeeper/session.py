@@ -19,13 +19,14 @@ from bkpy.metadata.outcome import NotDone, told
 from bkpy.metadata.store import SessionEvents, SessionState
 from bkpy.metadata.zookeeper.connection import ConnectionLost, ZooKeeperConnection
 from bkpy.metadata.zookeeper.watches import WatchTable
+from bkpy.runtime.tls import Certificates, explained, is_tls_error
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from bkpy.config.base import MetadataSettings
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.tls import TlsContext
 
 # Answers by a server that no longer serves this session; the request was not carried out.
 _SESSION_ERRORS = (exc.SessionExpired, exc.SessionMoved, exc.UnknownSession)
@@ -40,7 +41,7 @@ class _NoServer(Exception):  # noqa: N818 - what was found, for `_run`
 
 
 class Session:
-    """`auth` is a list of (scheme, credential) that is presented on every connection."""
+    """`auth` is a list of (scheme, credential) that is presented on every connection, `tls` what secures them all."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Session:
         *,
         session_timeout_s: float,
         call_timeout_s: float,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsContext | Certificates | None = None,
         auth: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         self.events = SessionEvents()
@@ -256,7 +257,7 @@ class Session:
             host,
             port,
             request,
-            tls=self._tls,
+            tls=self._tls.current() if isinstance(self._tls, Certificates) else self._tls,
             on_event=self.watches.dispatch,
             reply_bytes_max=self._settings.metadata_reply_bytes_max,
         )
@@ -314,6 +315,8 @@ def _told(error: Exception) -> str:
     """Why a server could not be used, for people."""
     if is_refusal(error):
         return "the connection is refused"
+    if is_tls_error(error):
+        return explained(error, "the server", None)[1]
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 

@@ -27,10 +27,10 @@ from bkpy.metadata.zookeeper.session import Session
 from bkpy.metadata.zookeeper.watches import WatchKind
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from bkpy.runtime.interfaces import Runtime
+    from bkpy.runtime.tls import Certificates, TlsContext
 
 _REFUSALS = {
     exc.NodeExists: NodeExists,
@@ -55,7 +55,7 @@ class ZooKeeperStore(MetadataStore):
         *,
         session_timeout_s: float = 10.0,
         call_timeout_s: float | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsContext | Certificates | None = None,
         auth: Sequence[tuple[str, bytes]] = (),
         settings: MetadataSettings = _DEFAULTS,
     ) -> None:
@@ -73,7 +73,8 @@ class ZooKeeperStore(MetadataStore):
             auth=auth,
         )
         self.session_events = self._session.events
-        self._acl = [protocol.AUTHED_UNRESTRICTED if auth else protocol.UNRESTRICTED_ACCESS]
+        protect = bool(auth) and settings.zookeeper_acl == "own"
+        self._acl = [protocol.AUTHED_UNRESTRICTED if protect else protocol.UNRESTRICTED_ACCESS]
         self._watches: dict[Watch, None] = {}
         self._closed = False
 
@@ -131,6 +132,12 @@ class ZooKeeperStore(MetadataStore):
         # What a server tells is the number of changes, creations and deletions, in 32 bits that may have overflowed.
         changes = int(response.stat.child_version) % 2**32
         return (changes + int(response.stat.num_children)) // 2
+
+    async def protect(self, path: str) -> None:
+        """Let only those who have one of this store's credentials touch the node."""
+        check_path(path)
+        request = protocol.SetACLRequest(path=path, acl=[protocol.AUTHED_UNRESTRICTED], version=_ANY_VERSION)
+        await self._call(request, path, write=True)
 
     async def exists(self, path: str) -> bool:
         check_path(path)
@@ -243,7 +250,9 @@ def _translated(error: exc.ResponseError, path: str, write: bool, index: int | N
     if refusal is not None:
         return refusal(path, index)
     if isinstance(error, exc.NoAuth):
-        return UnauthorizedError(f"ZooKeeper's access control forbids this on {path}")
+        return UnauthorizedError(
+            f"ZooKeeper's access control forbids this on {path}: zookeeper_auth is another one, or not given"
+        )
     in_trouble = error.error_code > _API_ERRORS_FROM
     return MetadataUnavailableError(
         f"ZooKeeper answered {error} ({error.error_code}) for {path}",

@@ -1,0 +1,102 @@
+"""What a bookie knows others by, shows them, and allows them: files that may change while it runs.
+
+Invariant: what can't be read, or doesn't fit together, changes nothing: it is logged, and the bookie goes on with what
+it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from bkpy.config.access_file import access_file_stamp, read_access_file
+from bkpy.errors import ConfigError
+from bkpy.protocol.access import ALL, AccessRules, Right
+from bkpy.runtime.tls import Certificates, Side, TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from bkpy.config.bookie import BookieSettings
+
+log = logging.getLogger("bkpy.bookie")
+
+
+class Credentials:
+    """`certificates` is None for a bookie without TLS. `ConfigError` for files that can't be used.
+
+    `on_rights` are called when the file of rights has changed.
+    """
+
+    def __init__(self, settings: BookieSettings) -> None:
+        self.certificates: Certificates | None = None
+        self.on_rights: list[Callable[[], None]] = []
+        self._interval_s = settings.tls_reload_interval_s
+        self._told = ""  # what was wrong the last time: said once
+        self._rights_file = settings.access_file
+        self._rights_stamp = (0, 0, 0)
+        self._rules: AccessRules | None = None
+        if settings.tls_certificate_file is not None:
+            assert settings.tls_ca_file is not None, "the settings see to that"
+            files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
+            self.certificates = Certificates(files, Side.BOOKIE)
+        self._read_rights()
+
+    def rights_of(self, names: Collection[str]) -> Right:
+        """What a client with these names may do now."""
+        return ALL if self._rules is None else self._rules.rights_of(names)
+
+    def reload(self) -> list[str]:
+        """Read again what has changed; what that was. `ConfigError` for what can't be used; all else is read first."""
+        changed, wrong = [], []
+        for name, read in (("rights", self._reread_rights), ("certificates", self._reread_certificates)):
+            try:
+                if read():
+                    log.info("the %s were read again", name)
+                    changed.append(name)
+            except ConfigError as e:
+                wrong.append(e)
+        if wrong:
+            raise wrong[0]
+        self._told = ""
+        return changed
+
+    def _reread_certificates(self) -> bool:
+        return self.certificates is not None and self.certificates.reload()
+
+    def _reread_rights(self) -> bool:
+        changed = self._read_rights()
+        if changed:
+            for tell in self.on_rights:
+                tell()
+        return changed
+
+    def _read_rights(self) -> bool:
+        """Read the file of rights if it has changed; whether it had."""
+        path = self._rights_file
+        if path is None or ((stamp := access_file_stamp(path)) == self._rights_stamp and any(stamp)):
+            return False
+        try:
+            self._rules = AccessRules(read_access_file(path))
+        except ConfigError:
+            raise
+        except ValueError as e:
+            raise ConfigError(f"the file of rights: {e}", path=path) from None
+        self._rights_stamp = stamp
+        return True
+
+    async def watch(self) -> None:
+        """Look for changes for as long as the bookie runs."""
+        while self.certificates is not None:
+            await asyncio.sleep(self._interval_s)
+            self.look()
+
+    def look(self) -> None:
+        """`reload`, where nobody waits for the answer."""
+        try:
+            self.reload()
+        except ConfigError as e:
+            if str(e) != self._told:
+                self._told = str(e)
+                log.error("%s; the bookie goes on with what it had", e)

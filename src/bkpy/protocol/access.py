@@ -1,0 +1,84 @@
+"""Who may do what: names in certificates, the rights that they have, and the requests that each right allows. Pure.
+
+A name is written as `cn:NAME` (the subject's common name), `dns:NAME` or `uri:URI` (alternative names). In a rule, `*`
+stands for any characters but `.`, `/` and `:`, so that it never reaches into another part of a name.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from bkpy.protocol.messages import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+
+class Right(enum.Flag):
+    """What a name may be allowed. Whoever writes may read."""
+
+    NONE = 0
+    READ = enum.auto()
+    WRITE = enum.auto()  # fencing and recovery, which change ledgers, are part of it
+    ADMINISTER = enum.auto()  # commands to bookies
+
+
+ALL: Final = Right.READ | Right.WRITE | Right.ADMINISTER
+
+# What is listed in a file of rights, and means.
+LISTS: Final[Mapping[str, Right]] = {
+    "read": Right.READ,
+    "write": Right.READ | Right.WRITE,
+    "administer": Right.ADMINISTER,
+    "bookies": Right.READ | Right.WRITE,  # they recover and copy
+}
+
+_READS: Final = frozenset({Op.READ, Op.READ_LAC, Op.WAIT_LAC})
+_WRITES: Final = frozenset({Op.PRESENT, Op.ADD, Op.WRITE_LAC, Op.FORCE})
+NO_OPS: Final[frozenset[int]] = frozenset()
+
+
+def forbidden_ops(rights: Right) -> frozenset[int]:
+    """The requests that these rights don't allow. Where ADD is among them, so is fencing, by whatever request."""
+    ops: frozenset[int] = NO_OPS
+    if not rights & Right.READ:
+        ops |= _READS
+    if not rights & Right.WRITE:
+        ops |= _WRITES
+    return ops
+
+
+class AccessRules:
+    """What a file of rights says: by the name of a list, the rules in it. `ValueError` for one that can't be right."""
+
+    def __init__(self, lists: Mapping[str, Iterable[str]]) -> None:
+        self._rules = [(_pattern(rule), LISTS[name]) for name, rules in lists.items() for rule in rules]
+
+    def rights_of(self, names: Collection[str]) -> Right:
+        """All that any of the names is allowed."""
+        rights = Right.NONE
+        for pattern, right in self._rules:
+            if any(pattern.fullmatch(name) for name in names):
+                rights |= right
+        return rights
+
+
+def _pattern(rule: str) -> re.Pattern[str]:
+    kind, colon, name = rule.partition(":")
+    if not colon or kind not in ("cn", "dns", "uri") or not name:
+        raise ValueError(f"{rule!r} is not cn:NAME, dns:NAME or uri:URI")
+    flags = re.IGNORECASE if kind == "dns" else re.NOFLAG
+    return re.compile("[^./:]*".join(map(re.escape, rule.split("*"))), flags)
+
+
+def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names of a certificate that was verified, as Python's `getpeercert` describes it; none of None."""
+    if certificate is None:
+        return ()
+    subject = (pair for group in certificate.get("subject", ()) for pair in group)
+    names = [f"cn:{value}" for key, value in subject if key == "commonName"]
+    kinds = {"DNS": "dns", "URI": "uri"}
+    names += [f"{kinds[kind]}:{value}" for kind, value in certificate.get("subjectAltName", ()) if kind in kinds]
+    return tuple(names)

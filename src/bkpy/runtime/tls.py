@@ -1,0 +1,238 @@
+"""Certificates and keys in files, the TLS contexts made of them, and what to say when a handshake fails.
+
+Invariants: a context is made of files that fit together, or not at all; when the files change, connections that are
+there go on, and the next ones get the new context; nothing of a key is ever in a message.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import ssl
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger("bkpy.tls")
+
+TlsContext = ssl.SSLContext
+
+
+class TlsFiles(NamedTuple):
+    """Paths of PEM files: the CAs that are trusted and, unless it is None, one's own certificate and key."""
+
+    ca: str
+    certificate: str | None = None
+    key: str | None = None
+
+
+def _stamps_of(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+    """What tells other files from these, without reading them. `OSError`."""
+    found = (os.stat(path) for path in files if path is not None)
+    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
+
+
+def _fill(context: TlsContext, files: TlsFiles) -> None:
+    try:
+        context.load_verify_locations(files.ca)
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(f"no certificates of a CA can be read: {_plain(e)}", path=files.ca) from None
+    if files.certificate is None:
+        return
+    try:
+        context.load_cert_chain(files.certificate, files.key, _refuse_to_ask)
+    except _EncryptedKeyError:
+        raise ConfigError("the key is encrypted, and nobody is there to give its password", path=files.key) from None
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(
+            f"the certificate and its key ({files.key}) can't be read, or don't belong together: {_plain(e)}",
+            path=files.certificate,
+        ) from None
+
+
+class _EncryptedKeyError(Exception):
+    pass
+
+
+def _refuse_to_ask() -> NoReturn:
+    raise _EncryptedKeyError
+
+
+class _TellingContext(ssl.SSLContext):
+    """Event loops drop what a failed handshake has to say to the peer. With this one, its error carries it."""
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **options)
+        assert isinstance(made, _TellingObject)
+        made.outgoing = outgoing
+        return made
+
+
+class _TellingObject(ssl.SSLObject):
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            error.last_words = self.outgoing.read()  # type: ignore[attr-defined]
+            raise
+
+
+def last_words(error: Exception) -> bytes:
+    """What the peer is to be sent after a handshake that ended with this error on a bookie's side: why it did."""
+    words: bytes = getattr(error, "last_words", b"")
+    return words
+
+
+class Side(enum.Enum):
+    """Which end of a connection a context is for."""
+
+    BOOKIE = enum.auto()  # asks clients for a certificate that one of the CAs has signed
+    CLIENT = enum.auto()  # verifies the bookie's certificate, and that it is of the host that was meant
+    ZOOKEEPER = enum.auto()  # the same of a ZooKeeper server's
+
+
+class Certificates:
+    """The context of these files. `ConfigError` if there is none to be made of them."""
+
+    def __init__(self, files: TlsFiles, side: Side) -> None:
+        self.files = files
+        self._side = side
+        self._stamps: tuple[tuple[int, int, int], ...] = ()
+        self.context = self._load()
+
+    def reload(self) -> bool:
+        """Make the context anew if a file has changed; whether one had. `ConfigError`: the old one is kept.
+
+        Of several files that are replaced one after the other, some may not fit yet: the next call tries again.
+        """
+        try:
+            changed = _stamps_of(self.files) != self._stamps
+        except OSError as e:
+            raise ConfigError(f"a file of the certificates is gone: {_plain(e)}", path=str(e.filename)) from None
+        if changed:
+            self.context = self._load()
+        return changed
+
+    def current(self) -> TlsContext:
+        """The context for a new connection of a client: of what the files say now, if that can be used."""
+        try:
+            self.reload()
+        except ConfigError as e:
+            log.warning("%s; the certificates that were read before stay in use", e)
+        return self.context
+
+    def following(self) -> TlsContext:
+        """For a server that keeps one context: each of its handshakes is made with what `context` is then."""
+        context = self._load()
+        context.sni_callback = self._follow  # called at every handshake, whether the client names a host or not
+        return context
+
+    def _follow(self, connection: ssl.SSLObject, host: str | None, context: TlsContext) -> None:
+        connection.context = self.context
+
+    def _load(self) -> TlsContext:
+        context: TlsContext
+        if self._side is Side.BOOKIE:
+            context = _TellingContext(ssl.PROTOCOL_TLS_SERVER)
+            context.sslobject_class = _TellingObject
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.num_tickets = 0  # no client resumes: each presents its certificate again
+        else:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Both ends are bkpy's, but for ZooKeeper.
+        oldest = ssl.TLSVersion.TLSv1_2 if self._side is Side.ZOOKEEPER else ssl.TLSVersion.TLSv1_3
+        context.minimum_version = oldest
+        try:
+            stamps = _stamps_of(self.files)
+        except OSError as e:
+            raise ConfigError(f"a file of the certificates can't be read: {_plain(e)}", path=str(e.filename)) from None
+        _fill(context, self.files)
+        self._stamps = stamps  # as they were before they were read: what changed meanwhile is read again
+        return context
+
+
+def _plain(error: Exception) -> str:
+    """What OpenSSL or the kernel says, without places in source files."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not what PEM files hold").replace("_", " ").lower()
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
+class Failure(enum.Enum):
+    """Why a handshake failed, for metrics."""
+
+    PLAIN = "plain"  # the peer speaks no TLS
+    NO_CERTIFICATE = "no certificate"
+    UNKNOWN_CA = "unknown CA"
+    EXPIRED = "expired"
+    HOST_NAME = "host name"
+    VERSION = "version"
+    SLOW = "slow"
+    CLOSED = "closed"
+    OTHER = "other"
+
+
+# OpenSSL's numbers of what is wrong with a peer's certificate.
+_VERIFY: Mapping[int, tuple[Failure, str]] = {
+    9: (Failure.EXPIRED, "{}'s certificate is not valid yet: are the clocks right?"),
+    10: (Failure.EXPIRED, "{}'s certificate has expired"),
+    62: (Failure.HOST_NAME, "{}'s certificate is of another host"),
+    64: (Failure.HOST_NAME, "{}'s certificate is of another host"),
+    **dict.fromkeys((2, 18, 19, 20, 21), (Failure.UNKNOWN_CA, "{}'s certificate is signed by none of the CAs in {ca}")),
+}
+
+# What the peer, `{0}`, says of one's own certificate by an alert, and what the library says of its bytes.
+_REASONS: Mapping[str, tuple[Failure, str]] = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": (Failure.NO_CERTIFICATE, "{} has shown no certificate"),
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": (
+        Failure.NO_CERTIFICATE,
+        "{} takes only clients with a certificate: set tls_certificate_file and tls_key_file",
+    ),
+    "TLSV1_ALERT_UNKNOWN_CA": (Failure.UNKNOWN_CA, "{} trusts no CA that has signed this side's certificate"),
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": (Failure.EXPIRED, "this side's certificate has expired, {} says"),
+    "SSLV3_ALERT_BAD_CERTIFICATE": (Failure.OTHER, "{} refuses this side's certificate"),
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (Failure.OTHER, "{} refuses this side's certificate"),
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": (Failure.OTHER, "this side's certificate is not made for this, {} says"),
+    "TLSV1_ALERT_PROTOCOL_VERSION": (Failure.VERSION, "{} speaks an older TLS than 1.3"),
+    "UNSUPPORTED_PROTOCOL": (Failure.VERSION, "{} speaks an older TLS than 1.3"),
+    "WRONG_VERSION_NUMBER": (Failure.PLAIN, "{} speaks no TLS"),
+    "HTTP_REQUEST": (Failure.PLAIN, "{} speaks no TLS, but HTTP"),
+    "HTTPS_PROXY_REQUEST": (Failure.PLAIN, "{} speaks no TLS, but HTTP"),
+}
+
+
+# Who closes without a word may have said one that the network lost, or its event loop.
+_GUESSES = {
+    "the client": "it may not trust this bookie's certificate, and knows why",
+    "the bookie": "it may speak no TLS, and its log knows why",
+    "the server": "it may speak no TLS at this port",
+}
+
+
+def explained(error: Exception, peer: str, files: TlsFiles | None) -> tuple[Failure, str]:
+    """Why the handshake with `peer`, or the connection right after it, has failed. `peer` is a name in `_GUESSES`."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        unknown = (Failure.OTHER, "{}'s certificate is refused: " + error.verify_message)
+        failure, text = _VERIFY.get(error.verify_code, unknown)
+        if failure is Failure.HOST_NAME:
+            text += f" ({error.verify_message})"
+        return failure, text.format(peer, ca="its file of CAs" if files is None else files.ca)
+    if isinstance(error, ssl.SSLError):
+        failure, text = _REASONS.get(error.reason or "", (Failure.OTHER, "TLS with {} failed: " + _plain(error)))
+        return failure, text.format(peer)
+    if isinstance(error, ConnectionAbortedError | TimeoutError):
+        return Failure.SLOW, f"{peer} has not finished the TLS handshake in time"
+    return Failure.CLOSED, f"{peer} closed the connection during the TLS handshake; {_GUESSES[peer]}"
+
+
+def is_tls_error(error: BaseException | None) -> bool:
+    """Whether TLS, and not the network below it, has ended a connection."""
+    return isinstance(error, ssl.SSLError)

@@ -1,0 +1,281 @@
+"""The file of rights: what clients may do by the names in their certificates, and what happens when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from tests.certificates import Authority
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+
+import bkpy
+from bkpy.cli.bookie_pages import open_pages
+from bkpy.config.access_file import read_access_file
+from bkpy.config.client import client_settings
+from bkpy.config.loading import load_bookie_settings
+from bkpy.errors import ConfigError, UnauthorizedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from bkpy.client.client import Client
+
+RULES = """\
+read = ["cn:reader"]
+write = ["cn:writer", "uri:spiffe://x/*"]
+administer = ["cn:operator"]
+bookies = ["cn:bookie-*"]
+"""
+
+
+class Guarded:
+    """Three bookies that allow what the file `rules` says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ca = Authority(directory / "ca")
+        self.rules = directory / "rights.toml"
+        self.cluster = InProcess(directory)
+
+    async def start(self) -> None:
+        self.write(RULES)
+        mine = self.ca.settings(self.ca.issue("bookie-1"))
+        await self.cluster.start("abc", **mine, access_file=self.rules, tls_reload_interval_s=3600.0)
+
+    def write(self, rules: str) -> None:
+        fresh = self.rules.with_suffix(".new")
+        fresh.write_text(rules)
+        fresh.rename(self.rules)
+
+    def reload(self, rules: str) -> None:
+        self.write(rules)
+        for node in self.cluster.nodes:
+            node.reload()
+
+    async def client(self, name: str, **kwargs: Any) -> Client:
+        return await self.cluster.client(
+            **self.ca.settings(self.ca.issue(name, **kwargs)), no_bookies_timeout_s=2.0 * DEADLINE_S
+        )
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    made = Guarded(tmp_path)
+    await made.start()
+    yield made
+    await made.cluster.stop()
+
+
+async def test_a_writer_may_write_and_read(guarded: Guarded) -> None:
+    for name in ("writer", "bookie-7"):
+        client = await guarded.client(name)
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await writer.close()
+        assert await contents(client, writer.ledger_id) == [b"x"]
+
+
+async def test_a_name_may_be_any_of_the_certificates(guarded: Guarded) -> None:
+    client = await guarded.client("nobody", uris=("spiffe://x/orders",))
+    await (await client.create_ledger()).close()
+
+
+async def test_a_reader_may_read_and_no_more(guarded: Guarded) -> None:
+    writing = await guarded.client("writer")
+    writer = await writing.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    reading = await guarded.client("reader")
+    reader = await reading.open_ledger(writer.ledger_id)
+    assert [entry.data async for entry in reader.read_unconfirmed(0, 0)] == [b"x"]
+    with pytest.raises(UnauthorizedError, match="write, and so to fence"):
+        await reading.recover_ledger(writer.ledger_id)
+    assert await writer.append(b"y") == 1  # it was not fenced
+    other = await reading.create_ledger()  # in the metadata, which the bookies don't guard
+    with pytest.raises(UnauthorizedError, match="file of rights"):
+        await other.append(b"z")
+    for name in "abc":
+        assert other.ledger_id not in await guarded.cluster.storage(name).held_ledgers(0, 100)
+    writer.abandon()  # its metadata say IN_RECOVERY, which the bookies don't guard either
+
+
+@pytest.mark.parametrize("name", ["stranger", "operator"])
+async def test_who_has_no_right_to_ledgers_is_refused_at_the_greeting(
+    guarded: Guarded, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await guarded.client(name)
+    with pytest.raises(UnauthorizedError) as caught:
+        await client.create_ledger()
+    words = f"does not give cn:{name}"
+    assert words in caught.value.message
+    assert caught.value.bookie in ("a", "b", "c")
+    assert words in caplog.text
+    assert not any(connection.greeted for b in "abc" for connection in guarded.cluster.connections(b))
+
+
+async def test_a_name_that_loses_its_right_while_it_writes(guarded: Guarded) -> None:
+    client = await guarded.client("writer")
+    writer = await client.create_ledger(ack_quorum=3)
+    acknowledged = 0
+
+    async def write() -> None:
+        nonlocal acknowledged
+        while True:
+            await writer.append(b"x" * 100)
+            acknowledged += 1
+
+    writing = asyncio.ensure_future(write())
+    await eventually(lambda: acknowledged > 10)
+    guarded.reload(RULES.replace("cn:writer", "cn:another"))
+    with pytest.raises(UnauthorizedError, match="does not give cn:writer") as caught:
+        async with asyncio.timeout(DEADLINE_S):
+            await writing
+    assert caught.value.outcome_unknown
+    successor = await guarded.client("another")
+    reader = await successor.recover_ledger(writer.ledger_id)  # nothing that was acknowledged is lost
+    assert reader.last_add_confirmed + 1 >= acknowledged
+    writer.abandon()
+
+
+async def test_a_writer_that_may_only_read_now(guarded: Guarded) -> None:
+    client = await guarded.client("writer")
+    writer = await client.create_ledger()
+    await writer.append(b"x")
+    guarded.reload('read = ["cn:writer"]')
+    with pytest.raises(UnauthorizedError, match="file of rights") as caught:
+        await writer.append(b"y")
+    assert caught.value.outcome_unknown
+    reader = await client.open_ledger(writer.ledger_id)
+    assert [entry.data async for entry in reader.read_unconfirmed(0, 0)] == [b"x"]
+    writer.abandon()
+
+
+async def test_a_name_that_is_given_a_right_has_it_at_once(guarded: Guarded) -> None:
+    client = await guarded.client("late")
+    with pytest.raises(bkpy.UnauthorizedError):
+        await client.create_ledger()
+    guarded.reload(RULES.replace("cn:writer", "cn:late"))
+    await (await client.create_ledger()).close()
+
+
+@pytest.mark.parametrize("rules", ["read = [", "reed = []", "read = 'cn:x'", "read = [1]", "read = ['x']"])
+async def test_a_file_that_makes_no_sense_takes_no_right_and_gives_none(
+    guarded: Guarded, rules: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.reload(rules)
+    assert "the file of rights" in caplog.text
+    assert caplog.text.count("goes on with what it had") == 3
+    for node in guarded.cluster.nodes:
+        node.reload()
+    assert caplog.text.count("goes on with what it had") == 3  # said once
+    await (await (await guarded.client("writer")).create_ledger()).close()
+    stranger = await guarded.client("stranger")
+    with pytest.raises(UnauthorizedError):
+        await stranger.create_ledger()
+
+
+async def test_rights_are_read_again_though_the_certificate_can_not_be(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    (guarded.ca.directory / "bookie-1.pem").write_text("rotten")
+    client = await guarded.client("writer")
+    guarded.reload(RULES.replace("cn:writer", "cn:another"))
+    with caplog.at_level(logging.ERROR), pytest.raises(UnauthorizedError):
+        await client.create_ledger()
+
+
+def test_a_file_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_access_file(str(tmp_path / "missing.toml"))
+
+
+def test_rights_need_certificates() -> None:
+    flags = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a"}
+    with pytest.raises(ConfigError, match="names are known by certificates only"):
+        load_bookie_settings(None, {}, {**flags, "access_file": "/r.toml"})
+    with pytest.raises(ConfigError, match="needs tls_certificate_file"):
+        load_bookie_settings(None, {}, {**flags, "tls_ca_file": "/ca.pem"})
+
+
+# --- the metrics page -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def pages(tmp_path: Path) -> AsyncIterator[Guarded]:
+    made = Guarded(tmp_path)
+    made.write(RULES)
+    mine = made.ca.settings(made.ca.issue("bookie-1"))
+    await made.cluster.start("a", **mine, access_file=made.rules, metrics_port=0, metrics_tls=True)
+    yield made
+    await made.cluster.stop()
+
+
+async def ask(pages: Guarded, method: str, path: str, name: str) -> tuple[int, Any]:
+    """The status and the body that somebody with this name gets."""
+    issued = pages.ca.issue(name)
+    context = ssl.create_default_context(cafile=str(pages.ca.file))
+    context.load_cert_chain(issued.certificate, issued.key)
+    url = f"https://127.0.0.1:{pages.cluster.node('a').metrics_port}{path}"
+    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context) as response:
+        return response.status, (await response.text() if path == "/metrics" else await response.json())
+
+
+async def test_commands_over_tls_are_for_those_who_may_administer(pages: Guarded) -> None:
+    status, metrics = await ask(pages, "GET", "/metrics", "stranger")
+    assert status == 200
+    assert "bkpy_bookie_tls_handshakes_total" in metrics
+    for name in ("stranger", "writer", "bookie-2"):
+        assert (await ask(pages, "POST", "/gc", name))[0] == 403
+    assert (await ask(pages, "POST", "/reload", "operator"))[1]["reloaded"] == []
+    pages.write(RULES.replace("cn:operator", "cn:successor"))
+    assert (await ask(pages, "POST", "/reload", "operator"))[1]["reloaded"] == ["rights"]
+    status, told = await ask(pages, "POST", "/gc", "operator")
+    assert status == 403
+    assert "does not let cn:operator" in told["error"]
+    assert (await ask(pages, "POST", "/gc", "successor"))[0] == 200
+    pages.write("nonsense")
+    status, told = await ask(pages, "POST", "/reload", "successor")
+    assert status == 409
+    assert "not TOML" in told["error"]
+
+
+async def test_the_page_gets_a_new_certificate_too(pages: Guarded) -> None:
+    """Of another CA, so that nobody who was let in before is."""
+    others = Authority(pages.ca.directory.parent / "others", "another-ca")
+    new = others.issue("bookie-1")
+    for source, target in (
+        (others.file, pages.ca.file),
+        (new.certificate, pages.ca.directory / "bookie-1.pem"),
+        (new.key, pages.ca.directory / "bookie-1-key.pem"),
+    ):
+        target.write_bytes(source.read_bytes())
+    pages.cluster.node("a").reload()
+    with pytest.raises(aiohttp.ClientError):
+        await ask(pages, "GET", "/metrics", "operator")
+    pages.ca = others
+    assert (await ask(pages, "GET", "/gc", "operator"))[0] == 200
+
+
+async def test_who_has_no_certificate_does_not_see_the_page(pages: Guarded) -> None:
+    url = f"127.0.0.1:{pages.cluster.node('a').metrics_port}/metrics"
+    context = ssl.create_default_context(cafile=str(pages.ca.file))
+    async with aiohttp.ClientSession() as session:
+        for scheme in ("http", "https"):
+            with pytest.raises(aiohttp.ClientError):
+                async with session.get(f"{scheme}://{url}", ssl=context) as response:
+                    await response.read()
+
+
+async def test_a_command_finds_a_page_with_tls(pages: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_command = pages.ca.settings(pages.ca.issue("operator"))
+    monkeypatch.setattr("bkpy.cli.bookie_pages.settings", lambda: client_settings(**of_command))
+    admin = f"https://127.0.0.1:{pages.cluster.node('a').metrics_port}"
+    async with open_pages("/gc", admin, "a", None) as page:
+        assert (await page.get())["bookie_id"] == "a"
+    monkeypatch.setattr("bkpy.cli.bookie_pages.settings", client_settings)
+    with pytest.raises(ConfigError, match="the page has TLS: set BKPY_TLS_CA_FILE"):
+        async with open_pages("/gc", admin, "a", None):
+            pass
