@@ -115,3 +115,4 @@ $(VENV)/.made:
 bench-peers: $(VENV)/.demo
 	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--quick) $(if $(PEERS),--peers $(PEERS)) --json docs/bench-peers.json
 	$(if $(QUICK),,$(BIN)/python benchmarks/peers/failures.py --json docs/bench-peers.json)
+	$(if $(QUICK),,$(BIN)/python benchmarks/peers/healing.py --json docs/bench-peers.json)

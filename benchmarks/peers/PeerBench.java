@@ -21,7 +21,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * close                                     closes and deletes all ledgers
  * </pre>
  *
- * and those of {@link PeerFailures}.
+ * and those of {@link PeerFailures} and {@link PeerHealing}.
  *
  * `semaphore`: this thread adds whenever one of OUTSTANDING permits is free, to the ledgers in turn. `chain`: each of
  * OUTSTANDING chains adds to its ledger again when its last add is acknowledged, from the callback. The process lives
@@ -35,12 +35,14 @@ public final class PeerBench {
 
     private final BookKeeper bk;
     private final PeerFailures failures;
+    private final PeerHealing healing;
     private final List<LedgerHandle> writers = new ArrayList<>();
     private LedgerHandle reader;
 
     private PeerBench(String metadataUri) throws Exception {
         bk = new BookKeeper(configuration(metadataUri));
         failures = new PeerFailures(metadataUri);
+        healing = new PeerHealing(metadataUri);
     }
 
     static ClientConfiguration configuration(String metadataUri) {
@@ -71,6 +73,11 @@ public final class PeerBench {
                 return read(words[1].equals("batch"), Double.parseDouble(words[2]));
             case "close":
                 return close();
+            case "store":
+            case "pace":
+            case "lap":
+            case "rest":
+                return healing.command(words);
             default:
                 return failures.command(words);
         }

@@ -19,7 +19,10 @@ from bkpy.metadata.store import NoNode
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from bkpy.metadata.store import MetadataStore
 
 BOOKIES: Final = 3
 
@@ -77,7 +80,7 @@ diskUsageThreshold=0.98
 diskUsageWarnThreshold=0.97
 enableStatistics=false
 """
-_SOURCES: Final = ("PeerBench", "PeerFailures")
+_SOURCES: Final = ("PeerBench", "PeerFailures", "PeerHealing")
 
 
 def fetch() -> tuple[str, str]:
@@ -86,12 +89,16 @@ def fetch() -> tuple[str, str]:
 
 
 class JavaBookie:
-    """One bookie process of the peer; `port` and `directory` are its own over all restarts."""
+    """One bookie process of the peer; `port` and `directory` are its own over all restarts.
 
-    def __init__(self, name: str, base: Path, class_path: str) -> None:
+    `settings` are further lines of its file.
+    """
+
+    def __init__(self, name: str, base: Path, class_path: str, settings: str = "") -> None:
         self.port = free_port()
         self.directory = base / name
         self._class_path = class_path
+        self._settings = settings
         self._process = ManagedProcess(self.directory / "bookie.log")
 
     @property
@@ -115,6 +122,7 @@ class JavaBookie:
         path = self.directory / "bookie.conf"
         path.write_text(
             BOOKIE_CONFIG.format(port=self.port, uri=uri, directory=self.directory, group_wait_ms=group_wait_ms)
+            + self._settings
         )
         return path
 
@@ -134,16 +142,23 @@ class JavaBookie:
 
 
 class JavaCluster:
-    """A ZooKeeper and bookies of the peer, and one client process that measures them."""
+    """A ZooKeeper and bookies of the peer, and one client process that measures them.
 
-    def __init__(self, directory: Path, class_path: str, bookies: int = BOOKIES) -> None:
+    `settings` are further lines of the bookies' files.
+    """
+
+    def __init__(self, directory: Path, class_path: str, bookies: int = BOOKIES, settings: str = "") -> None:
         self._directory = directory
         self._class_path = class_path
         self._port = free_port()
         self._zookeeper = ManagedProcess(directory / "zookeeper" / "zookeeper.log")
         self.group_wait_ms = GROUP_WAIT_DEFAULT_MS
-        self.bookies = [JavaBookie(f"bookie-{i}", directory, class_path) for i in range(1, bookies + 1)]
+        self._settings = settings
+        self.bookies = [self._new_bookie(number) for number in range(1, bookies + 1)]
         self.client: Client | None = None
+
+    def _new_bookie(self, number: int) -> JavaBookie:
+        return JavaBookie(f"bookie-{number}", self._directory, self._class_path, self._settings)
 
     @property
     def uri(self) -> str:
@@ -176,21 +191,34 @@ class JavaCluster:
         for bookie in self.bookies:
             await bookie.start(self.uri, group_wait_ms)
 
+    @contextlib.asynccontextmanager
+    async def metadata(self) -> AsyncIterator[tuple[MetadataStore, str]]:
+        """A session of the harness's own with its ZooKeeper: (store, root)."""
+        store, root = await connect_store(f"zk://{HOST}:{self._port}/ledgers", real_runtime())
+        try:
+            yield store, root
+        finally:
+            await store.close()
+
+    async def add_bookie(self) -> JavaBookie:
+        """One more bookie, which clients can know of."""
+        bookie = self._new_bookie(len(self.bookies) + 1)
+        self.bookies.append(bookie)
+        await self.start_again(bookie)
+        return bookie
+
     async def start_again(self, bookie: JavaBookie) -> None:
         """Start a bookie that was killed, and return when clients can know of it.
 
         Its registration outlives it by a session timeout, and it would wait for that.
         """
-        store, root = await connect_store(f"zk://{HOST}:{self._port}/ledgers", real_runtime())
-        try:
+        async with self.metadata() as (store, root):
             registration = f"{root}/available/{bookie.address}"
             with contextlib.suppress(NoNode):
                 await store.delete(registration)
             await bookie.start(self.uri, self.group_wait_ms)
             if not await poll(lambda: store.exists(registration), START_TIMEOUT_S):
                 raise PeerError(f"bookie {bookie.address} did not register within {START_TIMEOUT_S:g} s")
-        finally:
-            await store.close()
 
     async def command(self, *words: object) -> dict[str, Any]:
         """The client's answer; `PeerError` if it is an error, or doesn't come."""

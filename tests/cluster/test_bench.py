@@ -19,14 +19,14 @@ import pytest
 from rich.console import Console
 from tests.command import PRELOADED, environment
 
+from bkpy import connect
 from bkpy.bench import ceiling, memory
 from bkpy.bench.machine import machine, versions
 from bkpy.bench.workloads import Meter, Options
+from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from bkpy.local import LocalCluster
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATIENCE_S = 100.0
@@ -288,6 +288,41 @@ def test_failures_become_medians_and_a_table(monkeypatch: pytest.MonkeyPatch) ->
     assert failures.table([found]).row_count == 2
     with pytest.raises(failures.PeerError, match="9999 of 10000"):
         failures.check_unconfirmed(9999)
+
+
+async def test_what_is_stored_is_verified_on_each_bookie_while_entries_are_appended_at_a_rate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    our_healing = script(monkeypatch, "our_healing")
+    async with LocalCluster(tmp_path) as cluster, connect(cluster.connect_string) as client:
+        healing = our_healing.OurHealing(client)
+
+        async def command(line: str) -> Any:
+            return await healing.command(line.split())
+
+        assert await command("store 5 30 100000") == {"ledgers": 5}
+        for bookie in cluster.bookies:
+            assert await command(f"verify {bookie.id}") == {"ledgers": 5, "entries": 150}
+        await command("pace 1000 100")
+        await asyncio.sleep(0.5)
+        lap = await command("lap")
+        assert 0 < lap["p50_ms"] <= lap["p99_ms"] <= lap["p999_ms"] <= lap["longest_ms"]
+        assert (await command("rest"))["entries"] >= lap["calls"] > 0
+        with pytest.raises(ValueError, match="no such command"):
+            await command("drink 1")
+
+
+def test_copies_made_anew_become_a_table_and_rows_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    healing = script(monkeypatch, "healing")
+    lap = {"p99_ms": 2.0, "longest_ms": 9.0}
+    one = {what: {"seconds": 2.0, "before": lap, "meanwhile": lap} for what in ("killed", "drained")}
+    row = {"name": "data", "ledgers": 10, "entries": 5, "size": 100, "bkpy": one, "BookKeeper": one}
+    assert healing.table([row]).row_count == 4
+    file = tmp_path / "figures.json"
+    for command, name in (("first", "data"), ("second", "other"), ("third", "data")):
+        healing.save(file, {"command": command}, {**row, "name": name})
+    rows = json.loads(file.read_text())["healing"]
+    assert [(one["command"], one["name"]) for one in rows] == [("second", "other"), ("third", "data")]
 
 
 def test_each_row_asks_for_the_same_entries_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.conftest import run_elsewhere
 import bkpy
 from bkpy.local import LocalCluster
 from bkpy.local.process import free_port
+from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.system import real_runtime
 
@@ -117,6 +119,57 @@ async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster)
     assert "connected to the metadata store again" in log
 
 
+def page(bookie_port: int, path: str) -> tuple[int, dict[str, object]]:
+    """The status and the JSON of a page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{bookie_port}{path}", timeout=DEADLINE_S) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.loads(refusal.read())
+
+
+async def test_a_bookie_says_whether_it_lives_and_whether_it_is_ready(small: LocalCluster) -> None:
+    (bookie,) = small.bookies
+    port = tomllib.loads(bookie.config_path.read_text())["metrics_port"]
+    ready = {"bookie_id": bookie.id, "live": True, "ready": True, "why": None}
+    assert page(port, "/healthz") == page(port, "/readyz") == (200, ready)
+    assert bkpy_command("bookie", "health", "--ready", "--admin", f"127.0.0.1:{port}").stdout.endswith(b"is ready\n")
+    await small.zookeeper.kill()
+    async with asyncio.timeout(DEADLINE_S):
+        while page(port, "/readyz")[0] == 200:
+            await asyncio.sleep(0.1)
+    away = {**ready, "ready": False, "why": "the metadata store is away"}
+    assert page(port, "/readyz") == (503, away)
+    assert page(port, "/healthz") == (200, away)
+    told = bkpy_command("bookie", "health", BKPY_METRICS_PORT=str(port))
+    assert told.stdout.decode() == f"bookie {bookie.id} is alive, but not ready: the metadata store is away\n"
+    assert told.returncode == 0
+    assert bkpy_command("bookie", "health", "--ready", BKPY_METRICS_PORT=str(port)).returncode == 1
+    await small.zookeeper.start()
+    async with asyncio.timeout(DEADLINE_S):
+        while page(port, "/readyz") != (200, ready):
+            await asyncio.sleep(0.1)
+    await bookie.stop()
+    refused = bkpy_command("bookie", "health", BKPY_METRICS_PORT=str(port))
+    assert refused.returncode == 1
+    assert f"no bookie answers at 127.0.0.1:{port}" in refused.stderr.decode()
+    await bookie.start()
+
+
+def bkpy_command(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "bkpy", *words]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, check=False)
+
+
+def test_who_asks_a_bookie_that_is_no_bookie_or_none_is_told(zookeeper: ZooKeeperServer) -> None:
+    assert b"which bookie?" in bkpy_command("bookie", "health").stderr
+    nowhere = bkpy_command("bookie", "health", "--admin", "nowhere")
+    assert (nowhere.returncode, b"--admin" in nowhere.stderr) == (1, True)
+    other = bkpy_command("bookie", "health", "--admin", zookeeper.connect_string)
+    assert other.returncode == 1
+    assert b"Traceback" not in other.stderr
+
+
 async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
     bookie = small.bookies[0]
     await bookie.stop()
@@ -196,7 +249,9 @@ async def test_an_empty_disk_under_a_known_id_is_refused(small: LocalCluster, tm
     assert len(moved) == 2
     with pytest.raises(bkpy.BookieUnavailableError, match=bookie.id):
         await bookie.start()
-    assert "IdentityError" not in bookie.log_path.read_text()  # one line for people
+    told = bookie.log_path.read_text()
+    assert "IdentityError" not in told  # one line for people
+    assert told.rindex("looks for its metadata at zk://") < told.rindex("looking through /")  # and what took so long
     for path, kept in moved:
         shutil.rmtree(path, ignore_errors=True)
         kept.rename(path)

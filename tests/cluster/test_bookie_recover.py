@@ -93,6 +93,7 @@ async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local:
         explained = as_json("ledger", "explain", lost[0], uri=uri)
         assert explained["fragments"][0]["bookies"][dead.id] == "away"
         assert explained["to_do"]
+        assert as_json("ledger", "explain", lost[0], "--read", uri=uri)["in_the_way"] == []
         planned = as_json("bookie", "recover", dead.id, "--dry-run", uri=uri)
         assert (planned["named_by"], planned["stuck"]) == (len(lost), {})
         assert await names(client, ledger_ids, dead.id) == lost

@@ -410,5 +410,8 @@ def test_cluster_init(zookeeper: ZooKeeperServer) -> None:
     assert made["layout"] == "flat"
     assert as_json("cluster", "show", uri=uri) == made
     assert "already" in bkpy("cluster", "init", uri=uri, status=1).stderr.decode()
+    assert as_json("cluster", "init", "--if-needed", uri=uri) == made
+    other = f"zk://{zookeeper.connect_string}/cli/init-if-needed"
+    assert as_json("cluster", "init", "--if-needed", uri=other)["layout"] == "long-hierarchical"
     assert as_json("bookies", "list", uri=uri) == []
     assert bkpy("ledger", "list", uri=uri).stdout == b""

@@ -150,6 +150,20 @@ def test_damage_is_told_with_what_to_do_and_a_status(stopped: Path) -> None:
     assert lines("ledger", stopped / "ledgers0", 1)[-1]["damages"] == 0
 
 
+def test_a_log_that_is_gone_is_told(stopped: Path) -> None:
+    file = next((stopped / "ledgers0").glob("*.log"))
+    file.unlink()
+    for where in (stopped / "ledgers0", stopped / "journal0"):
+        found = lines("entry-log", where, status=1)
+        (told,) = [line for line in found if line["kind"] == "damage"]
+        assert told["path"] == str(file)
+        assert "this entry log is gone" in told["damage"]
+        assert "rebuild-index" in told["advice"]
+        assert "ledger 1: 0-2" in told["entries"]
+    (told,) = [line for line in lines("entry-log", where, "--ledger", 1, status=1) if line["kind"] == "damage"]
+    assert told["entries"] == ["ledger 1: 0-2", "ledger 1: 3-4"]
+
+
 def test_batches_that_stayed_in_a_journal_file_are_told_where_they_are(tmp_path: Path) -> None:
     asyncio.run(build(tmp_path, clean=True, journal_run_bytes_min=1, journal_run_share_min=0.0))
     (file,) = (tmp_path / "ledgers0").glob("*.txn")

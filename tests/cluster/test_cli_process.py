@@ -122,9 +122,10 @@ def test_a_forked_run_that_takes_too_long_is_ended_and_the_next_is_not_told_of_i
     assert bkpy("--version").stdout.startswith(b"bkpy ")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
-def test_an_output_that_takes_nothing_is_named(arguments: list[str]) -> None:
-    done = shell(">/dev/full", *arguments, uri=None, PYTHONUNBUFFERED="")
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_takes_nothing_is_named(arguments: list[str], unbuffered: str) -> None:
+    done = shell(">/dev/full", *arguments, uri=None, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (1, b"bkpy: standard output: no space left on device\n")
 
 

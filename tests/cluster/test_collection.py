@@ -214,6 +214,36 @@ async def test_ledgers_are_deleted_and_the_disk_falls(local: LocalCluster) -> No
         assert [entry.data async for entry in reader.read()] == [*[b"kept"] * 100, b"still open"]
 
 
+async def test_two_bookies_collect_the_spare_copies_of_one_ledger_at_the_same_time(tmp_path: Path) -> None:
+    """As processes, by one lock: each of them has collected all of its own in the end, and no other copy is touched."""
+    config = {"metrics_port": 0, "gc_interval_s": 0, "journal_max_size_mb": 1}
+    async with LocalCluster(tmp_path / "cluster", bookies=3, config=config) as cluster:
+        uri = cluster.connect_string
+        keeper, *others = (bookie.id for bookie in cluster.bookies)
+        async with library.connect(uri) as client:
+            ids = [await ledger(client) for _ in range(20)]
+            for ledger_id in ids:
+                change = {"fragments": (Fragment(0, (keeper,)),), "ensemble_size": 1}
+                await rewrite(client, ledger_id, **change, write_quorum=1, ack_quorum=1)
+            collected: dict[str, list[int]] = {name: [] for name in others}
+            runs = 0
+            while not all(len(done) == len(ids) for done in collected.values()):
+                runs += 1
+                assert runs < 10, "a ledger that another one locks is left for the next run, not for ever"
+                told = await asyncio.gather(
+                    *(asyncio.to_thread(as_json, "bookie", "gc", "--now", "--bookie", name, uri=uri) for name in others)
+                )
+                for run in (answer["run"] for answer in told):
+                    assert run["outcome"] == "done", run
+                for name, answer in zip(others, told, strict=True):
+                    collected[name] += answer["run"]["collected"]
+            assert all(sorted(done) == ids for done in collected.values())
+            assert as_json("bookie", "gc", "--now", "--bookie", keeper, uri=uri)["run"]["collected"] == []
+            for ledger_id in ids:
+                reader = await client.open_ledger(ledger_id)
+                assert [entry.data async for entry in reader.read()] == [b"one", b"two"]
+
+
 async def _uses(disks: list[Path], *, more_than: int = 0, less_than: list[int] | None = None) -> bool:
     try:
         used = [disk_usage(disk) for disk in disks]

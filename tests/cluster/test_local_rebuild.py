@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 import signal
 from typing import TYPE_CHECKING
@@ -27,10 +26,10 @@ DEADLINE_S = 120.0
 
 @contextlib.contextmanager
 def local(directory: Path) -> Iterator[str]:
-    with start("local", "--bookies", 4, "--dir", directory, "--json", uri=None) as running:
+    with start("local", "--bookies", 4, "--dir", directory, uri=None) as running:
         try:
             assert running.stdout is not None
-            yield json.loads(running.stdout.readline())["connect_string"]
+            yield running.stdout.readline().decode().strip()
         finally:
             running.send_signal(signal.SIGINT)
             assert running.wait(PATIENCE_S) == 0

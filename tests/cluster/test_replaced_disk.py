@@ -80,6 +80,8 @@ async def test_a_bookie_whose_disks_were_replaced_gets_everything_back(tmp_path:
         told = await asyncio.to_thread(as_json, "bookie", "integrity", "--wait", *which, uri=uri)
         over.set()
         assert await asking >= 1
+        log = bookie.log_path.read_text()
+        assert log.index("read-only: data was lost here") < log.index("new ones may be stored here")
         assert (told["in_doubt"], told["left"], told["waiting"]) == (False, [], [])
         assert told["copied_entries"] >= sum(map(len, wanted.values()))
 
@@ -93,3 +95,22 @@ async def test_a_bookie_whose_disks_were_replaced_gets_everything_back(tmp_path:
                 assert (await asked(client, bookie, later))[1] == set(range(ENTRIES))
             await bookie.stop()
             await bookie.start()
+
+
+@pytest.mark.scenario(55)
+async def test_a_bookie_without_a_journal_gets_back_what_kill_9_took(tmp_path: Path) -> None:
+    config = {"metrics_port": 0, "journal_write_data": False, "checkpoint_interval_s": 3600}
+    async with LocalCluster(tmp_path, bookies=3, config=config) as cluster:
+        uri, bookie = cluster.connect_string, cluster.bookies[0]
+        async with bkpy.connect(uri) as client:
+            ledgers = [await written(client, SIZES[i % 2]) for i in range(LEDGERS)]
+            wanted = {ledger_id: await wanted_of(client, bookie, ledger_id) for ledger_id in ledgers}
+        await bookie.kill()
+        await bookie.start()
+        which = ("--bookie", bookie.id)
+        told = await asyncio.to_thread(as_json, "bookie", "integrity", "--wait", *which, uri=uri)
+        assert told["copied_entries"] >= sum(map(len, wanted.values()))
+        async with bkpy.connect(uri) as client:
+            for ledger_id, ids in wanted.items():
+                assert await asked(client, bookie, ledger_id) == (Status.OK, ids, set())
+            assert (await asked(client, bookie, await written(client, SIZES[0])))[1] == set(range(ENTRIES))

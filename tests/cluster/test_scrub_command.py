@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.test_damage import damage, written
+from tests.cluster.test_without_journal import asked
 from tests.command import as_json, bkpy
 
 import bkpy as library
 from bkpy.local import LocalCluster
+from bkpy.protocol.messages import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,6 +54,8 @@ async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) ->
     mended = as_json("bookie", "integrity", "--now", *which, uri=uri)
     assert (mended["look"]["mended"], mended["left"]) == (1, [])
     assert mended["copied_entries"] >= found["last"] - found["first"] + 1
+    async with library.connect(uri) as client:
+        assert await asked(client, bookie, ledger_id) == (Status.OK, set(range(100)), set())
     assert as_json("bookie", "scrub", "--now", *which, uri=uri)["damages"] == []
     assert "bkpy_bookie_scrub_damages 0.0" in metrics(bookie.log_path)
     assert "which bookie?" in bkpy("bookie", "scrub", uri=uri, status=2).stderr.decode()

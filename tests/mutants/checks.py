@@ -31,7 +31,7 @@ intact.add(header.entry_id)""",
         """except DigestMismatchError:
     pass
 intact.add(header.entry_id)""",
-        (f"{_CHECKS}::test_a_damaged_copy_is_marked",),
+        (f"{_CHECKS}::test_a_damaged_copy_is_marked_and_replaced_by_a_sound_one",),
     ),
     Mutant(
         "a new auditor begins a check again",

@@ -246,8 +246,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a lock is removed whoever has it",
         "two workers have one ledger's lock",
-        "Delete(lock.proof, 0),\n                Delete(lock.path, 0),",
-        "Delete(lock.path, 0),",
+        "self._store, *lock.nodes, attempts_max=",
+        "self._store, lock.nodes[1], attempts_max=",
         (f"{_LOCKS}::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",),
     ),
 ]

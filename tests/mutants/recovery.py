@@ -9,7 +9,9 @@ from tests.mutants import Mutant
 _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
 _DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
+_HELD: Final = "tests/unit/recovery/test_held_entries.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
+_INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
 
 _BACKLOG: Final = "tests/unit/recovery/test_backlog.py::"
 _NODES: Final = "tests/unit/metadata/test_worker_nodes.py::"
@@ -87,6 +89,20 @@ MUTANTS: list[Mutant] = [
         (_PLAN + "test_the_last_fragment_of_a_ledger_that_is_not_closed_is_never_moved",),
     ),
     Mutant(
+        "a look through a bookie recovers what is open",
+        "`bkpy bookie integrity --now` ends all writers that the bookie serves",
+        "to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)",
+        "to_end = True",
+        (f"{_INTEGRITY}::test_a_look_through_a_sound_bookie_ends_no_writer",),
+    ),
+    Mutant(
+        "a bookie takes away what a check has found",
+        "bytes that are damaged on its disk, where the index is sound, are never copied anew",
+        "return loss is not None and loss.reason in (LossReason.LOST, LossReason.REBUILDING)",
+        "return loss is not None and loss.reason != LossReason.DRAINING",
+        (f"{_INTEGRITY}::test_the_mark_of_a_ledger_that_is_whole_again_goes",),
+    ),
+    Mutant(
         "a bookie is swapped in though its copy came to nothing",
         "a copy is lost for good, and nobody knows",
         "        if not isinstance(copied, Copied):\n",
@@ -103,16 +119,30 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a newer mark is removed than the one that was read under the lock",
         "a ledger keeps a lost bookie, and nothing says so",
-        "        removed = mark is None or await self._remove(mark, left)\n",
-        "mark = await self._marks.read(ledger_id)\n"
-        "removed = mark is None or await self._remove(mark, frozenset(mark.lost))\n",
+        "            if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):\n",
+        "            mark = await self._marks.read(ledger_id)\n"
+        "            if await self._marks.remove_with(mark, lock):\n",
         (_WORKER + "test_a_new_mark_during_the_work_is_not_lost",),
+    ),
+    Mutant(
+        "mark and lock are said to be gone though only somebody else's removal was found",
+        "a ledger stays locked until the session ends, and nobody can repair it",
+        "*lock.nodes, *self._checks, attempts_max=1)",
+        "*lock.nodes, *self._checks, attempts_max=self._attempts_max)",
+        ("tests/unit/metadata/test_marks.py::test_that_both_are_gone_is_said_only_if_it_is_certain",),
+    ),
+    Mutant(
+        "the lock is kept that went with no mark",
+        "a ledger stays locked until the session ends, and nobody can repair it",
+        "        if not released:\n            await self._locks.release(lock)\n",
+        "        if released:\n            await self._locks.release(lock)\n",
+        (_REPAIR + "test_the_lost_share_is_copied_and_the_new_bookie_named",),
     ),
     Mutant(
         "an entry that no readable bookie has does not stop its share",
         "a bookie is named for entries that it never got",
-        "    if lacking:\n        ends =",
-        "    if len(lacking) == len(living) > 1:\n        ends =",
+        "    if lacking:\n        return [\n            Stuck(",
+        "    if len(lacking) == len(living) > 1:\n        return [\n            Stuck(",
         (_PLAN + "test_every_lost_place_of_a_fragment_with_an_end_is_copied_or_it_is_said_what_is_missing",),
     ),
     Mutant(
@@ -121,5 +151,33 @@ MUTANTS: list[Mutant] = [
         "        one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max\n",
         "        one.stuck = ended.how is How.STUCK\n",
         (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_left_alone",),
+    ),
+    Mutant(
+        "a worker sleeps past what it has postponed",
+        "a ledger that only waits for its writer stays under-replicated for a minute more",
+        "        if not one.stuck and one.due < self._wakes_at:\n",
+        "        if one.stuck and one.due < self._wakes_at:\n",
+        (_WORKER + "test_a_ledger_that_is_postponed_while_nothing_else_is_due_is_tried_in_time",),
+    ),
+    Mutant(
+        "failed work is tried again as soon as before",
+        "a cluster without room is busy with failures",
+        "settings.repair_pause_min_s * 2.0 ** max(0, attempts - 1))",
+        "settings.repair_pause_min_s)",
+        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_left_alone",),
+    ),
+    Mutant(
+        "the entries that nobody returns are told as one range",
+        "people are told that entries are lost which they have",
+        "            if entry_id not in lacking:\n                open_range = False\n",
+        "            if entry_id not in lacking:\n                pass\n",
+        (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
+    ),
+    Mutant(
+        "only the first bookie is asked what it returns",
+        "people are told that entries are lost which others have",
+        "            continue  # another one may do\n        if not lacking:\n            break\n",
+        "            continue  # another one may do\n        break\n",
+        (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
 ]

@@ -220,9 +220,9 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marks taken after the seal",
         "what is added while a checkpoint runs is taken for written, and lost in a crash",
-        "rows = await shard.flush(infos, marks, close_log=close_log)",
+        "written = await shard.flush(infos, marks, close_log=close_log)",
         "await shard._flush_worker.run(int)\n"
-        "rows = await shard.flush(infos, _marks(shard, ends()), close_log=close_log)",
+        "written = await shard.flush(infos, _marks(shard, ends()), close_log=close_log)",
         (f"{_CHECKPOINTS}::test_what_is_added_while_a_checkpoint_commits_is_not_taken_for_written",),
     ),
     Mutant(
@@ -497,7 +497,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "compacted blocks named before they are synced",
         "a power cut after a compaction loses acknowledged entries",
-        "await self._worker.run(self._target.sync)",
+        "await self._write(self._target.sync)",
         "pass",
         (f"{_COMPACTION}::test_a_fault_at_every_operation_of_it_loses_and_revives_nothing",),
     ),
@@ -542,5 +542,26 @@ MUTANTS: list[Mutant] = [
         "if source.header is None:\n    return AtBreak.MISSING",
         "if False:\n    return AtBreak.MISSING",
         ("tests/unit/storage/journal/test_journal.py::test_a_file_of_zeros_that_the_mark_is_in_is_damage",),
+    ),
+    Mutant(
+        "a ledger without a key made of what a deleted one left in the journal",
+        "nobody can store it there again until it is collected once more",
+        "if self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted:\n    return False",
+        "pass",
+        (f"{_DELETION}::test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key",),
+    ),
+    Mutant(
+        "a recycled journal file told as damage",
+        "an alarm where nothing is wrong, and a read that is answered *unknown*",
+        "reader.check_there(place.log_id)",
+        "pass",
+        (f"{_TESTS}/space/test_kept_files.py::test_a_file_that_the_journal_writes_over_while_it_is_read_is_no_damage",),
+    ),
+    Mutant(
+        "the bookie ended by an error of a log that is compacted",
+        "one bad sector ends the bookie again and again, although nothing depends on the new log",
+        "elif self._is_of_index(e):",
+        "elif True:",
+        (f"{_COMPACTION}::test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again",),
     ),
 ]

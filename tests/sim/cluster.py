@@ -29,6 +29,7 @@ from bkpy.protocol.collection import Sight, sight_of
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.protocol.messages import AddColumns, Flags, Op, Status, decode_read_reply, error_of, pack, reply_status
 from bkpy.protocol.records import HEADER_BYTES, walk
+from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.storage import open as opening
 from bkpy.storage.checkpoint import flush
 from bkpy.storage.engine import LedgerStorage
@@ -51,9 +52,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
     from random import Random
 
+    from prometheus_client import CollectorRegistry
+
     from bkpy.buffers import Bytes
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.storage.losses import Losses
     from bkpy.storage.space.hiding import Hidden
 
     from .metadata import SimSession
@@ -173,6 +177,8 @@ class Bookie:
         self.pending: Counter[int] = Counter()  # batches of each ledger that aren't durable yet
         self.fenced: set[int] = set()  # of which it may have said so
         self.taken_late: set[int] = set()  # where it accepted an append all the same
+        self.mends = False  # with an integrity check
+        self.rebuilds = False  # its directories may be empty
 
     def true_sight(self, ledger_id: int) -> Sight:
         """What there is to be seen of the ledger in the metadata store now."""
@@ -202,7 +208,14 @@ class Bookie:
         """The process: it serves until its storage fails, and then exits."""
         _RUNNING.set(self)
         self.session = self.host.session()
-        self.node = node = BookieNode(self.settings, self.session, ROOT, self.host.runtime)
+        self.node = node = BookieNode(
+            self.settings,
+            self.session,
+            ROOT,
+            self.host.runtime,
+            mender=self._check if self.mends else None,
+            rebuild=self.rebuilds,
+        )
         await node.start()
         if not started.done():
             started.set_result(None)
@@ -211,6 +224,11 @@ class Bookie:
         except BookKeeperError as error:
             self.host.record("gave up", type(error).__name__)
             self.world.loop.call_soon(self._exit, self.host.boots, context=self.world.loop.outside)
+
+    def _check(self, losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
+        assert self.session is not None
+        name = self.settings.bookie_id
+        return IntegrityCheck(self.settings, self.session, ROOT, self.host.runtime, name, losses, registry)
 
     def _exit(self, boot: int) -> None:
         if self.host.up and self.host.boots == boot:

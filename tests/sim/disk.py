@@ -130,6 +130,10 @@ class SimDisk:
         for go_on in waiting:
             go_on()
 
+    def swap_out(self) -> None:
+        """Put an empty disk in the place of this one. No process may use it meanwhile."""
+        self.directories = {"/": Directory()}
+
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Flip the bits of `mask` in one stored byte: rot that no checksum of the disk has noticed."""
         inode = self.inode(path)

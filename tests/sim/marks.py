@@ -54,6 +54,12 @@ LIMBO = "a bookie put everything in limbo"
 CUT_SHORT_REFUSED = "a recovery refused to end a ledger where bookies couldn't tell"
 REPLICATED = "what a lost bookie had was copied"
 WORKER_DIED = "a replication worker died"
+REBUILT = "a bookie came back with empty disks"
+REBUILT_FROM_PARTS = "a bookie came back with a part of what it had"
+RETIRED = "a bookie was drained and decommissioned"
+DRAIN_CANCELLED = "a drain was cancelled"
+LOSS_ACCEPTED = "a loss was accepted"
+REBALANCED = "copies were moved to a new bookie"
 
 _STORAGE = (
     MEMORY_FULL,
@@ -71,7 +77,8 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
-    "healing": (REPLICATED, WORKER_DIED),
+    "healing": (REPLICATED, WORKER_DIED, RETIRED, DRAIN_CANCELLED, LOSS_ACCEPTED, REBALANCED),
+    "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 

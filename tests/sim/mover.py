@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from bkpy.client.client import Client
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.locks import LedgerLock
+    from bkpy.recovery.ledger_repair import Look
 
 SETTINGS = RecoverySettings(copy_window_bytes=4096)
 
@@ -39,12 +40,13 @@ async def move(client: Client, ledger_id: int, rng: Random) -> bool:
         await asyncio.sleep(rng.random() ** 2)
         return copied
 
-    async def leaving(metadata: LedgerMetadata | None) -> Collection[str]:
+    async def leaving(look: Look) -> Collection[str]:
+        metadata = await look()
         assert metadata is not None
         return {rng.choice(sorted({name for fragment in metadata.fragments for name in fragment.bookies}))}
 
-    async def when_done(left: frozenset[str]) -> None:
-        pass
+    async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
+        return False
 
     repair.copy = copy_and_dally  # type: ignore[method-assign]
     try:

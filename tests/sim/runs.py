@@ -15,6 +15,7 @@ from .exposed import exposed_run
 from .failover import failover_run
 from .healing import healing_run
 from .marks import EXPECTED
+from .rebuilding import rebuilding_run
 from .scenario import standard_run
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] =
     "crowd": crowd_run,
     "exposed": exposed_run,
     "healing": healing_run,
+    "rebuilding": rebuilding_run,
 }
 
 

@@ -33,7 +33,9 @@ from .cluster import Cluster
 if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.leaving import Leaving
+    from bkpy.metadata.locks import LedgerLock
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.ledger_repair import Look
 
 SETTINGS = RecoverySettings(decommission_patience_s=2.0)
 
@@ -93,11 +95,11 @@ class Scene:
             await self.go.wait()
             return done
 
-        async def leaving(metadata: LedgerMetadata | None) -> set[str]:
+        async def leaving(look: Look) -> set[str]:
             return {self.stays[0]}
 
-        async def when_done(left: frozenset[str]) -> None:
-            pass
+        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
+            return False
 
         repair.copy = copy_and_wait  # type: ignore[method-assign]
         await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)

@@ -325,6 +325,7 @@ CONSTANTS = {
     },
     "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
+    "storage/replay.py": {"_NO_SHARD": A_MARK},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {
         "VERSION": ON_DISK,
@@ -373,6 +374,7 @@ CONSTANTS = {
         "BATCH_OVERHEAD_BYTES": OF_MEMORY,
         "STATE_BYTES": OF_MEMORY,
     },
+    "storage/replay.py": {"_NO_SHARD": A_MARK},
     "storage/scrub/state.py": {"VERSION": ON_DISK},
     "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
     "storage/ledgers/info.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},

@@ -69,6 +69,9 @@ class BookieMetrics:
         self._checkpoint_seconds = histogram("checkpoint_seconds", "Time of one checkpoint", _SECONDS)
         self._reclaimed_bytes = counter("reclaimed_bytes", "Bytes of entry logs that were removed")
         self._compacted_bytes = counter("compacted_bytes", "Bytes of blocks copied by compaction")
+        self._reclaim_failures = counter(
+            "reclaim_failures", "Rounds of giving space back that an error of a file ended"
+        )
         self._scrubbed_bytes = counter("scrubbed_bytes", "Bytes of blocks that the scrub has read and verified")
         self.registry.register(metrics)
         failures = prometheus_client.Counter(
@@ -172,6 +175,9 @@ class BookieMetrics:
 
     def replayed(self, frames: int, bytes_: int) -> None:
         log.info("replayed %d frames, %d bytes of journal", frames, bytes_)
+
+    def reclaim_failed(self) -> None:
+        self._reclaim_failures.value += 1
 
     def compacted(self, bytes_: int) -> None:
         self._compacted_bytes.value += bytes_

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bkpy.bookie.companions import Companion, Mender, NewMender
-    from bkpy.bookie.pages import Pages
+    from bkpy.bookie.pages import ServedPages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.runtime.interfaces import DiskRuntime
@@ -92,7 +92,7 @@ class BookieNode:
         self._server: BookieServer | None = None
         self._credentials: Credentials | None = None
         self._registration: Registration | None = None
-        self._pages: Pages | None = None
+        self._pages: ServedPages | None = None
         self._serving_pages = contextlib.AsyncExitStack()
         self._disk: DiskMonitor | None = None
         self._give_back_memory = give_back_memory
@@ -128,6 +128,8 @@ class BookieNode:
         await self._serve_pages(credentials)
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
+        directories = dict.fromkeys([*settings.journal_directories, *settings.ledger_directories])
+        self._log.info("looking through %s", ", ".join(directories))
         self._storage = storage = await open_storage(
             settings,
             self._runtime,
@@ -239,11 +241,14 @@ class BookieNode:
 
     async def _directories_moved(self, identity: bytes) -> None:
         """Store where they are now: from then on a copy that is left where they were is refused."""
+        await self._store_identity(identity)
+        self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
+
+    async def _store_identity(self, identity: bytes) -> None:
         known = await read_cookie(self._store, self._root, self.settings.bookie_id)
-        assert known is not None, "it had directories to move"
+        assert known is not None, "it had other directories"
         value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
-        self._log.warning("directories were moved to %s", ", ".join(decode_cookie(identity, "the storage").paths))
 
     def reload(self) -> None:
         """Look now whether certificates have changed, instead of after `tls_reload_interval_s`."""
@@ -265,7 +270,7 @@ class BookieNode:
                     bookie=self.settings.bookie_id,
                 )
             await asyncio.sleep(self.settings.metadata_retry_pause_s)
-        await self._directories_moved(identity)
+        await self._store_identity(identity)
 
     def _trusted(self) -> None:
         """What was lost is known, ledger by ledger: others can be taken again."""
@@ -423,10 +428,10 @@ class BookieNode:
         if settings.metrics_port < 0:
             return
         # They take a third of the time to load a bookie, and most have no page.
-        from bkpy.bookie.pages import Pages
+        from bkpy.bookie.pages import ServedPages
         from bkpy.runtime.metrics_page import metrics_page
 
-        self._pages = Pages(settings, credentials, self._unready)
+        self._pages = ServedPages(settings, credentials, self._unready)
         certificates = credentials.certificates if settings.metrics_tls else None
         self.metrics_port = await self._serving_pages.enter_async_context(
             metrics_page(

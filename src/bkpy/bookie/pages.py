@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bkpy.storage.scrub.scrub import Scrub
 
 
-class Pages:
+class ServedPages:
     """The pages of one bookie. `unready` says why it isn't ready, None if it is."""
 
     def __init__(self, settings: BookieSettings, credentials: Credentials, unready: Callable[[], str | None]) -> None:

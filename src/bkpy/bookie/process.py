@@ -122,6 +122,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     runtime = real_runtime()
+    # Each step of a start may take long on a busy machine: what it waits for is said before.
+    log.info("bookie %s looks for its metadata at %s", settings.bookie_id, settings.metadata_uri)
     store, root = await connect_store(
         settings.metadata_uri,
         runtime,

@@ -8,32 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, connect_option, json_option, print_json, print_table, run
+from bkpy.cli.common import connect, connect_option, json_option, print_json, print_table, progress, run
 
 if TYPE_CHECKING:
     import bkpy
     from bkpy.metadata.marks import LedgerMark
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.protocol.rereplication import Plan
+    from bkpy.protocol.rereplication import Copy, Plan
+
+_RANGES_MAX = 20  # of entries that nobody returns, for each copy that is to be made
 
 
 @click.command(short_help="Show which copies of a ledger are missing, and why.")
 @connect_option
 @click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+@click.option("--read", is_flag=True, help="Read all that is to be copied, and say which entries nobody returns.")
 @json_option
-def explain(uri: str, ledger_id: int, as_json: bool) -> None:
+def explain(uri: str, ledger_id: int, read: bool, as_json: bool) -> None:
     """Show where the copies of a ledger are, which are missing, what is done about it, and what is in the way.
 
-    By what the metadata store knows: whether a bookie that runs has all it should have, only reading can tell.
+    By what the metadata store knows: whether a bookie that runs has all it should have, only --read can tell.
     """
-    told = run(_explain(uri, ledger_id))
+    told = run(_explain(uri, ledger_id, read))
     if as_json:
         print_json(told)
     else:
         _show(told)
 
 
-async def _explain(uri: str, ledger_id: int) -> dict[str, Any]:
+async def _explain(uri: str, ledger_id: int, read: bool) -> dict[str, Any]:
     from bkpy.metadata.marks import Marks
     from bkpy.metadata.paths import ledger_lock
     from bkpy.metadata.resolve import read_if_there
@@ -56,8 +59,47 @@ async def _explain(uri: str, ledger_id: int) -> dict[str, Any]:
             "marked": None if mark is None else _marked(mark),
             "locked_by": None if lock is None else json.loads(lock[0]).get("holder"),
             "to_do": _to_do(planned),
-            "in_the_way": [one.told for one in planned.stuck],
+            "in_the_way": [
+                *(one.told for one in planned.stuck),
+                *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),
+            ],
         }
+
+
+async def _read(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy) -> list[str]:
+    """Which of the entries that are to be copied nobody returns, and who might."""
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.recovery.held_entries import unreadable
+
+    upkeep = client.upkeep
+    with progress(unit="entries") as bar:
+        task = bar.add_task(f"reading for {copy.old}'s place", total=copy.last - copy.first + 1)
+        ranges = await unreadable(
+            upkeep,
+            metadata,
+            copy,
+            read_bytes=RecoverySettings().check_read_bytes,
+            ranges_max=_RANGES_MAX,
+            looked_at=lambda entry_id: bar.update(task, completed=entry_id - copy.first + 1),
+        )
+    lines = [_nowhere(client, metadata, copy, first, last) for first, last in ranges]
+    return [*lines, "and perhaps more"] if len(ranges) == _RANGES_MAX else lines
+
+
+def _nowhere(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy, first: int, last: int) -> str:
+    from bkpy.protocol.checks import wanted
+    from bkpy.protocol.quorum import write_set
+
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    names = metadata.fragments[copy.fragment].bookies
+    some = wanted(copy.share, first, min(last, first + size - 1))  # then their bookies are the same again
+    members = {names[i] for entry_id in some for i in write_set(entry_id, size, quorum)}
+    away = sorted(members - client.upkeep.bookies().readable)
+    which = f"entry {first}" if first == last else f"entries {first} to {last}"
+    if copy.share.step > 1 and first != last:
+        which = f"{copy.old}'s of the {which}"
+    rest = f"{' or '.join(away)} has to come back" if away else "every bookie that should have a copy is here"
+    return f"{which}: nobody returns what was written; {rest}"
 
 
 def _fragments(client: bkpy.Client, metadata: LedgerMetadata, mark: LedgerMark | None) -> Any:

@@ -96,6 +96,7 @@ def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_jso
     def findings(bookie: _Bookie) -> Iterator[Finding]:
         from bkpy.storage.entry_log.entry_log import KEPT, log_id_of
         from bkpy.storage.inspect.entry_log import LogInspection
+        from bkpy.storage.inspect.missing_logs import missing_logs
         from bkpy.storage.inspect.stored import inspect_kept_file
 
         for directory in _ledgers(target):
@@ -113,6 +114,8 @@ def entry_log(where: str, ledger_id: int | None, offset: int, limit: int, as_jso
                     yield from LogInspection(
                         bookie.files, path, living, read_bytes=bookie.read_bytes, ledger=ledger_id, offset=offset
                     ).run()
+            if not target.file and (index := bookie.indexes.get(directory)) is not None:
+                yield from missing_logs(bookie.files, directory, index, ledger=ledger_id)
 
     return _tell(target, findings, limit, as_json)
 

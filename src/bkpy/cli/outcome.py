@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -60,7 +61,13 @@ def _command_path(arguments: Sequence[str]) -> str:
 
 
 def _print_everything() -> None:
-    """What the terminal's encoding lacks is shown escaped: a ledger's own text must not end the command."""
+    """What the terminal's encoding lacks is shown escaped: a ledger's own text must not end the command.
+
+    Standard output gets a buffer if it has none (PYTHONUNBUFFERED): what it doesn't take stays there, so that an error
+    can be told from others, see `_output_fails`. Each line goes out at its end.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = open(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115 - for good
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

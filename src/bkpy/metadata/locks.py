@@ -39,6 +39,11 @@ class LedgerLock:
     path: str
     proof: str
 
+    @property
+    def nodes(self) -> tuple[Delete, Delete]:
+        """What gives it back. A node is never changed: its version is the one that it was made with."""
+        return Delete(self.proof, 0), Delete(self.path, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
@@ -108,12 +113,8 @@ class LedgerLocks:
     async def release(self, lock: LedgerLock) -> None:
         """Return when the lock is certainly not held any more: while the store is away, waits for it."""
         while True:
-            # A node is never changed: its version is the one that it was made with.
             outcome = await delete_together(
-                self._store,
-                Delete(lock.proof, 0),
-                Delete(lock.path, 0),
-                attempts_max=self._settings.metadata_write_attempts_max,
+                self._store, *lock.nodes, attempts_max=self._settings.metadata_write_attempts_max
             )
             match outcome:
                 case Gone() | Missing() | Changed() | Overtaken():

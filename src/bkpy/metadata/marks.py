@@ -54,6 +54,7 @@ from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
+    from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
 MARK_VERSION = 1
@@ -122,6 +123,7 @@ class Marks:
         self._guard = guard
         self._checks = () if guard is None else (Check(guard, 0),)
         self._news: Watch | None = None
+        self._thinned: set[str] = set()  # partitions, each of 10,000 ids
 
     def refused(self, outcome: AddOutcome | RemoveOutcome) -> bool:
         """Whether that was not done because the guard's node is gone."""
@@ -190,6 +192,10 @@ class Marks:
         """
         return await self._find(ledger_id)
 
+    async def seen(self, ledger_id: int) -> bool:
+        """Whether it has a mark, as far as this session knows. Where it knew of one and there is none, that is gone."""
+        return await self._store.exists(self._path(ledger_id))
+
     async def _find(self, ledger_id: int) -> LedgerMark | None:
         path = self._path(ledger_id)
         missing = ""
@@ -224,8 +230,26 @@ class Marks:
             attempts_max=self._attempts_max,
         )
         if isinstance(gone, Gone):
-            await self._remove_empty(parent_of(path))
+            self._thinned.add(parent_of(path))
         return gone
+
+    async def remove_with(self, mark: LedgerMark, lock: LedgerLock) -> bool:
+        """Remove the mark and give the ledger's lock back, in one transaction; whether that was certainly done.
+
+        If not, both may be there still, or neither: `remove` and `release` find out.
+        """
+        path = self._path(mark.ledger_id)
+        node = Delete(f"{path}/{mark.token}", mark.node_version)
+        gone = await delete_together(self._store, node, Delete(path), *lock.nodes, *self._checks, attempts_max=1)
+        if not isinstance(gone, Gone):
+            return False
+        self._thinned.add(parent_of(path))
+        return True
+
+    async def tidy(self) -> None:
+        """Remove the partitions in which no mark was left when this object removed one."""
+        while self._thinned:
+            await self._remove_empty(self._thinned.pop())
 
     async def _remove_empty(self, partition: str) -> None:
         """Remove a partition without marks, and those above it, so that old ones don't add up. Who adds makes them."""

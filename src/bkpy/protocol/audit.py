@@ -8,8 +8,8 @@ bookie comes back with the storage that it had.
           <-------- back as it was: forgotten -------------  back as it was: RETURNED, its marks are dropped
 
 A bookie in *limbo* (registered, but it has lost data) counts as absent, also if its storage is a new one: it gets back
-what the former one had, and has the time for it that an absent one has to come back. One that says nothing of a loss,
-and whose storage was *replaced* by another, is due at once: what the former one had is gone.
+what the former one had, and has the time for it that an absent one has to come back. One that is here without a word of
+a loss, and whose storage was *replaced* by another, is due at once: what the former one had is gone.
 
 Invariants: a bookie that is here, with the storage that it had and not in limbo, is never due; while most of the
 bookies are absent nobody is due, and afterwards their clocks begin again; what is due stays due for a later auditor, so
@@ -177,7 +177,8 @@ def audit(record: AuditRecord, seen: Mapping[str, Seen], now_ms: int, *, settle_
 def _step(was: Absence | None, is_: Seen, before: str) -> AbsenceStep:
     if was is not None and was.replaced and not was.marked:
         return AbsenceStep.KEEP  # first this one, then perhaps the next
-    if not covers(is_.instance, before) and is_.presence is Presence.LIMBO:
+    if not covers(is_.instance, before) and is_.presence is not Presence.HERE:
+        # It is to get back what it had: its cookie is a new one before it is registered, and then it is in limbo.
         return AbsenceStep.BEGIN if was is None or was.replaced else AbsenceStep.KEEP
     if not covers(is_.instance, before):
         # Of one that was marked while it was absent, the marks are all there: they only mustn't be dropped.
@@ -186,10 +187,12 @@ def _step(was: Absence | None, is_: Seen, before: str) -> AbsenceStep:
 
 
 def _instance(record: AuditRecord, bookie: str, is_: Seen) -> str:
-    """The storage that the next look is compared with: while one is to be marked, that which has replaced it."""
+    """The storage that the next look is compared with: what it was here with, also while another is to be marked."""
     before = record.instances.get(bookie, "")
     was = record.absences.get(bookie)
-    if not is_.instance or (was is not None and was.replaced and not was.marked):
+    if not is_.instance or (before and is_.presence is Presence.ABSENT):
+        return before
+    if was is not None and was.replaced and not was.marked:
         return before
     return is_.instance
 

@@ -61,7 +61,7 @@ class Obstacle(enum.StrEnum):
 class Stuck(NamedTuple):
     """A copy that can't be made before one of `bookies` comes back (NO_SOURCE), or another one is there (NO_TARGET).
 
-    `first` and `last` enclose the `entries` entries that are concerned.
+    The `entries` entries that are concerned are every `step`-th from `first` to `last`.
     """
 
     fragment: int
@@ -72,12 +72,15 @@ class Stuck(NamedTuple):
     last: int
     entries: int
     bookies: tuple[str, ...]
+    step: int = 1
 
     @property
     def told(self) -> str:
         """What is in the way, for people."""
         which = f"entries {self.first} to {self.last}" if self.first < self.last else f"entry {self.first}"
         some = f"{self.entries} of " if 0 < self.entries <= self.last - self.first else ""
+        if some and self.step > 1:
+            which = f"{which}, one in {self.step}"
         if self.obstacle is Obstacle.NO_TARGET:
             return f"{some}{which}, to be copied from {self.old}'s place: {self.obstacle}"
         return f"{some}{which}: {self.obstacle}; {' or '.join(self.bookies)} has to come back"
@@ -119,7 +122,7 @@ def plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -
             if isinstance(found, Copy):
                 copies.append(found)
             else:
-                stuck.append(found)
+                stuck.extend(found)
     return Plan(tuple(sorted(copies, key=urgency)), tuple(stuck), unclosed)
 
 
@@ -130,7 +133,7 @@ def urgency(copy: Copy) -> tuple[int, int, int]:
 
 def _copy(
     metadata: LedgerMetadata, number: int, held: Holdings, index: int, leaving: Collection[str], bookies: Bookies
-) -> Copy | Stuck:
+) -> Copy | list[Stuck]:
     names = metadata.fragments[number].bookies
     share = held.shares[index]
     last = held.last_entry
@@ -138,14 +141,23 @@ def _copy(
     living = {start: _readable(metadata, names, start, bookies) for start in share.starts}
     lacking = [start for start in share.starts if not living[start]]
     if lacking:
-        ends = [last - (last - start) % share.step for start in lacking]
-        entries = sum((last - start) // share.step + 1 for start in lacking)
-        members = {name for start in lacking for name in _members(metadata, names, start)}
-        absent = tuple(sorted(members))
-        return Stuck(number, index, names[index], Obstacle.NO_SOURCE, min(lacking), max(ends), entries, absent)
+        return [
+            Stuck(
+                number,
+                index,
+                names[index],
+                Obstacle.NO_SOURCE,
+                start,
+                last - (last - start) % share.step,
+                (last - start) // share.step + 1,
+                tuple(sorted(_members(metadata, names, start))),
+                share.step,
+            )
+            for start in lacking
+        ]
     if not bookies.writable - set(names) - set(leaving):
         entries = share.entries or 0
-        return Stuck(number, index, names[index], Obstacle.NO_TARGET, held.first_entry, last, entries, ())
+        return [Stuck(number, index, names[index], Obstacle.NO_TARGET, held.first_entry, last, entries, ())]
     left = min((len(some) for some in living.values()), default=metadata.write_quorum)
     return Copy(number, index, names[index], held.first_entry, last, share, left)
 

@@ -17,17 +17,15 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.metadata.outcome import Done, Missing, told
-from bkpy.protocol import messages as m
 from bkpy.protocol.checks import misplaced, missing, windows
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.messages import Op, Status
-from bkpy.protocol.records import RecordCodec, walk
 from bkpy.recovery.all_ledgers import readable_ledgers
+from bkpy.recovery.held_entries import held_entries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.holdings import Share
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.check_metrics import CheckMetrics
+    from bkpy.recovery.held_entries import Held
     from bkpy.recovery.upkeep import Upkeep
     from bkpy.runtime.interfaces import Runtime
 
@@ -214,40 +213,18 @@ class PeriodicChecks:
         following = first
         while following <= last:
             try:
-                examined_to, intact = await self._ask(metadata, share.bookie_id, following, last)
+                held = await self._ask(metadata, share.bookie_id, following, last)
             except BookKeeperError:
                 return False
-            if missing(share, following, examined_to, intact):
+            if missing(share, following, held.examined_to, held.intact):
                 return True
-            following = examined_to + 1
+            following = held.examined_to + 1
         return False
 
-    async def _ask(self, metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> tuple[int, set[int]]:
-        """Up to where the bookie has examined, at least `first`, and which entries it returned intact."""
-        upkeep = self._upkeep
-        head = m.pack([0, metadata.ledger_id, first, last, self._settings.check_read_bytes])
-        frame = await upkeep.parts.pool.channel(bookie_id).call(
-            Op.READ, head, timeout_s=upkeep.parts.settings.read_timeout_s
-        )
-        status = m.reply_status(frame.head)
-        if status == Status.NO_SUCH_LEDGER:
-            return last, set()
-        if status != Status.OK:
-            raise m.error_of(status, m.decode_error(frame.head).message, ledger_id=metadata.ledger_id, bookie=bookie_id)
-        reply = m.decode_read_reply(frame.head)
-        await self._pay(len(frame.body))
-        codec = RecordCodec(metadata.ledger_id)
-        intact: set[int] = set()
-        try:
-            for header in walk(frame.body):
-                try:
-                    codec.check(frame.body, header.offset, header.end)
-                except DigestMismatchError:
-                    continue
-                intact.add(header.entry_id)
-        except CorruptDataError:
-            log.warning("ledger %d: what %s returned can't be read to its end", metadata.ledger_id, bookie_id)
-        return max(first, min(reply.examined_to, last)), intact
+    async def _ask(self, metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> Held:
+        held = await held_entries(self._upkeep, metadata, bookie_id, first, last, self._settings.check_read_bytes)
+        await self._pay(held.size)
+        return held
 
     async def _pay(self, count: int) -> None:
         """Wait as long as so many bytes take."""

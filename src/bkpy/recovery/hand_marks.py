@@ -14,6 +14,8 @@ from bkpy.metadata.outcome import Gone
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable
 
+    from bkpy.metadata.locks import LedgerLock
+
 
 class HandMarks:
     """`ledger_ids` are to leave `bookie_id`. Works whether recovery by itself is switched on or off."""
@@ -36,10 +38,20 @@ class HandMarks:
     async def read(self, ledger_id: int) -> LedgerMark | None:
         return LedgerMark(ledger_id, self._lost, 0) if ledger_id in self._left else None
 
+    async def seen(self, ledger_id: int) -> bool:
+        return ledger_id in self._left
+
     async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> Gone:
         if set(bookie_ids) >= mark.lost.keys():
             self._left.pop(mark.ledger_id, None)
         return Gone()
+
+    async def remove_with(self, mark: LedgerMark, lock: LedgerLock) -> bool:
+        """These are no nodes that could go together with those of the lock."""
+        return False
+
+    async def tidy(self) -> None:
+        """There is nothing above them, either."""
 
     async def list(self) -> AsyncIterator[int]:
         for ledger_id in list(self._left):

@@ -226,6 +226,7 @@ class IntegrityCheck:
             await self._losses.trust_unseen(limbo_to)
             log.info("all ledgers up to %d were looked at: new ones may be stored here", limbo_to)
         await self._look_at(_each(sorted(await self._marked_here())))
+        await self._marks.tidy()
 
     async def _marked_here(self) -> set[int]:
         """Ledgers whose marks say that this bookie has lost what it had of them: it may have got that back since."""

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from bkpy.recovery.copy_rate import CopyRate
     from bkpy.recovery.upkeep import Upkeep
 
+    Look = Callable[[], Awaitable[LedgerMetadata | None]]
+    Found = tuple[LedgerMetadata, int] | None
+
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
 _TOLD_MAX = 5  # fragments
@@ -85,31 +88,34 @@ class LedgerRepair:
     async def run(
         self,
         ledger_id: int,
-        leaving: Callable[[LedgerMetadata | None], Awaitable[Collection[str]]],
+        leaving: Callable[[Look], Awaitable[Collection[str]]],
         *,
         waited_for: Collection[str],
-        when_done: Callable[[frozenset[str]], Awaitable[None]],
+        when_done: Callable[[frozenset[str], LedgerLock], Awaitable[bool]],
     ) -> Repaired:
         """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
 
-        `when_done` is told of those that have gone, while it is still held. `waited_for`: an open ledger may be
-        recovered because of these. Who is cancelled here is to end the session, and the lock with it.
+        It may look at the metadata for that. `when_done` is told of those that have gone, while the lock is still held,
+        and returns whether it has given that back itself. `waited_for`: an open ledger may be recovered because of
+        these. Who is cancelled here is to end the session, and the lock with it.
         """
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
             return Repaired(How.LATER, LOCKED)
         if isinstance(lock, NotDone):
             return Repaired(How.LATER, str(lock.error))
+        released = False
         try:
             ended = await _LockedRepair(self, lock, frozenset(waited_for)).run(leaving)
             if ended.left or ended.how is How.DONE:
-                await when_done(ended.left)
+                released = await when_done(ended.left, lock)
         except BookKeeperError as error:
             ended = Repaired(How.LATER, str(error))
         except Exception:
             await self._locks.release(lock)
             raise
-        await self._locks.release(lock)
+        if not released:
+            await self._locks.release(lock)
         return ended
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
@@ -153,12 +159,11 @@ class LedgerRepair:
             return None
         return self._target
 
-    async def swap(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> Swap:
-        """Store `metadata`, in which the new bookie has its place."""
+    async def swap(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> tuple[Swap, Found]:
+        """Store `metadata`, in which the new bookie has its place; what is stored then, if that is known."""
         outcome = await self._catalog.write_locked(metadata, version, lock)
-        stored = self._fate(outcome, lock)
-        self._count.fragments += stored is Swap.DONE
-        return stored
+        self._count.fragments += isinstance(outcome, Done)
+        return self._fate(outcome, lock), (metadata, outcome.version) if isinstance(outcome, Done) else None
 
     @staticmethod
     def _fate(outcome: PutOutcome, lock: LedgerLock) -> Swap:
@@ -185,12 +190,13 @@ class _LockedRepair:
         self._waited_for = waited_for
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
+        self._stored: Found = None  # by the last swap, if nothing was tried since
 
-    async def run(self, leaving_of: Callable[[LedgerMetadata | None], Awaitable[Collection[str]]]) -> Repaired:
-        found = await self._repair.read(self._ledger_id)
-        leaving = frozenset(await leaving_of(None if found is None else found[0]))
+    async def run(self, leaving_of: Callable[[Look], Awaitable[Collection[str]]]) -> Repaired:
+        leaving = frozenset(await leaving_of(self._look))
         while True:
-            found = await self._repair.read(self._ledger_id)
+            # Never older than the mark that says who leaves: what comes to name such a bookie later is marked later.
+            found, self._stored = self._stored or await self._repair.read(self._ledger_id), None
             planned = None if found is None else self._repair.plan(found[0], leaving)
             left = leaving if planned is None else leaving - _named(planned)
             possible = None if planned is None else self._possible(planned)
@@ -210,6 +216,10 @@ class _LockedRepair:
             if step is RepairStep.WAIT:
                 return Repaired(How.WAITING, GRACE, left, unclosed)
             return self._ended(planned, left)
+
+    async def _look(self) -> LedgerMetadata | None:
+        found = await self._repair.read(self._ledger_id)
+        return None if found is None else found[0]
 
     def _possible(self, planned: Plan) -> Plan:
         """Without the copies that have failed."""
@@ -245,7 +255,7 @@ class _LockedRepair:
         """Swap it in. Where somebody else has changed the metadata, what was copied may fit the new ones as well."""
         new = swapped(metadata, copy, target)
         while new is not None:
-            fate = await self._repair.swap(new, version, self._lock)
+            fate, self._stored = await self._repair.swap(new, version, self._lock)
             if fate is not Swap.CONFLICT:
                 return AFTER_SWAP[fate], LOCK_LOST if fate is Swap.LOCK_LOST else fate.value
             found = await self._repair.read(self._ledger_id)
@@ -265,4 +275,5 @@ def _named(planned: Plan) -> frozenset[str]:
 def _told(failure: Unreadable | Failed) -> str:
     if isinstance(failure, Failed):
         return failure.why
-    return f"entry {failure.entry_id} can't be read anywhere: {failure.why}"
+    why = f"entry {failure.entry_id}, and perhaps others, can't be read anywhere: {failure.why}"
+    return f"{why} (`bkpy ledger explain --read` says which)"

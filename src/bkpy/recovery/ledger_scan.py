@@ -6,8 +6,9 @@ marked without a look, and only those are read that may have changed since.
     changed by       seen by
     its writer       it was not closed when it was read, so it is read again
     its creation     its id is above the highest that was listed, or it was not closed
-    re-replication   it had a mark: when that has gone, it is read again. Marks that others than this auditor have added
-                     are announced, and whatever was announced by others makes that all is forgotten
+    re-replication   it had a mark: when that has gone, it is read again, and now and then while it stays. Marks that
+                     others than this auditor have added are announced, and whatever was announced by others makes that
+                     all is forgotten
     hand             that is announced as well, and said by a node until it is over (`metadata/by_hand.py`)
 
 Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark, or was told of
@@ -17,6 +18,7 @@ as unreadable. The mark says so; or, if it was there before, another one does, w
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from array import array
 from typing import TYPE_CHECKING, Final
@@ -28,7 +30,7 @@ from bkpy.protocol.audit import covers
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.ledgers import LedgerCatalog
@@ -63,6 +65,7 @@ class LedgerScan:
         self._metrics = metrics
         self._unreadable: dict[int, str] = {}  # the first of them
         self._just_marked: set[int] = set()
+        self._read_to = -1  # the last of the marked ledgers that was read for the sake of the mark
         self._due: frozenset[str] = frozenset()
         self._unannounced = False
 
@@ -78,9 +81,12 @@ class LedgerScan:
         if not await self._reliable():
             if not await self._whole(lost):
                 return None
-        else:
+        elif not (
             await self._by_memory({bookie: lost[bookie] for bookie in due})
-            await self._changed(lost, marked, also=marked if due else ())
+            and await self._changed(lost, marked, also=marked if due else self._some(marked))
+        ):
+            await self._announce()
+            return None
         await self._announce()
         for ledger_id, why in self._unreadable.items():
             log.warning("the auditor can't tell which bookies ledger %d names: %s", ledger_id, why)
@@ -115,6 +121,7 @@ class LedgerScan:
                 await self._each(some, drop)
                 some = []
         await self._each(some, drop)
+        await self._marks.tidy()
         return dropped
 
     async def _reliable(self) -> bool:
@@ -141,8 +148,15 @@ class LedgerScan:
         log.info("the auditor has looked at all ledgers, in %.1f s", self._now() - began)
         return True
 
-    async def _by_memory(self, lost: Mapping[str, LostBookie]) -> None:
-        """Mark the closed ledgers that are known to name one of these."""
+    def _some(self, marked: array[int]) -> array[int]:
+        """The next of the ledgers that have marks, round and round: one that is stuck may come to name another one."""
+        begin = bisect.bisect_right(marked, self._read_to)
+        some = marked[begin : begin + self._settings.audit_reads_at_once]
+        self._read_to = some[-1] if some else -1
+        return some
+
+    async def _by_memory(self, lost: Mapping[str, LostBookie]) -> bool:
+        """Mark the closed ledgers that are known to name one of these; False if that was switched off meanwhile."""
         of: dict[int, dict[str, LostBookie]] = {}
         for bookie, loss in lost.items():
             for ledger_id in self._remembered.of(bookie):
@@ -151,17 +165,33 @@ class LedgerScan:
         async def mark(ledger_id: int) -> None:
             await self._mark(ledger_id, of[ledger_id])
 
-        await self._each(sorted(of), mark)
+        ledger_ids = sorted(of)
+        for some in self._steps(ledger_ids):
+            if not await self._marks.enabled():
+                return False
+            await self._each(some, mark)
+        return True
 
-    async def _changed(self, lost: Mapping[str, LostBookie], marked: array[int], also: Iterable[int]) -> None:
-        """Read what may have changed since it was read last."""
+    async def _changed(self, lost: Mapping[str, LostBookie], marked: array[int], also: Iterable[int]) -> bool:
+        """Read what may have changed since it was read last; False if marking was switched off meanwhile."""
         remembered = self._remembered
         worked_off = remembered.worked_off(marked) - self._just_marked
         remembered.mark(marked)
-        await self._read(sorted({*remembered.open, *also, *worked_off}), lost)
-        remembered.settle(worked_off - self._just_marked)
+        for some in self._steps(sorted({*remembered.open, *also, *worked_off})):
+            if not await self._marks.enabled():
+                return False
+            await self._read(some, lost)
+            remembered.settle(worked_off.intersection(some) - self._just_marked)
         async for ledger_ids in self._catalog.partitions(remembered.highest + 1):
+            if not await self._marks.enabled():
+                return False
             await self._read([ledger_id for ledger_id in ledger_ids if ledger_id > remembered.highest], lost)
+        return True
+
+    def _steps(self, ledger_ids: list[int]) -> Iterator[list[int]]:
+        """Between which somebody may switch marking off."""
+        for start in range(0, len(ledger_ids), self._settings.audit_reads_at_once):
+            yield ledger_ids[start : start + self._settings.audit_reads_at_once]
 
     async def _read(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
         """Learn what these ledgers name, and mark them if one of `lost` is among that."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection
 
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.locks import LedgerLocks
-    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.metadata.locks import LedgerLock, LedgerLocks
     from bkpy.protocol.rebalance import Move
+    from bkpy.recovery.ledger_repair import Look
     from bkpy.recovery.upkeep import Upkeep
     from bkpy.runtime.interfaces import Runtime
 
@@ -118,14 +118,15 @@ class Rebalancer:
                 await self._move(move)
 
     async def _move(self, move: Move) -> None:
-        async def leaving(metadata: LedgerMetadata | None) -> Collection[str]:
+        async def leaving(look: Look) -> Collection[str]:
             return {move.source}
 
-        async def when_done(left: frozenset[str]) -> None:
+        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
             self.moves += 1
             self.done += move.size
             self.given[move.source] = self.given.get(move.source, 0) + move.size
             self.taken[move.target] = self.taken.get(move.target, 0) + move.size
+            return False
 
         repair = self._repairs.get(move.target)
         if repair is None:

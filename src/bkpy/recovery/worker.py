@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from bkpy.config.recovery import RecoverySettings
-    from bkpy.metadata.locks import LedgerLocks
+    from bkpy.metadata.locks import LedgerLock, LedgerLocks
     from bkpy.metadata.marks import LedgerMark, Marks
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.hand_marks import HandMarks
+    from bkpy.recovery.ledger_repair import Look
     from bkpy.recovery.upkeep import HasUpkeep
     from bkpy.runtime.interfaces import Runtime
 
@@ -250,6 +251,7 @@ class ReplicationWorker:
             ledger_id = self._queue.pop(self._upkeep.bookies().readable) if self._enabled else None
             if ledger_id is None:
                 self._filled.clear()
+                await self._marks.tidy()
                 await self._filled.wait()
                 continue
             self._emptied.set()
@@ -276,20 +278,30 @@ class ReplicationWorker:
     async def _work_off(self, ledger_id: int) -> Repaired:
         postponed = self._postponed.get(ledger_id)
         mark: LedgerMark | None = None
-        removed = True
+        removed, back = True, False
 
-        async def leaving(metadata: LedgerMetadata | None) -> frozenset[str]:
-            nonlocal mark
+        async def leaving(look: Look) -> frozenset[str]:
+            nonlocal mark, back
             mark = await self._meant(ledger_id)
-            return frozenset() if mark is None else self._leaving(mark, metadata)
+            back = mark is not None and postponed is None and self._may_be_back(mark)
+            if mark is None or back:
+                return frozenset()
+            return self._leaving(mark, None if mark.lost else await look())
 
-        async def when_done(left: frozenset[str]) -> None:
+        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
             nonlocal removed
-            removed = mark is None or await self._remove(mark, left)
+            if mark is None or back:
+                return False
+            if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):
+                return True
+            removed = await self._remove(mark, left)
+            return False
 
-        if postponed is None and await self._may_be_back(ledger_id):
-            return Repaired(How.LATER, BACK)
+        if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
+            return Repaired(How.DONE)
         ended = await self._repair.run(ledger_id, leaving, waited_for=self._waited_for(postponed), when_done=when_done)
+        if back:
+            return Repaired(How.LATER, BACK)
         return ended if removed else Repaired(How.LATER, NEWER_MARK)
 
     async def _meant(self, ledger_id: int) -> LedgerMark | None:
@@ -311,13 +323,10 @@ class ReplicationWorker:
         info = directory.bookies.get(bookie_id) or directory.read_only.get(bookie_id)
         return info is not None and not info.in_limbo
 
-    async def _may_be_back(self, ledger_id: int) -> bool:
+    def _may_be_back(self, mark: LedgerMark) -> bool:
         """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""
-        mark = await self._marks.read(ledger_id)
         here = self._upkeep.bookies().readable
-        return mark is not None and any(
-            bookie in here and loss.reason == LossReason.LOST for bookie, loss in mark.lost.items()
-        )
+        return any(bookie in here and loss.reason == LossReason.LOST for bookie, loss in mark.lost.items())
 
     def _waited_for(self, postponed: _Postponed | None) -> frozenset[str]:
         if postponed is None or self._now() - postponed.waiting_since < self._settings.open_ledger_grace_s:

@@ -22,7 +22,7 @@ from bkpy.storage.ledgers.ledgers import checkpoint_errors
 from bkpy.storage.memtable.split import after, split
 from bkpy.storage.scrub.scrub import Scrub
 from bkpy.storage.space import hiding
-from bkpy.storage.space.reclaimer import Reclaimer, SpaceTotals
+from bkpy.storage.space.reclaimer import SpaceTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bkpy.storage.memory_budget import MemoryBudget
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
+    from bkpy.storage.space.reclaimer import Reclaimer
 
 
 class ReadResult(NamedTuple):
@@ -87,6 +88,7 @@ class LedgerStorage:
         runtime: DiskRuntime,
         observer: StorageObserver,
         ledgers: Ledgers,
+        reclaimers: Sequence[Reclaimer],
         journals: Sequence[JournalWriter],
         cookie: bytes,
         release: Callable[[], None],
@@ -103,6 +105,7 @@ class LedgerStorage:
         self.fenced = ledgers.fenced
         self.generation_bytes_max = ledgers.generation_bytes_max
         self.journals = begin_journals(journals, settings, runtime, self.look_for_space, self.fail, observer)
+        self.reclaimers = reclaimers
         self._unjournaled = None if settings.journal_write_data else Acknowledgements(self.fail)
         self._held = HeldEntries(memory, self.shards, self.journals)
         self._settings = settings
@@ -112,7 +115,6 @@ class LedgerStorage:
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._flushing: set[int] = set()  # shards whose memtables are full
         self._closed = False
-        self.reclaimers = [Reclaimer(shard, runtime, settings, observer) for shard in self.shards]
         self._reclaiming = [
             runtime.spawn(reclaimer.run(), name=f"reclaimer {number}", on_death=self.fail)
             for number, reclaimer in enumerate(self.reclaimers)
@@ -486,8 +488,6 @@ class LedgerStorage:
         for reclaiming in self._reclaiming:
             reclaiming.cancel()
         self.scrub.close()
-        for reclaimer in self.reclaimers:
-            reclaimer.close()
         for journal in self.journals:
             journal.release()
         self._release()

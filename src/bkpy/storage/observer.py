@@ -23,6 +23,9 @@ class StorageObserver(Protocol):
     def log_removed(self, bytes_: int) -> None:
         """An entry log of that many bytes was removed, because nothing in it lives."""
 
+    def reclaim_failed(self) -> None:
+        """A round of giving space back was ended by an error of a file, and is tried again later."""
+
     def scrubbed(self, bytes_: int) -> None:
         """The scrub has read and verified that many bytes of blocks."""
 
@@ -42,6 +45,8 @@ class NoObserver:
     def compacted(self, bytes_: int) -> None: ...
 
     def log_removed(self, bytes_: int) -> None: ...
+
+    def reclaim_failed(self) -> None: ...
 
     def scrubbed(self, bytes_: int) -> None: ...
 

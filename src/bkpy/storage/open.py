@@ -25,6 +25,7 @@ from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.observer import NO_OBSERVER, StorageObserver
 from bkpy.storage.replay import Replay
 from bkpy.storage.shard import Shard
+from bkpy.storage.space.reclaimer import Reclaimer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -60,6 +61,7 @@ async def open_storage(
             if on_anew is not None and expected_cookie is not None:
                 expected_cookie = await opening.begin_anew(expected_cookie, on_anew)
             recovered = await opening.recover(expected_cookie, on_moved)
+            reclaimers = opening.make_reclaimers(recovered.ledgers)
             journals = opening.begin_journals(recovered.ends)
             parts = held.pop_all()
             held.callback(parts.close)  # the storage's own, once there is one
@@ -68,6 +70,7 @@ async def open_storage(
                 runtime,
                 observer,
                 recovered.ledgers,
+                reclaimers,
                 journals,
                 recovered.cookie,
                 parts.close,
@@ -306,6 +309,14 @@ class _Opening:
         with _closed_on_error(store):
             index.put_shard(store, row)
         ledgers.add_shard(self._shard(len(ledgers.shards), directory, store, row))
+
+    def make_reclaimers(self, ledgers: Ledgers) -> list[Reclaimer]:
+        """What gives back each shard's space; each has a thread."""
+        reclaimers = []
+        for shard in ledgers.shards:
+            reclaimers.append(Reclaimer(shard, self._runtime, self._settings, self._observer))
+            self._held.callback(reclaimers[-1].close)
+        return reclaimers
 
     # --- journals -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ that is its reason; a journal is changed only by cutting off a frame that was ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
-
-_NO_SHARD: Final = -1
 
 
 class Replay:
@@ -126,11 +124,13 @@ class Replay:
             raise CorruptDataError(f"an add record of the journal can't be read: {e}") from e
         over = {i for i in set(columns.ledger_ids) if self._ledgers.load_now(i) is None and not self._goes_on(i)}
 
+        nobody = -1
+
         def owner_of(ledger_id: int) -> int:
-            return _NO_SHARD if ledger_id in over else self._ledgers.shard_of(ledger_id)
+            return nobody if ledger_id in over else self._ledgers.shard_of(ledger_id)
 
         for owner, part in split(columns, record.head, record.body, owner_of).items():
-            if owner != _NO_SHARD and sequence >= self._ledgers.shards[owner].row.marks[number].sequence:
+            if owner != nobody and sequence >= self._ledgers.shards[owner].row.marks[number].sequence:
                 self._ledgers.shards[owner].active.add(part.columns, part.body)
 
     def _goes_on(self, ledger_id: int) -> bool:

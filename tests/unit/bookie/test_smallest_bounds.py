@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, contents
 
+import bkpy
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -59,4 +61,25 @@ async def test_ledgers_are_written_and_read_within_the_smallest_bounds(tmp_path:
         both = await asyncio.gather(*(contents(reader, writer.ledger_id) for writer in writers))
     assert both == [entries * 2] * len(writers)
     assert all(len(writer.metadata.fragments) == 1 for writer in writers)  # no bookie was taken for failed
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("names", [["memory_bytes_max"], list(SMALLEST)], ids=["memory", "all"])
+async def test_the_largest_entries_go_through_the_smallest_budget(tmp_path: Path, names: list[str]) -> None:
+    """Each is more than all bounds together. One byte more is refused, in words, and nothing hangs."""
+    largest = 2 << 20
+    cluster = InProcess(tmp_path)
+    sizes = {"entry_bytes_max": largest, "frame_bytes_max": largest + (64 << 10)}
+    await cluster.start(**{name: SMALLEST[name] for name in names}, **sizes)
+    clients = [await cluster.client() for _ in range(3)]
+    writers = [await client.create_ledger() for client in clients]
+    entries = [bytes([i]) * largest for i in range(3)]
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*(writer.append(entry) for entry in entries for writer in writers))
+        for writer in writers:
+            with pytest.raises(bkpy.FrameTooLargeError, match=str(largest)):
+                await writer.append(bytes(largest + 1))
+            await writer.close()
+        read = await asyncio.gather(*(contents(client, writer.ledger_id) for client in clients for writer in writers))
+    assert read == [entries] * 9
     await cluster.stop()

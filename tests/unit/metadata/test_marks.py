@@ -12,6 +12,7 @@ from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST,
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ClientClosedError, CorruptDataError, MetadataUnavailableError
 from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LedgerMark, LossReason, LostBookie, Marks, merged
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Unknown
@@ -72,6 +73,7 @@ async def test_a_mark_is_added_read_and_removed(tree: MemoryStore) -> None:
     assert (mark.ledger_id, mark.lost, mark.node_version) == (7, A, 0)
     assert await marks.remove(mark, ["a"]) == Gone()
     assert await marks.read(7) is None
+    await marks.tidy()
     assert not [path for path in tree.paths if path.startswith(f"{MARKS}/")], "empty partitions are left"
 
 
@@ -187,6 +189,54 @@ async def test_a_mark_that_is_said_to_be_removed_is(tree: MemoryStore, trouble: 
     else:
         assert isinstance(outcome, Done if rest else Gone)
         assert left == (B if rest else {})
+
+
+async def held(tree: MemoryStore) -> LedgerLock:
+    lock = await LedgerLocks(tree.session(), ROOT, "holder", real_runtime()).take(7)
+    assert isinstance(lock, LedgerLock)
+    return lock
+
+
+async def test_a_mark_goes_together_with_the_lock(tree: MemoryStore) -> None:
+    marks, _ = opened(tree)
+    await marks.add(7, A)
+    lock, mark = await held(tree), await mark_of(tree)
+    assert await marks.remove_with(mark, lock)
+    assert await marks.read(7) is None
+    assert not [path for path in tree.paths if path in (lock.path, lock.proof)]
+    await marks.tidy()
+    assert not [path for path in tree.paths if path.startswith(f"{MARKS}/")], "empty partitions are left"
+
+
+async def test_a_newer_mark_stays_and_so_does_the_lock(tree: MemoryStore) -> None:
+    marks, _ = opened(tree)
+    await marks.add(7, A)
+    lock, mark = await held(tree), await mark_of(tree)
+    await marks.add(7, B)
+    assert not await marks.remove_with(mark, lock)
+    assert (await mark_of(tree)).lost.keys() == {"a", "b"}
+    assert {lock.path, lock.proof} <= set(tree.paths)
+
+
+async def test_without_the_lock_the_mark_stays(tree: MemoryStore) -> None:
+    marks, _ = opened(tree)
+    await marks.add(7, A)
+    lock, mark = await held(tree), await mark_of(tree)
+    for node in lock.nodes:
+        tree.apply(node, 0)
+    successor = await held(tree)
+    assert not await marks.remove_with(mark, lock)
+    assert (await mark_of(tree)).lost == A
+    assert {successor.path, successor.proof} <= set(tree.paths)
+
+
+@pytest.mark.parametrize("trouble", [AWAY, REQUEST_LOST, REPLY_LOST])
+async def test_that_both_are_gone_is_said_only_if_it_is_certain(tree: MemoryStore, trouble: str) -> None:
+    await opened(tree)[0].add(7, A)
+    lock, mark = await held(tree), await mark_of(tree)
+    marks, store = opened(tree, [trouble])
+    assert not await marks.remove_with(mark, lock)
+    assert store.calls == 1, "a second attempt can't tell whose removal it finds"
 
 
 async def test_a_mark_that_others_write_all_the_time(tree: MemoryStore) -> None:

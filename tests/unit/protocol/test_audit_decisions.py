@@ -72,21 +72,21 @@ ANEW = Absence(NOW, "1", replaced=True)
         (None, ABSENT, "1", BEGUN, False),
         (None, HERE, "2", ANEW, False),
         (None, LIMBO, "2", BEGUN, False),
-        (None, ABSENT, "2", ANEW, False),
+        (None, ABSENT, "2", BEGUN, False),
         # It was absent, not for long enough.
         (UNMARKED, HERE, "1", None, False),
         (UNMARKED, LIMBO, "1", UNMARKED, False),
         (UNMARKED, ABSENT, "1", UNMARKED, False),
         (UNMARKED, HERE, "2", ANEW, False),
         (UNMARKED, LIMBO, "2", UNMARKED, False),
-        (UNMARKED, ABSENT, "2", ANEW, False),
+        (UNMARKED, ABSENT, "2", UNMARKED, False),
         # Its ledgers were marked.
         (MARKED, HERE, "1", None, True),
         (MARKED, LIMBO, "1", MARKED, False),
         (MARKED, ABSENT, "1", MARKED, False),
         (MARKED, HERE, "2", ANEW, False),
         (MARKED, LIMBO, "2", MARKED, False),
-        (MARKED, ABSENT, "2", ANEW, False),
+        (MARKED, ABSENT, "2", MARKED, False),
         # It has another storage, and what the former one had isn't marked yet.
         *((REPLACED, presence, instance, REPLACED, False) for presence in Presence for instance in "12"),
         # That is marked now.
@@ -95,7 +95,7 @@ ANEW = Absence(NOW, "1", replaced=True)
         (REPLACED_MARKED, ABSENT, "1", BEGUN, False),
         (REPLACED_MARKED, HERE, "2", ANEW, False),
         (REPLACED_MARKED, LIMBO, "2", BEGUN, False),
-        (REPLACED_MARKED, ABSENT, "2", ANEW, False),
+        (REPLACED_MARKED, ABSENT, "2", BEGUN, False),
     ],
 )
 def test_what_becomes_of_a_bookies_absence(
@@ -129,6 +129,7 @@ def test_a_bookie_that_rebuilds_itself_has_as_long_as_an_absent_one(
     absent_for: int, rebuilt_after: int, due_at: int | None
 ) -> None:
     state, now = look(record(), a=ABSENT).record, NOW + absent_for
+    state = look(state, now, a=Seen(ABSENT, "2")).record  # its cookie comes first
     found = look(state, now, a=Seen(LIMBO, "2"))
     assert not found.due
     assert found.record.absences == {"a": BEGUN}, "what is lost is the former storage, since it was away"
@@ -151,6 +152,11 @@ def test_one_that_dies_while_it_rebuilds_itself_is_lost_and_what_it_had_is_not_b
     state = with_marked(found.record, "a")
     # Empty again, and not told to get anything back.
     assert look(state, NOW + DELAY, a=Seen(HERE, "3")).due == {"a": Absence(NOW + DELAY, "2", replaced=True)}
+
+
+def test_one_that_comes_back_empty_and_says_nothing_of_it_is_lost_at_once() -> None:
+    state = look(record(), a=Seen(ABSENT, "2")).record
+    assert look(state, NOW + 1, a=Seen(HERE, "2")).due == {"a": Absence(NOW + 1, "1", replaced=True)}
 
 
 def test_two_that_rebuild_themselves_only_settle() -> None:

@@ -88,7 +88,9 @@ def test_every_lost_place_of_a_fragment_with_an_end_is_copied_or_it_is_said_what
             if name in lost and ends[number] is not None
         }
         copies = {(copy.fragment, copy.place): copy for copy in planned.copies}
-        stuck = {(one.fragment, one.place): one for one in planned.stuck}
+        stuck: dict[tuple[int, int], list[Stuck]] = {}
+        for one in planned.stuck:
+            stuck.setdefault((one.fragment, one.place), []).append(one)
         assert copies.keys() | stuck.keys() == expected
         assert not copies.keys() & stuck.keys()
         for (number, place), copy in copies.items():
@@ -101,25 +103,32 @@ def test_every_lost_place_of_a_fragment_with_an_end_is_copied_or_it_is_said_what
             assert copy.share.entries == len(of_place)
             copies_of = [{fragment.bookies[i] for i in write_set(n, *sizes[:2])} - lost for n in of_place]
             assert copy.left == min(map(len, copies_of)) > 0
-        for (number, place), one in stuck.items():
+        for (number, place), some in stuck.items():
             fragment = metadata.fragments[number]
             last = ends[number]
             assert last is not None
-            assert one.obstacle is Obstacle.NO_SOURCE
-            gone = [
-                n
+            gone = {
+                n: {fragment.bookies[i] for i in write_set(n, *sizes[:2])}
                 for n in range(fragment.first_entry, last + 1)
                 if place in write_set(n, *sizes[:2]) and {fragment.bookies[i] for i in write_set(n, *sizes[:2])} <= lost
-            ]
-            assert (one.first, one.last, one.entries) == (gone[0], gone[-1], len(gone))
-            needed = {fragment.bookies[i] for n in gone for i in write_set(n, *sizes[:2])}
-            assert set(one.bookies) == needed
-            assert all(name in one.told for name in needed)
+            }
+            assert {n: set(one.bookies) for one in some for n in range(one.first, one.last + 1, one.step)} == gone
+            assert sum(one.entries for one in some) == len(gone)
+            for one in some:
+                assert one.obstacle is Obstacle.NO_SOURCE
+                assert one.told.endswith(f"{' or '.join(sorted(one.bookies))} has to come back")
         if state is not LedgerState.CLOSED:
             assert set(planned.unclosed) == lost & set(metadata.fragments[-1].bookies)
         else:
             assert not planned.unclosed
         assert [copy.left for copy in planned.copies] == sorted(copy.left for copy in planned.copies)
+
+
+def test_which_entries_are_stuck_is_told_in_words() -> None:
+    assert STUCK.told == "entries 0 to 6: no bookie that has a copy can be reached; a or b has to come back"
+    striped = STUCK._replace(last=8, entries=3, step=4)
+    assert striped.told.startswith("3 of entries 0 to 8, one in 4: no bookie")
+    assert STUCK._replace(last=0, entries=1, step=4).told.startswith("entry 0: no bookie")
 
 
 @pytest.mark.parametrize("sizes", SIZES)

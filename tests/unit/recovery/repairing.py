@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from bkpy.client.client import Client
+    from bkpy.metadata.locks import LedgerLock
     from bkpy.protocol.ledger_metadata import LedgerMetadata
-    from bkpy.recovery.ledger_repair import Repaired
+    from bkpy.recovery.ledger_repair import Look, Repaired
 
 
 class Repairs:
@@ -38,11 +39,12 @@ class Repairs:
         self.repair = LedgerRepair(client.upkeep, self.locks, self.settings, rate, self.count, target=target)
 
     async def run(self, ledger_id: int, leaving: Collection[str], *, grace_over: bool = False) -> Repaired:
-        async def who(metadata: LedgerMetadata | None) -> Collection[str]:
+        async def who(look: Look) -> Collection[str]:
             return leaving
 
-        async def done(left: frozenset[str]) -> None:
+        async def done(left: frozenset[str], lock: LedgerLock) -> bool:
             self.left = left
+            return False
 
         return await self.repair.run(ledger_id, who, waited_for=leaving if grace_over else (), when_done=done)
 

@@ -12,7 +12,7 @@ from tests.unit.recovery.auditing import DELAY_S, ROOT, SETTLE_S, Auditing, audi
 
 from bkpy.metadata.by_hand import moving_by_hand
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.marks import LossReason, LostBookie
+from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import LedgerState
@@ -250,6 +250,32 @@ async def test_switched_off_in_the_middle_it_ends_and_does_all_of_it_later(clust
     assert len(before) <= 3
 
 
+async def test_switched_off_while_it_marks_from_memory_it_ends_as_well(
+    cluster: Auditing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [await cluster.ledger("a b") for _ in range(5)]
+    other = await cluster.ledger("c d")
+    await cluster.auditor(audit_reads_at_once=1, audit_follow_interval_s=1000.0)
+    await lose(cluster, "c")
+    await until_marked(cluster, "c")
+    add, switch = Marks.add, f"{ROOT}/underreplication/disable"
+
+    async def add_and_switch_off(marks: Marks, *mark: Any) -> Any:
+        outcome = await add(marks, *mark)
+        cluster.put(switch, {})
+        return outcome
+
+    monkeypatch.setattr(Marks, "add", add_and_switch_off)
+    await lose(cluster, "a")
+    await cluster.until(lambda: switch in cluster.tree.paths)
+    await cluster.rounds(3)
+    assert await cluster.marked() == {named[0]: {"a"}, other: {"c"}}
+    monkeypatch.setattr(Marks, "add", add)
+    cluster.tree.apply(Delete(switch), 0)
+    await until_marked(cluster, "a")
+    assert await cluster.marked() == {**{ledger_id: {"a"} for ledger_id in named}, other: {"c"}}
+
+
 # --- another auditor ------------------------------------------------------------------------------------------------
 
 
@@ -397,6 +423,20 @@ async def test_a_ledger_that_comes_to_name_a_lost_bookie_is_marked_later(cluster
     assert await cluster.marked() == expected
 
 
+async def test_a_marked_ledger_that_comes_to_name_another_lost_bookie_is_marked_for_that_one_too(
+    cluster: Auditing,
+) -> None:
+    """The first of them may be stuck for ever."""
+    stuck = [await cluster.ledger("a c") for _ in range(5)]
+    await cluster.auditor(audit_reads_at_once=2)
+    await lose(cluster, "a", "b", for_s=SETTLE_S)
+    await until_marked(cluster, "a", "b")
+    for ledger_id in stuck:
+        await cluster.rewrite(ledger_id, "a b")
+    await cluster.rounds(20)
+    assert await cluster.marked() == {ledger_id: {"a", "b"} for ledger_id in stuck}
+
+
 @pytest.mark.parametrize("given", [{"audit_remembered_max": 1}, {"audit_whole_interval_s": 1e-6}])
 async def test_without_a_memory_each_loss_takes_a_whole_audit(cluster: Auditing, given: dict[str, Any]) -> None:
     one, two = await cluster.ledger("a c"), await cluster.ledger("b c")
@@ -423,14 +463,16 @@ async def test_marks_of_others_that_are_announced_make_all_be_read_again(cluster
     assert await cluster.marked() == {one: {"a"}, two: {"b"}}
 
 
-@pytest.mark.parametrize("began", ["before", "after"])
+@pytest.mark.parametrize("began", ["before", "before, in a session that ended", "after"])
 async def test_copies_that_are_moved_by_hand_make_all_be_read_again(cluster: Auditing, began: str) -> None:
     one, two = await cluster.ledger("a c"), await cluster.ledger("c d")
     store = cluster.tree.session()
     by_hand = moving_by_hand(store, ROOT, "somebody", cluster.runtime)
     await cluster.auditor(audit_follow_interval_s=1000.0)
-    if began == "before":
+    if began != "after":
         await by_hand.__aenter__()
+    if "ended" in began:
+        store.expire()
     await lose(cluster, "a")
     await until_marked(cluster, "a")
     if began == "after":
@@ -440,6 +482,15 @@ async def test_copies_that_are_moved_by_hand_make_all_be_read_again(cluster: Aud
     await lose(cluster, "b")
     await until_marked(cluster, "b")
     assert await cluster.marked() == {one: {"a"}, two: {"b"}}
+    assert not await cluster.marks.moved_by_hand()
+
+
+async def test_an_end_of_session_just_before_the_end_of_what_is_moved_by_hand_is_announced(cluster: Auditing) -> None:
+    store = cluster.tree.session()
+    async with moving_by_hand(store, ROOT, "somebody", cluster.runtime):
+        announced = await cluster.marks.announced()
+        store.expire()
+    assert await cluster.marks.announced() > announced
     assert not await cluster.marks.moved_by_hand()
 
 

@@ -30,6 +30,7 @@ from bkpy.recovery.fragment_copy import FragmentCopy
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
 
 QUICK: dict[str, Any] = {
     "drain_look_interval_s": 0.02,
@@ -208,6 +209,47 @@ async def test_it_is_draining_after_a_restart_before_it_serves_anybody(
     assert five.service(victim).leaves
     await pool_of(client).channel(victim).connect(again=True)
     assert await stored(client, victim, writer.ledger_id, recovery=True) == Status.READ_ONLY
+
+
+async def naming(client: Client, bookie_id: str) -> LedgerWriter:
+    """The writer of a ledger without entries that names the bookie."""
+    while True:
+        writer = await client.create_ledger()
+        if bookie_id in writer.ensemble:
+            return writer
+
+
+@pytest.mark.scenario(60)
+@pytest.mark.parametrize("alive", [True, False])
+async def test_open_ledgers_of_several_fragments_and_empty_ones_let_it_go(five: InProcess, alive: bool) -> None:
+    """Their writers leave it; those of writers that are gone are closed."""
+    client = await five.client()
+    several = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    victim, other = several.ensemble
+    await several.append(payload(0))
+    await lose(five, client, other)
+    await several.append(payload(1))
+    await five.start_node(other)
+    assert [victim in fragment.bookies for fragment in several.metadata.fragments] == [True, True]
+    opened, none = await naming(client, victim), await naming(client, victim)
+    await none.close()
+    if not alive:
+        for writer in (several, opened):
+            writer.abandon()
+    progress = await drain(await five.client(), victim)
+    assert (progress.ledgers, progress.blocked) == (0, {})
+    assert (await decommission(client, victim)).scan.clear
+    await five.node(victim).stop()
+    for writer in (several, opened):
+        state = (await client.ledger_metadata(writer.ledger_id)).state
+        assert state is (LedgerState.OPEN if alive else LedgerState.CLOSED)
+        if alive:
+            await writer.append(payload(writer.last_add_confirmed + 1))
+            await writer.close()
+    for writer, count in ((several, 2 + alive), (opened, int(alive)), (none, 0)):
+        metadata = await whole(client, writer.ledger_id)
+        assert not any(victim in fragment.bookies for fragment in metadata.fragments)
+        assert await contents(client, writer.ledger_id) == [payload(i) for i in range(count)]
 
 
 @pytest.mark.scenario(60)

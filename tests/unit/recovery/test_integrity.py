@@ -277,19 +277,22 @@ async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess
 
 async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess) -> None:
     client = await quick.client()
-    ledgers = [await written(client, (4, 4, 3)) for _ in range(2)]
+    ledgers = [await written(client, (4, 4, 3)) for _ in range(3)]
     marks = Marks(cluster_of(client).store, "/ledgers", real_runtime())
     await marks.add(ledgers[0], {"a": LostBookie(1, LossReason.REBUILDING.value), "b": LostBookie(1)})
-    await marks.add(ledgers[1], {"a": LostBookie(1, LossReason.DRAINING.value)})
+    others = {ledgers[1]: LossReason.DRAINING, ledgers[2]: LossReason.CHECK}
+    for ledger_id, reason in others.items():
+        await marks.add(ledger_id, {"a": LostBookie(1, reason.value)})
     await lost(quick, "a")
     node = await rebuilt(quick, "a")
     await eventually(lambda: done(node))
     mark = await marks.read(ledgers[0])
     assert mark is not None
     assert set(mark.lost) == {"b"}
-    mark = await marks.read(ledgers[1])
-    assert mark is not None
-    assert set(mark.lost) == {"a"}
+    for ledger_id in others:
+        mark = await marks.read(ledger_id)
+        assert mark is not None
+        assert set(mark.lost) == {"a"}
 
 
 async def test_a_second_bookie_of_that_id_can_not_be_rebuilt(quick: InProcess, tmp_path: Any) -> None:

@@ -65,6 +65,7 @@ async def test_the_lost_share_is_copied_and_the_new_bookie_named(
     assert repairs.count.bytes == sum(map(len, copied.values()))
     assert await contents(client, writer.ledger_id, b"p") == [payload(i) for i in range(ENTRIES)]
     assert not keys_of(repairs.client)
+    assert not [path for path in five.tree.paths if "/locks/L" in path]
     again = await repairs.run(writer.ledger_id, {victim})
     assert again.how is How.DONE
     assert repairs.count.fragments == 1

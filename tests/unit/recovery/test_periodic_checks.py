@@ -129,7 +129,7 @@ async def test_a_bookie_that_has_nothing_of_what_it_is_named_for_is_marked_and_r
 
 @pytest.mark.scenario(58)
 @pytest.mark.parametrize("entry_id", [0, 39])
-async def test_a_damaged_copy_is_marked(five: InProcess, entry_id: int) -> None:
+async def test_a_damaged_copy_is_marked_and_replaced_by_a_sound_one(five: InProcess, entry_id: int) -> None:
     client = await five.client()
     metadata = await closed(client)
     name = metadata.fragments[0].bookies[1]
@@ -137,6 +137,8 @@ async def test_a_damaged_copy_is_marked(five: InProcess, entry_id: int) -> None:
     checking = Checking(five, client)
     await checking.ended()
     assert await checking.marked() == {metadata.ledger_id: {name: "check"}}
+    assert (await Repairs(client).run(metadata.ledger_id, {name})).how is How.DONE
+    assert name not in (await whole(client, metadata.ledger_id)).fragments[0].bookies
 
 
 async def test_a_bookie_that_does_not_answer_lacks_nothing(five: InProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,19 @@ async def test_an_open_ledger_is_left_to_its_writer_for_the_grace_period(four: I
     assert (await whole(client, alive.ledger_id)).last_entry == 3
 
 
+async def test_a_ledger_that_is_postponed_while_nothing_else_is_due_is_tried_in_time(four: InProcess) -> None:
+    """The worker waits already, and no news of marks or bookies comes that would wake it."""
+    client = await four.client()
+    dead = await write(client, 3, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    await lose(four, client, dead.ensemble[0])
+    async with healer(four, marks_look_interval_s=1000.0) as one:
+        await eventually(lambda: dead.ensemble[0] not in one.bookies())
+        await one.mark(dead.ledger_id, dead.ensemble[0])
+        one.start()
+        await one.unmarked()
+    assert (await whole(client, dead.ledger_id)).last_entry == 2
+
+
 async def test_what_is_gone_loses_its_mark_and_a_mark_that_names_nobody_goes_as_well(four: InProcess) -> None:
     client = await four.client()
     gone, fine = await closed(client, 3), await closed(client, 3)
@@ -207,19 +221,21 @@ async def test_failures_are_tried_again_less_and_less_often_and_then_left_alone(
 ) -> None:
     client = await four.client()
     writer = await closed(client, 3)
-    tried = 0
+    tried: list[float] = []
 
     async def fail(*_: Any) -> None:
-        nonlocal tried
-        tried += 1
+        tried.append(asyncio.get_running_loop().time())
 
     monkeypatch.setattr(LedgerRepair, "choose", fail)
-    async with healer(four, repair_attempts_max=3) as one:
+    async with healer(four, repair_attempts_max=5, repair_pause_min_s=0.05, repair_pause_max_s=10.0) as one:
         await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
         one.start()
         await eventually(lambda: one.worker.status()["stuck"] == 1)
         await asyncio.sleep(0.6)
-        assert tried == 3
+        assert len(tried) == 5
+        # Each pause is twice the one before, or half as much less.
+        for number, (before, after) in enumerate(itertools.pairwise(tried)):
+            assert after - before >= 0.05 * 2**number / 2
         monkeypatch.undo()
         await one.mark(writer.ledger_id, writer.ensemble[0], since_ms=0, reason=LossReason.CHECK)  # news
         await one.unmarked()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-
-import pytest
+from typing import TYPE_CHECKING
 
 from bkpy.runtime import process
+
+if TYPE_CHECKING:
+    import pytest
 
 FREED = """
 import bkpy.bench.memory as memory, os
@@ -22,11 +24,12 @@ print(before, memory.rss_anon_mb(os.getpid()))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries give it back by themselves, or not")
 def test_what_was_freed_is_given_back() -> None:
+    """Where the C library is another than GNU's, that is its own affair, and asking for it does no harm."""
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
     before, after = map(float, done.stdout.split())
-    assert after < before - 50
+    assert (process.find_malloc_trim() is not None) == (platform.libc_ver()[0] == "glibc")
+    assert after < before - 50 or platform.libc_ver()[0] != "glibc"
 
 
 def test_another_library_has_no_such_function(monkeypatch: pytest.MonkeyPatch) -> None:

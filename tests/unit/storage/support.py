@@ -227,6 +227,7 @@ class Reports:
         self.groups: list[int] = []
         self.removed: list[int] = []
         self.copied: list[int] = []
+        self.reclaim_failures = 0
         self.replayed_frames = 0
         self.scrubbed_bytes = 0
         self.checkpoints = 0
@@ -244,6 +245,9 @@ class Reports:
 
     def compacted(self, bytes_: int) -> None:
         self.copied.append(bytes_)
+
+    def reclaim_failed(self) -> None:
+        self.reclaim_failures += 1
 
     def log_removed(self, bytes_: int) -> None:
         self.removed.append(bytes_)

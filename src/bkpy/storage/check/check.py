@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.errors import BookKeeperError, CorruptDataError
+from bkpy.errors import BookKeeperError, CorruptDataError, IdentityError
 from bkpy.storage.check.defects import COOKIE, JOURNAL, REBUILD, RESTORE, Defect
 from bkpy.storage.check.logs import check_log
 from bkpy.storage.check.rows import RowCheck
@@ -21,7 +21,7 @@ from bkpy.storage.journal.format import START, file_id_of, file_name
 from bkpy.storage.journal.reader import JournalReader, oldest_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, Files, OrderedStore
@@ -72,7 +72,7 @@ def check_bookie(
     with contextlib.ExitStack() as held:
         for path in paths.all:
             if runtime.files.exists(path) and not running:
-                held.enter_context(locked(runtime.files, path))
+                held.enter_context(_locked(runtime.files, path))
         cookie = check.cookies(paths.all)
         rows = [check.ledger_directory(path, cookie) for path in paths.ledgers if runtime.files.exists(path)]
         if not running:
@@ -80,6 +80,18 @@ def check_bookie(
                 if runtime.files.exists(path):
                     check.journal(number, path, [row for row in rows if row is not None])
     return check.checked()
+
+
+@contextlib.contextmanager
+def _locked(files: Files, directory: str) -> Iterator[None]:
+    try:
+        lock = contextlib.ExitStack()
+        lock.enter_context(locked(files, directory))
+    except IdentityError as e:
+        e.add_note("or give --running, and what nobody changes meanwhile is checked beside it")
+        raise
+    with lock:
+        yield
 
 
 class _Check:

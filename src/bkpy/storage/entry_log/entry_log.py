@@ -305,6 +305,15 @@ class LogWriter:
         return place
 
     @property
+    def path(self) -> str:
+        return self._file.path
+
+    @property
+    def written(self) -> int:
+        """Bytes that certainly are in the file; after an error there may be some of what was to follow."""
+        return self._written
+
+    @property
     def blocks(self) -> int:
         """How many blocks it has."""
         return len(self._table) // _FOOTER_BLOCK.size
@@ -364,6 +373,13 @@ class LogReader:
         else:
             self._open.move_to_end(place.log_id)
         return file.pread(place.length, place.offset)
+
+    def check_there(self, log_id: int) -> None:
+        """`FileNotFoundError` if the log is gone by now, although it may be open here."""
+        path = f"{self._directory}/{log_name(log_id)}"
+        if not self._files.exists(path):
+            self.forget(log_id)
+            raise FileNotFoundError(errno.ENOENT, "the log is gone", path)
 
     def forget(self, log_id: int) -> None:
         """Close the log if it is open: its file is gone."""

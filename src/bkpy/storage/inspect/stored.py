@@ -61,6 +61,10 @@ def inspect_kept_file(
                     continue  # told where the index is inspected
                 ledger_id = index.ledger_of_block(key)
                 if row.place.log_id == log_id and row.place.offset >= offset and ledger in (None, ledger_id):
-                    yield stored_block(directory, reader, ledger_id, row)
+                    finding = stored_block(directory, reader, ledger_id, row)
+                    if finding.damage and not files.exists(path):
+                        yield note(path, None, "this file was let go meanwhile")
+                        return
+                    yield finding
     finally:
         reader.close()

@@ -245,7 +245,8 @@ class Ledgers:
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
         assert len(infos) == len(generation.dirty), "a state with changes was evicted"
-        self._written(infos, await shard.flush(infos, marks, close_log=close_log))
+        written = await shard.flush(infos, marks, close_log=close_log)
+        self._written(infos, written)
         return True
 
     def _written(self, infos: Mapping[int, LedgerInfo], written: WrittenLedgers) -> None:

@@ -54,6 +54,7 @@ def check_ids(row: BlockRow, stored: Ids) -> None:
 def _read_kept(reader: LogReader, ledger_id: int, place: Place, kept: KeptBatch) -> bytes:
     raw = reader.read(place)
     if len(raw) != place.length or crc32c(raw) != kept.checksum:
+        reader.check_there(place.log_id)  # once its name is gone the journal may write over a file that is open here
         raise CorruptDataError("the journal file doesn't hold the batch that the index names", ledger_id=ledger_id)
     return raw
 

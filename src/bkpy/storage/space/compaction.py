@@ -17,7 +17,7 @@ import contextlib
 from collections import defaultdict
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bkpy.config.base import MIB
 from bkpy.errors import CorruptDataError
@@ -40,7 +40,7 @@ from bkpy.storage.index.index import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
     from bkpy.storage.space.pauses import WorkPauses
+
+T = TypeVar("T")
 
 
 class _Source(NamedTuple):
@@ -193,7 +195,7 @@ class Compactor:
                 self._report(source, block)
                 continue
             target = await self._open_target()
-            place = await self._worker.run(target.append, ledger_id, block.ids, block.runs, [block.data])
+            place = await self._write(target.append, ledger_id, block.ids, block.runs, [block.data])
             self.moves.append(_Move(source, place))
             copied += place.length
         return copied
@@ -209,13 +211,24 @@ class Compactor:
             )
 
     async def _open_target(self) -> LogWriter:
-        if self._target is not None and self._target.size >= self._settings.entry_log_max_size_mb * MIB:
+        settings, target = self._settings, self._target
+        if target is not None and (
+            target.size >= settings.entry_log_max_size_mb * MIB or target.blocks >= settings.entry_log_blocks_max
+        ):
             await self._finish_target()
         if self._target is None:
             log_id = await self._shard.take_log_id()
             self._written.add(log_id)
-            self._target, self._named = await self._worker.run(self._shard.open_log, log_id), False
+            self._target, self._named = await self._write(self._shard.open_log, log_id), False
         return self._target
+
+    async def _write(self, function: Callable[..., T], *args: Any) -> T:
+        """Run what writes to the new log. An error names the file, by which it is told from one of the index."""
+        try:
+            return await self._worker.run(function, *args)
+        except OSError as e:
+            path = self._shard.directory if self._target is None else self._target.path
+            raise OSError(e.errno, e.strerror, e.filename or path) from e
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +236,7 @@ class Compactor:
         """Sync what was copied, and let the rows point to it."""
         if self._target is None or not self.moves:
             return
-        await self._worker.run(self._target.sync)
+        await self._write(self._target.sync)
         moves, self.moves = self.moves, []
         async with self._shard.checkpointing:  # which changes the rows of shard and ledgers as well
             self._named = True
@@ -234,7 +247,7 @@ class Compactor:
         await self.commit()
         if (target := self._target) is None:
             return
-        blocks = await self._worker.run(target.finish)
+        blocks = await self._write(target.finish)
         self._target = None
         self._left[target.log_id] = LogRow(target.size, blocks, True)
         await self._list_left()
@@ -290,7 +303,7 @@ class Compactor:
             return
         if self._named:
             target.close()
-            self._left[target.log_id] = LogRow(target.size, 0, False)
+            self._left[target.log_id] = LogRow(target.written, 0, False)
             return
         with contextlib.suppress(OSError):  # the first error says why
             await self._worker.run(target.remove)

@@ -1,7 +1,8 @@
 """Gives back one shard's space in the background: deleted ledgers leave the index, logs in which little lives go.
 
 Invariants: a log's file goes only after the commit that took its row away, and that only when nothing in it lives;
-whatever is done is done in short steps, with pauses, and a full disk only puts it off.
+whatever is done is done in short steps, with pauses; a full disk, or a log that can't be written or removed, only puts
+it off.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.storage.entry_log.entry_log import log_name
+from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index.index import LogRow, log_key, log_rows
 from bkpy.storage.space.compaction import Compactor
 from bkpy.storage.space.pauses import WorkPauses
@@ -47,7 +49,9 @@ class Reclaimer:
         self.compactor = Compactor(shard, runtime, settings, observer, self._pauses)
         self._minor_at = self._clock.monotonic() + settings.compaction_minor_interval_s
         self._major_at = self._clock.monotonic() + settings.compaction_major_interval_s
+        self._due = 0.0  # compaction of which logs has to be tried again, since it failed
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
+        self._dead: list[tuple[int, LogRow]] = []  # logs without a row, whose files are still to be removed
         self._woken = asyncio.Event()
         self._reclaiming = asyncio.Lock()
         self._log = logging.getLogger("bkpy.bookie")
@@ -72,11 +76,23 @@ class Reclaimer:
             if self._pauses.over:
                 return
             try:
-                await self.reclaim(await self.ratio_due())
+                self._due = max(self._due, await self.ratio_due())
+                await self.reclaim(self._due)
+                self._due = 0.0
             except OSError as e:
-                if e.errno != errno.ENOSPC:
+                if e.errno == errno.ENOSPC:
+                    self._log.warning(
+                        "no space to reclaim space in %s, trying again later: %s", self._shard.directory, e
+                    )
+                elif self._is_of_index(e):
                     raise
-                self._log.warning("no space to reclaim space in %s, trying again later: %s", self._shard.directory, e)
+                else:
+                    self._log.error("space in %s can't be reclaimed, trying again later: %s", self._shard.directory, e)
+                    self._observer.reclaim_failed()
+
+    def _is_of_index(self, error: OSError) -> bool:
+        """Whether the index may not have what it was given. What is done to logs can be done again."""
+        return error.filename is None or str(error.filename).startswith(f"{self._shard.directory}/{INDEX_NAME}")
 
     def stop(self) -> None:
         """Let `run` end after the step that it is in: what it has begun to change is changed."""
@@ -131,10 +147,13 @@ class Reclaimer:
 
     async def _remove_dead_logs(self) -> None:
         shard = self._shard
-        for log_id, row in await shard.on_index(self._take_dead_logs):
+        self._dead += await shard.on_index(self._take_dead_logs)
+        while self._dead:
+            log_id, row = self._dead[-1]
             await shard.on_index(self._remove, f"{shard.directory}/{log_name(log_id)}")
             await shard.forget_log(log_id)
             self._observer.log_removed(row.bytes)
+            self._dead.pop()
 
     async def _count(self) -> None:
         """Count what lives in logs of which that isn't known."""

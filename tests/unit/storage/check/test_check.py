@@ -69,8 +69,9 @@ async def test_what_is_sound_is_not_complained_of() -> None:
 async def test_a_bookie_that_runs() -> None:
     host = await lived()
     storage = await host.boot()
-    with pytest.raises(IdentityError, match="another process"):
+    with pytest.raises(IdentityError, match="another process") as refused:
         check(host)
+    assert "--running" in refused.value.__notes__[0]
     host.disk.crash()
     checked, findings = check(host, running=True)  # the simulated store can't be open twice
     assert findings == []

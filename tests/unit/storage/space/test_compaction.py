@@ -16,6 +16,7 @@ from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
 
 from bkpy.errors import StorageFailedError
+from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.index.index import log_rows
 
 if TYPE_CHECKING:
@@ -69,6 +70,25 @@ async def test_what_lives_is_copied_and_the_rest_is_given_back() -> None:
     assert not host.reports.damages
 
 
+async def test_many_small_logs_become_fewer_with_as_many_blocks_each_as_others() -> None:
+    host = await fragmented(entry_log_blocks_max=1, compaction_commit_bytes=3000)
+    assert len(logs(host)) > 100
+    host.settings = bookie_settings(block_bytes=3000, entry_log_blocks_max=20, compaction_commit_bytes=3000)
+    storage = await host.boot()
+    for ledger_id in (*DROP, 1):
+        await delete(storage, ledger_id)
+    for ledger_id in (3, 5):
+        await put(storage, *(Batch(ledger_id, k, payload=b"%d" % ledger_id + ENTRY) for k in range(0, 30, 2)))
+    await storage.checkpoint()
+    await reclaim(storage, 1.0)
+    with storage.shards[0].store.read() as txn:
+        rows = log_rows(txn)
+    blocks = [row.blocks for row in rows.values() if row is not None]
+    assert max(blocks) <= 20, "what is kept in memory of each block has no other bound"
+    assert len(blocks) < 60
+    await check(storage, (3, 5))
+
+
 async def test_logs_in_which_enough_lives_are_left_alone() -> None:
     host = await fragmented()
     storage = await host.boot()
@@ -99,6 +119,52 @@ async def test_it_is_due_now_and_then() -> None:
     assert ratios == [0.0, 0.4, 0.0, 0.8, 0.0]
     host.disk.capacity_bytes = host.disk.used_bytes() + MIB
     assert await reclaimer.ratio_due() == 0.8, "there is little space"
+
+
+@pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "open", "unlink", "sync_dir"])
+async def test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again(
+    operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = await fragmented(reclaim_interval_s=0.001, compaction_major_interval_s=0.001, compaction_commit_bytes=9000)
+    before = bytes_of_logs(host)
+    storage = await host.boot()
+    path = "/b/ledgers0" if operation == "sync_dir" else ".log"
+    for nth in (1, 2, 3):
+        host.disk.fail_at(nth, errno.EIO, operation=operation, path=path)
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    async with asyncio.timeout(20):
+        while host.reports.reclaim_failures < 1 or bytes_of_logs(host) > 0.6 * before:
+            await asyncio.sleep(0.001)
+    assert not storage.failed.done()
+    told = [record.getMessage() for record in caplog.records if "can't be reclaimed, trying again" in record.message]
+    assert len(told) == host.reports.reclaim_failures
+    assert all("/b/ledgers0" in message for message in told)
+    await check(storage)
+    host.disk.heal()
+    await storage.close()
+    storage = await host.boot()
+    await check(storage)
+    assert not host.reports.damages
+
+
+async def test_what_a_log_that_was_given_up_has_is_what_was_written() -> None:
+    """Blocks that waited to be written when an error came are not in the file."""
+    host = await fragmented(compaction_commit_bytes=30_000)
+    storage = await host.boot()
+    for ledger_id in DROP:
+        await delete(storage, ledger_id)
+    host.disk.fail_at(3, errno.EIO, operation="fdatasync", path=".log")  # header, a first part, a second
+    with pytest.raises(OSError, match="Input/output error"):
+        await reclaim(storage, 0.8)
+    await reclaim(storage, 0.8)
+    with storage.shards[0].store.read() as txn:
+        rows = log_rows(txn)
+    for log_id, row in rows.items():
+        assert row is not None
+        assert row.bytes <= len(host.disk.contents(f"/b/ledgers0/{log_name(log_id)}"))
+    assert [row for row in rows.values() if row is not None and not row.footer], "none was given up"
+    await check(storage)
 
 
 async def test_nothing_is_denied_at_any_moment_of_it() -> None:

@@ -160,6 +160,41 @@ async def test_nothing_is_denied_at_any_moment_of_it() -> None:
     assert not host.reports.damages
 
 
+async def test_a_file_that_the_journal_writes_over_while_it_is_read_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read has its rows, and the file open; then these batches are copied, and the journal has the file to itself."""
+    host = await kept_files(parts=1, block_cache_bytes_max=1)
+    (name,) = kept_names(host)
+    path, recycled = f"/b/ledgers0/{name}", "/b/journal0/00000000000000ff.txn"
+    host.disk.link(path, recycled)
+    storage = await host.boot()
+    await check(storage, (0, 1, 2, 3))  # it is open from now on
+    (shard,) = storage.shards
+    load, overtaken = shard.load_blocks, list[str]()
+
+    async def not_yet(log_id: int) -> None:
+        pass  # it waits behind the read
+
+    async def overtake(*arguments: Any) -> Any:
+        if not overtaken:
+            overtaken.append(name)
+            with monkeypatch.context() as late:
+                late.setattr(shard, "forget_log", not_yet)
+                await reclaim(storage, 0.99)
+            assert not host.disk.exists(path)
+            host.disk.replace(recycled, b"another" * 10_000)
+        return await load(*arguments)
+
+    monkeypatch.setattr(shard, "load_blocks", overtake)
+    found = await storage.read(1, 0, ENTRIES - 1, 1 << 20)
+    assert overtaken
+    assert not found.unknown
+    assert len(found.segments) == ENTRIES
+    assert not host.reports.damages
+    await check(storage, (0, 1, 2, 3))
+
+
 async def test_a_batch_that_rotted_is_told_once_and_its_file_stays() -> None:
     host = await kept_files()
     path = f"/b/ledgers0/{kept_names(host)[0]}"
@@ -176,6 +211,52 @@ async def test_a_batch_that_rotted_is_told_once_and_its_file_stays() -> None:
     have, unknown = await read_all(storage, 1, 0, ENTRIES - 1)
     assert (len(have), unknown) == (ENTRIES - 1, {0})
     assert len((await read_all(storage, 3, 0, ENTRIES - 1))[0]) == ENTRIES
+
+
+LIVES = [(True, 1), (False, 1), (True, 1), (True, 2), (False, 2), (True, 3), (False, 3)]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("journals", [1, 2])
+async def test_staying_is_switched_on_and_off_between_starts_and_directories_are_added(
+    journals: int, clean: bool
+) -> None:
+    host = Host()
+    wanted: dict[int, dict[int, bytes]] = {ledger_id: {} for ledger_id in range(4)}
+    stayed = []
+    for life, (in_place, directories) in enumerate(LIVES):
+        host.settings = bookie_settings(
+            journals=journals,
+            ledgers=directories,
+            journal_runs_in_place=in_place,
+            journal_run_bytes_min=1,
+            journal_run_share_min=0.0,
+            journal_max_backups=0,
+        )
+        storage = await host.boot()
+        for ledger_id, entries in wanted.items():
+            assert await read_all(storage, ledger_id, 0, 40) == (entries, set())
+            payload = b"%d of %d " % (ledger_id, life) + ENTRY
+            await put(storage, Batch(ledger_id, 3 * life, 3, payload=payload))
+            entries.update(dict.fromkeys(range(3 * life, 3 * life + 3), payload))
+        if life % 3:
+            await storage.checkpoint()
+        if life == 4:
+            await delete(storage, 0)
+            wanted[0] = {}
+        if life in (2, 5):
+            await reclaim(storage, 0.9)
+        stayed.append(rows_in_kept_files(storage))
+        for ledger_id, entries in wanted.items():
+            assert await read_all(storage, ledger_id, 0, 40) == (entries, set())
+        check_living_bytes(storage)
+        storage.check_invariants()
+        assert not host.reports.damages
+        if clean:
+            await storage.close()
+        else:
+            host.disk.power_cut()
+    assert max(stayed) > 0
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

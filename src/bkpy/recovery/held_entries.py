@@ -1,0 +1,125 @@
+"""Which entries of a ledger bookies return intact, by asking them and verifying what they send.
+
+Invariants: what was damaged, or cut off, on its way or on the disk, is not intact; a bookie that gives no answer is an
+error, and says nothing of what it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
+from bkpy.protocol import messages as m
+from bkpy.protocol.checks import missing, wanted
+from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.records import RecordCodec, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.protocol.holdings import Share
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Copy
+    from bkpy.recovery.upkeep import Upkeep
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class Held(NamedTuple):
+    """The bookie has examined up to entry `examined_to`, and returned these intact, in `size` bytes."""
+
+    examined_to: int
+    intact: set[int]
+    size: int
+
+
+async def held_entries(
+    upkeep: Upkeep, metadata: LedgerMetadata, bookie_id: str, first: int, last: int, read_bytes: int
+) -> Held:
+    """What the bookie has of first..last, up to about `read_bytes`: at least entry `first` is examined."""
+    head = m.pack([0, metadata.ledger_id, first, last, read_bytes])
+    frame = await upkeep.parts.pool.channel(bookie_id).call(
+        Op.READ, head, timeout_s=upkeep.parts.settings.read_timeout_s
+    )
+    status = m.reply_status(frame.head)
+    if status == Status.NO_SUCH_LEDGER:
+        return Held(last, set(), 0)
+    if status != Status.OK:
+        raise m.error_of(status, m.decode_error(frame.head).message, ledger_id=metadata.ledger_id, bookie=bookie_id)
+    reply = m.decode_read_reply(frame.head)
+    codec = RecordCodec(metadata.ledger_id)
+    intact: set[int] = set()
+    try:
+        for header in walk(frame.body):
+            try:
+                codec.check(frame.body, header.offset, header.end)
+            except DigestMismatchError:
+                continue
+            intact.add(header.entry_id)
+    except CorruptDataError:
+        log.warning("ledger %d: what %s returned can't be read to its end", metadata.ledger_id, bookie_id)
+    return Held(max(first, min(reply.examined_to, last)), intact, len(frame.body))
+
+
+async def unreadable(
+    upkeep: Upkeep,
+    metadata: LedgerMetadata,
+    copy: Copy,
+    *,
+    read_bytes: int,
+    ranges_max: int,
+    looked_at: Callable[[int], None] = lambda entry_id: None,
+) -> list[tuple[int, int]]:
+    """The entries that are to be copied and that nobody returns intact now: the first `ranges_max` ranges of them.
+
+    A range ends at an entry of the share that somebody has. All of the share is read, once where the first bookie that
+    is asked has it.
+    """
+    readable = upkeep.bookies().readable
+    names = [name for name in metadata.fragments[copy.fragment].bookies if name in readable]
+    names.sort(key=lambda name: name == copy.old)
+    ranges: list[tuple[int, int]] = []
+    open_range = False
+    following = copy.first
+    while following <= copy.last:
+        end, lacking = await _nowhere(upkeep, metadata, copy.share, names, following, copy.last, read_bytes)
+        for entry_id in wanted(copy.share, following, end):
+            if entry_id not in lacking:
+                open_range = False
+            elif open_range:
+                ranges[-1] = ranges[-1][0], entry_id
+            elif len(ranges) == ranges_max:
+                return ranges
+            else:
+                ranges.append((entry_id, entry_id))
+                open_range = True
+        looked_at(end)
+        following = end + 1
+    return ranges
+
+
+async def _nowhere(
+    upkeep: Upkeep, metadata: LedgerMetadata, share: Share, names: list[str], first: int, last: int, read_bytes: int
+) -> tuple[int, set[int]]:
+    """Up to where it was looked, and what of the share up to there none of these bookies returns intact."""
+    end: int | None = None
+    lacking: list[int] = []
+    for name in names:
+        following = first if end is None else lacking[0]
+        try:
+            while following <= (last if end is None else end):
+                held = await held_entries(upkeep, metadata, name, following, last if end is None else end, read_bytes)
+                if end is None:
+                    end, lacking = held.examined_to, missing(share, first, held.examined_to, held.intact)
+                else:
+                    lacking = [entry_id for entry_id in lacking if entry_id not in held.intact]
+                following = held.examined_to + 1
+        except BookKeeperError:
+            continue  # another one may do
+        if not lacking:
+            break
+    if end is None:  # some at a time: a record has more than a byte
+        end = min(last, first + read_bytes)
+        return end, set(wanted(share, first, end))
+    return end, set(lacking)

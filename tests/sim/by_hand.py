@@ -1,0 +1,118 @@
+"""What an operator does by hand while a cluster heals by itself: a bookie leaves, a loss is accepted, copies are moved.
+
+Each of them is tried again until it is done, as people do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError, LedgerClosedError
+from bkpy.metadata.by_hand import moving_by_hand
+from bkpy.metadata.locks import LedgerLocks
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.recovery.bookie_drain import BookieDrain
+from bkpy.recovery.decommission import Decommission
+from bkpy.recovery.rebalancer import Rebalancer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from random import Random
+
+    from bkpy.client.client import Client
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+
+TRY_AGAIN_S = 0.3
+
+
+async def again(act: Callable[[], Awaitable[None]]) -> None:
+    """Until it goes well. What may go wrong is a `BookKeeperError`."""
+    while True:
+        try:
+            await act()
+            return
+        except BookKeeperError:
+            await asyncio.sleep(TRY_AGAIN_S)
+
+
+async def drain(client: Client, bookie_id: str, settings: RecoverySettings, cancelled_after_s: float | None) -> bool:
+    """Have the bookie drain, until nothing names it; whether it was not cancelled before."""
+    one = BookieDrain(client, bookie_id, settings)
+    await again(one.begin)
+    left = False
+
+    async def run() -> None:
+        nonlocal left
+        progress = await one.run(lambda progress: None)
+        left = progress.draining and not progress.ledgers and not progress.blocked
+
+    async def whole() -> None:
+        while not left:
+            await again(run)
+
+    if cancelled_after_s is None:
+        await whole()
+        return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(cancelled_after_s):
+            await whole()
+
+    async def cancel() -> None:
+        await one.cancel()
+
+    await again(cancel)
+    return False
+
+
+async def decommission(client: Client, bookie_id: str, settings: RecoverySettings, gone: Callable[[], None]) -> None:
+    """Take it out of the cluster. `gone` is called when nothing is in the way, before it is done."""
+    done = False
+
+    async def run() -> None:
+        nonlocal done
+        looked = await Decommission(client.upkeep, bookie_id, settings, lost=False).run(lambda looked: None)
+        done = looked.scan.clear
+
+    while not done:
+        await again(run)
+        await asyncio.sleep(TRY_AGAIN_S)
+    gone()
+
+
+async def accept_loss(client: Client, ledger_id: int, password: bytes) -> LedgerMetadata:
+    """Close the ledger without the bookies that are gone; returns its metadata."""
+
+    async def run() -> None:
+        try:
+            survey = await (await client.upkeep.recovery_giving_up(ledger_id, password, -1)).survey()
+        except LedgerClosedError:
+            return  # nothing had to be given up
+        await (await client.upkeep.recovery_giving_up(ledger_id, password, survey.last_entry)).run()
+
+    await again(run)
+    metadata = await client.ledger_metadata(ledger_id)
+    assert metadata.state is LedgerState.CLOSED
+    return metadata
+
+
+async def rebalance(client: Client, settings: RecoverySettings, rng: Random) -> int:
+    """Move copies to where there are fewer; how many moves there were."""
+    upkeep = client.upkeep
+    cluster, runtime = upkeep.cluster, upkeep.parts.runtime
+    locks = LedgerLocks(cluster.store, cluster.root, "rebalancing", runtime, settings)
+    moves = 0
+
+    async def run() -> None:
+        nonlocal moves
+        rebalancer = Rebalancer(upkeep, locks, settings, runtime)
+        balance = await rebalancer.look()
+        await asyncio.sleep(rng.random())  # a person looks at it
+        async with moving_by_hand(cluster.store, cluster.root, locks.holder, runtime, settings):
+            await rebalancer.run(balance)
+        moves += rebalancer.moves
+
+    await again(run)
+    return moves

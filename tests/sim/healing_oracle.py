@@ -1,0 +1,187 @@
+"""What must hold at every write of the metadata while bookies are lost, leave, and copies are moved.
+
+It watches the tree of the metadata store, and knows what each bookie has acknowledged:
+
+* a closed ledger keeps its end, and no ledger is closed before an entry that was acknowledged. One whose bookies are
+  gone may be, and then behind all that a bookie has which is left;
+* who takes another one's place in a fragment has all of its share at that moment;
+* no bookie that is gone, or is to leave, is taken off the mark of a closed ledger that names it;
+* no open ledger is recovered for the sake of a mark before the mark is as old as the grace period.
+
+What is broken fails the run when it has ended, whatever the code makes of it meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from bkpy.metadata import paths
+from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.store import Check, NoNode
+from bkpy.protocol.holdings import holdings
+from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.recovery.ledger_repair import LedgerRepair
+
+from .cluster import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bkpy.metadata.store import Operation
+
+    from .cluster import Cluster
+
+MARKS = f"{ROOT}/{paths.MARKS}/"
+
+
+class HealingOracle:
+    """Of one run. `gone`: the bookies that never come back. `may_lose`: ledgers of which those had too many copies."""
+
+    def __init__(self, cluster: Cluster, grace_s: float) -> None:
+        self.gone: set[str] = set()
+        self.may_lose: set[int] = set()
+        self.swaps = 0
+        self._cluster = cluster
+        self._world = cluster.world
+        self._grace_s = grace_s
+        self._ledgers: dict[str, int] = {}  # by path
+        self._marked_at: dict[int, float] = {}
+        self._inside = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Every write, and every recovery that a worker begins."""
+        tree = self._world.metadata
+        apply, apply_all = tree.apply, tree.apply_all
+        recover = LedgerRepair.recover
+
+        def one(operation: Operation, *args: Any) -> Any:
+            return self._judged([operation], lambda: apply(operation, *args))
+
+        def all_of(operations: Sequence[Operation], *args: Any) -> Any:
+            return self._judged(operations, lambda: apply_all(operations, *args))
+
+        async def watched_recover(repair: LedgerRepair, ledger_id: int) -> None:
+            self._recovers(ledger_id)
+            await recover(repair, ledger_id)
+
+        with (
+            patch.object(tree, "apply", one),
+            patch.object(tree, "apply_all", all_of),
+            patch.object(LedgerRepair, "recover", watched_recover),
+        ):
+            yield
+
+    def _judged(self, operations: Sequence[Operation], write: Callable[[], Any]) -> Any:
+        """What `write` returns. A transaction counts when all of it is done."""
+        if self._inside:
+            return write()
+        written = [operation.path for operation in operations if not isinstance(operation, Check)]
+        before = [self._data(path) for path in written]
+        self._inside = True
+        try:
+            result = write()
+        finally:
+            self._inside = False
+        for path, old in zip(written, before, strict=True):
+            new = self._data(path)
+            if path.startswith(MARKS):
+                self._mark(path, old, new)
+            elif old is not None and new is not None and (ledger_id := self._ledger_of(path)) is not None:
+                self._ledger(LedgerMetadata.decode(ledger_id, old), LedgerMetadata.decode(ledger_id, new))
+        return result
+
+    def _data(self, path: str) -> bytes | None:
+        try:
+            return self._world.metadata.node(path).data
+        except NoNode:
+            return None
+
+    def _ledger_of(self, path: str) -> int | None:
+        if path not in self._ledgers:
+            self._ledgers = {
+                LONG_HIERARCHICAL.path_of(ROOT, ledger_id): ledger_id for ledger_id in self._cluster.ledgers
+            }
+        return self._ledgers.get(path)
+
+    def _broken(self, what: str) -> None:
+        self._world.loop.errors.append({"message": what, "exception": AssertionError(what)})
+
+    # --- ledgers ----------------------------------------------------------------------------------------------------
+
+    def _ledger(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        if old.state is LedgerState.CLOSED:
+            if (old.last_entry, old.length, new.state) != (new.last_entry, new.length, LedgerState.CLOSED):
+                self._broken(f"ledger {old.ledger_id} was closed at {old.last_entry}, and then at {new.last_entry}")
+        elif new.state is LedgerState.CLOSED and new.last_entry < (kept := self.last_kept(new.ledger_id)):
+            self._broken(f"ledger {new.ledger_id} was cut short: closed at {new.last_entry}, entry {kept} is known")
+        self._swapped(old, new)
+
+    def last_kept(self, ledger_id: int) -> int:
+        """The entry before which the ledger must not be closed."""
+        acknowledged = self._cluster.ledgers[ledger_id].acknowledged
+        if ledger_id not in self.may_lose:
+            return max(acknowledged, default=-1)
+        left: set[int] = set()
+        for bookie in self._cluster.bookies:
+            if bookie.settings.bookie_id not in self.gone:
+                left |= bookie.promises[ledger_id]
+        return next(
+            (n - 1 for n in range(max(acknowledged, default=-1) + 1) if n not in left), max(acknowledged, default=-1)
+        )
+
+    def _swapped(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """Those who are new in a fragment that had its end before."""
+        bookies = {bookie.settings.bookie_id: bookie for bookie in self._cluster.bookies}
+        for number, (was, held) in enumerate(zip(holdings(old), holdings(new), strict=False)):
+            if was.last_entry is None or (was.first_entry, was.last_entry) != (held.first_entry, held.last_entry):
+                continue
+            for place, (before, share) in enumerate(zip(was.shares, held.shares, strict=True)):
+                if before.bookie_id == share.bookie_id:
+                    continue
+                self.swaps += 1
+                wanted = {n for start in share.starts for n in range(start, was.last_entry + 1, share.step)}
+                if lacking := wanted - bookies[share.bookie_id].promises[new.ledger_id]:
+                    self._broken(
+                        f"a copy was replaced by a worse one: in fragment {number}, place {place} of ledger "
+                        f"{new.ledger_id} {share.bookie_id} lacks {sorted(lacking)}"
+                    )
+
+    # --- marks ------------------------------------------------------------------------------------------------------
+
+    def _mark(self, path: str, old: bytes | None, new: bytes | None) -> None:
+        """A mark is a node named after the ledger, whose child has the value."""
+        parent, _, name = path.rpartition("/")
+        if name.startswith("L"):
+            parent = path
+        elif not parent.rpartition("/")[2].startswith("L"):
+            return  # a partition
+        ledger_id = int(parent.removeprefix(MARKS).replace("/", "").replace("L", ""))
+        self._marked_at.setdefault(ledger_id, self._world.loop.time())
+        if parent == path:
+            return
+        taken_off = _lost(old) - _lost(new)
+        data = self._data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        if not taken_off or data is None:
+            return
+        metadata = LedgerMetadata.decode(ledger_id, data)
+        named = {name for fragment in metadata.fragments for name in fragment.bookies}
+        needed = {name for name in taken_off & named if name in self.gone or self._leaves(name)}
+        if needed and metadata.state is LedgerState.CLOSED:
+            self._broken(f"a mark is lost: ledger {ledger_id} names {', '.join(sorted(needed))}")
+
+    def _leaves(self, bookie_id: str) -> bool:
+        return self._data(paths.draining(ROOT, bookie_id)) is not None
+
+    def _recovers(self, ledger_id: int) -> None:
+        """For the sake of a mark, if it has one: people may be quicker."""
+        marked_at = self._marked_at.get(ledger_id)
+        if marked_at is not None and self._world.loop.time() < marked_at + self._grace_s:
+            self._broken(f"ledger {ledger_id} was recovered, and its writer still had time")
+
+
+def _lost(data: bytes | None) -> set[str]:
+    return set() if data is None else set(json.loads(data)["lost"])

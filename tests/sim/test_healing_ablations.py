@@ -1,0 +1,135 @@
+"""The rules of re-replication, each switched off in the healing run, which must notice: by seeds that are known to.
+
+Others have schedules of their own: what the auditor takes for lost (28, 37) in `tests/unit/recovery`, a swap without a
+look at the lock (35) in `test_copying_rules.py`, draining (38) in `test_draining_rules.py`. That rules 25, 26, 27, 33
+and 35 are needed in every order of steps is shown by `rereplication_model.py`, and 36 by `collection_model.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.marks import Marks
+from bkpy.metadata.store import Create
+from bkpy.protocol.ledger_metadata import Fragment, LedgerState
+from bkpy.protocol.rereplication import RepairStep, next_step, plan, swapped
+from bkpy.recovery import ledger_repair
+from bkpy.recovery.fragment_copy import Copied, FragmentCopy
+
+from .runs import Range, play
+
+if TYPE_CHECKING:
+    from bkpy.metadata.marks import LedgerMark
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Bookies, Copy, Plan
+
+Ablation = Callable[[], AbstractContextManager[Any]]
+
+
+def recovering_without_a_grace_period() -> AbstractContextManager[Any]:
+    """Rule 25."""
+
+    def step(planned: Plan | None, *, grace_over: bool) -> RepairStep:
+        return next_step(planned, grace_over=True)
+
+    return patch.object(ledger_repair, "next_step", step)
+
+
+def removing_newer_marks() -> AbstractContextManager[Any]:
+    """Rule 26: whatever the mark says by now, it goes."""
+    remove = Marks.remove
+
+    async def remove_all(marks: Marks, mark: LedgerMark, bookie_ids: Collection[str]) -> Any:
+        now = await marks.read(mark.ledger_id)
+        return await (remove(marks, mark, bookie_ids) if now is None else remove(marks, now, now.lost.keys()))
+
+    return patch.object(Marks, "remove", remove_all)
+
+
+def swapping_before_copying() -> AbstractContextManager[Any]:
+    """Rule 27."""
+
+    async def run(copy: FragmentCopy) -> Copied:
+        return Copied(0)
+
+    return patch.object(FragmentCopy, "run", run)
+
+
+def locks_that_outlive_their_holders() -> AbstractContextManager[Any]:
+    """Rule 29."""
+
+    def lasting(path: str, data: bytes, ephemeral: bool = False) -> Create:
+        return Create(path, data)
+
+    return patch("bkpy.metadata.locks.Create", lasting)
+
+
+def deleted_ledgers_that_fail() -> AbstractContextManager[Any]:
+    """Rule 29: one that is gone is done."""
+
+    return patch.object(ledger_repair, "NoSuchLedgerError", KeyError)  # which nobody raises
+
+
+def swapping_open_fragments() -> AbstractContextManager[Any]:
+    """Rule 33: whoever swaps the last fragment of an open ledger knows of none of its entries."""
+
+    def as_if_closed(metadata: LedgerMetadata) -> LedgerMetadata:
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        return metadata.closed(metadata.fragments[-1].first_entry - 1, 0)
+
+    def bold_plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -> Plan:
+        return plan(as_if_closed(metadata), leaving, bookies)
+
+    def bold_swap(metadata: LedgerMetadata, copy: Copy, new: str) -> LedgerMetadata | None:
+        if metadata.state is LedgerState.CLOSED or copy.fragment < len(metadata.fragments) - 1:
+            return swapped(metadata, copy, new)
+        last = metadata.fragments[-1]
+        if copy.old not in last.bookies or new in last.bookies:
+            return None
+        names = tuple(new if name == copy.old else name for name in last.bookies)
+        fragments = (*metadata.fragments[:-1], Fragment(last.first_entry, names))
+        return dataclasses.replace(metadata, fragments=fragments)
+
+    patches = ExitStack()
+    patches.enter_context(patch.object(ledger_repair, "plan", bold_plan))
+    patches.enter_context(patch.object(ledger_repair, "swapped", bold_swap))
+    return patches
+
+
+def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
+    """Rule 30: who rebalances takes the lock of another ledger."""
+    take = LedgerLocks.take
+
+    async def take_another(locks: LedgerLocks, ledger_id: int) -> Any:
+        lock = await take(locks, ledger_id + 1000 if locks.holder == "rebalancing" else ledger_id)
+        return dataclasses.replace(lock, ledger_id=ledger_id) if isinstance(lock, LedgerLock) else lock
+
+    return patch.object(LedgerLocks, "take", take_another)
+
+
+@pytest.mark.parametrize(
+    ("without", "seeds"),
+    [
+        (recovering_without_a_grace_period, (0,)),
+        (removing_newer_marks, (37,)),
+        (swapping_before_copying, (0,)),
+        (moving_by_hand_without_a_lock, (0, 7, 19)),
+        (locks_that_outlive_their_holders, (0,)),
+        (deleted_ledgers_that_fail, (4,)),
+        (swapping_open_fragments, (0,)),
+    ],
+)
+def test_without_the_rule_it_is_noticed(without: Ablation, seeds: Sequence[int]) -> None:
+    found = Range()
+    for seed in seeds:
+        with without():
+            play("healing", seed, found)
+    assert found.failed, f"{without.__name__} passed unnoticed"

@@ -1,0 +1,65 @@
+"""A bookie that comes back without what it had denies nothing, and gets it back, whatever else fails meanwhile."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from bkpy.storage import losses
+from bkpy.storage.ledgers import ledgers
+from bkpy.storage.losses import Losses
+
+from .rebuilding import rebuilding_run
+from .runs import Range, play, play_all, trace_hash_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+BLOCK = 5  # seeds
+
+
+@pytest.mark.scenario(52)
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 20))])
+def test_a_bookie_gets_back_what_it_lost_and_denies_nothing_meanwhile(block: int) -> None:
+    play_all("rebuilding", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    seed = 3
+    there = trace_hash_elsewhere("rebuilding", seed)
+    cluster, run = rebuilding_run(seed)
+    cluster.run(run)
+    assert there == cluster.world.trace_hash()
+
+
+def denying_what_was_never_seen() -> AbstractContextManager[Any]:
+    """Rule 34: what isn't provably created after the restart stays unknown."""
+    return patch.object(ledgers, "denies_unseen", lambda ledger_id, **known: True)
+
+
+@contextmanager
+def ending_limbo_unverified() -> Iterator[None]:
+    """Rule 34: limbo ends when every id that names the bookie is there."""
+
+    async def lacks(*args: Any) -> list[Any]:
+        return []
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Losses, "lacks", lacks))
+        stack.enter_context(patch.object(losses, "ends_limbo", lambda verdict: True))
+        yield
+
+
+@pytest.mark.parametrize("without", [denying_what_was_never_seen, ending_limbo_unverified])
+def test_without_the_rule_it_is_noticed(without: Callable[[], AbstractContextManager[Any]]) -> None:
+    found = Range()
+    with without():
+        for seed in range(3):
+            play("rebuilding", seed, found)
+            if found.failed:
+                return
+    raise AssertionError("nothing was noticed")
