@@ -374,7 +374,6 @@ CONSTANTS = {
         "BATCH_OVERHEAD_BYTES": OF_MEMORY,
         "STATE_BYTES": OF_MEMORY,
     },
-    "storage/replay.py": {"_NO_SHARD": A_MARK},
     "storage/scrub/state.py": {"VERSION": ON_DISK},
     "storage/shard.py": {"_SEALED_AGE": A_MARK, "_ACTIVE_AGE": A_MARK},
     "storage/ledgers/info.py": {"_LOOKS_MAX": "bounds the time of one call, whatever the bound of the cache is"},
