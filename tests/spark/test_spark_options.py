@@ -50,6 +50,8 @@ def test_every_option_in_any_case(tmp_path: Path) -> None:
             "sessionTimeoutSeconds": "4",
             "skipUnauthorized": "true",
             "passwordFile": str(tmp_path / "password"),
+            "tlsCaFile": "/ca.pem",
+            "zookeeperAuthFile": "/auth",
             "failOnDataLoss": "False",
             "pushdown": "true",
         }
@@ -65,6 +67,8 @@ def test_every_option_in_any_case(tmp_path: Path) -> None:
         "metadata_timeout_s": 0.5,
         "metadata_refused_timeout_s": 0.5,
         "session_timeout_s": 4.0,
+        "tls_ca_file": "/ca.pem",
+        "zookeeper_auth_file": "/auth",
     }
     assert (options.batch_bytes_max, options.metadata_requests, options.skip_unauthorized) == (1, 1, True)
     assert options.password() == b"sesame"

@@ -49,7 +49,11 @@ class Handshakes:
             sock.close()
             return
         # A second handle: the first one is TLS's, and is closed when it fails.
-        mine = sock.dup()
+        try:
+            mine = sock.dup()
+        except OSError:
+            sock.close()
+            raise
         self._going_on[mine] = address
         if len(self._going_on) > self._settings.tls_handshakes_max:
             oldest = next(iter(self._going_on))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, json_option, print_table, progress, run
+from bkpy.cli.common import connect, json_option, print_table, progress, run, security_settings
 from bkpy.cli.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def bench(
     Or failures, the median of some rounds: how long nothing is acknowledged when a bookie is killed, with as many
     seconds of load before and after it; how long it takes to recover a ledger none of whose entries is known to be
     confirmed. Starts a cluster of three bookies on this machine for the run (for a failover, one more than the
-    ensemble), unless --connect names one.
+    ensemble), unless --connect names one. Appends and reads use TLS if tls_certificate_file is set, for 127.0.0.1.
     """
     from bkpy.bench.workloads import APPEND_APIS, READ_APIS, Options
 
@@ -163,13 +163,15 @@ def _sizes(text: str) -> tuple[int, int, int]:
 
 
 @contextlib.asynccontextmanager
-async def _cluster(uri: str | None, scratch: str, bookies: int) -> AsyncIterator[tuple[str, LocalCluster | None]]:
+async def _cluster(
+    uri: str | None, scratch: str, bookies: int, config: dict[str, Any] | None = None
+) -> AsyncIterator[tuple[str, LocalCluster | None]]:
     if uri is not None:
         yield uri, None
         return
     from bkpy.local import LocalCluster
 
-    async with LocalCluster(scratch, bookies=bookies) as cluster:
+    async with LocalCluster(scratch, bookies=bookies, config=config) as cluster:
         yield cluster.connect_string, cluster
 
 
@@ -177,8 +179,10 @@ async def _measure(options: Options, uri: str | None, scratch: str, restart: boo
     """The workload's figures, and the peaks of memory: those of bookies only if they were started for the run."""
     from bkpy.bench import memory, workloads
 
+    # With a certificate in the command's settings, the bookies of a new cluster have it as well.
+    tls = {name: value for name, value in security_settings().items() if name.startswith("tls_")}
     async with (
-        _cluster(uri, scratch, max(3, options.ensemble[0])) as (address, cluster),
+        _cluster(uri, scratch, max(3, options.ensemble[0]), tls) as (address, cluster),
         connect(address) as client,
     ):
         bookies = [] if cluster is None else cluster.bookies

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bkpy.cli.common import connect_option, human_bytes, json_option, print_json, progress, say
+from bkpy.cli.common import connect_option, human_bytes, json_option, print_json, progress, say, security_settings
 from bkpy.cli.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def export(
     """
     from bkpy.spark.export import export_ledgers
 
+    options = {**_security(), **options}
     unfinished = f"{directory} holds no complete export"
     with interruptible(unfinished), _spark_output(verbose) as output, progress(unit="partitions") as bar:
         task = bar.add_task("planning", total=None)
@@ -93,6 +94,17 @@ def export(
             progress=lambda done, total: bar.update(task, description="exporting", completed=done, total=total),
         )
     _show(summary, as_json)
+
+
+def _security() -> dict[str, str]:
+    """The data source's options for what this command's settings say of certificates and passwords."""
+    from bkpy.errors import ConfigError
+    from bkpy.spark.options import SECURITY
+
+    given = security_settings()
+    if "zookeeper_auth" in given:
+        raise ConfigError("Spark would show the password: put it into a file, and set BKPY_ZOOKEEPER_AUTH_FILE instead")
+    return {option: given[setting] for option, setting in SECURITY.items() if setting in given}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bkpy.config.client import ClientSettings
+from bkpy.config.client import ClientSettings, client_settings
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.spark.failures import translating
 from bkpy.spark.lock import TargetLock, is_uri
@@ -155,7 +155,11 @@ def _plan(options: SourceOptions) -> tuple[Selection, list[EntryRange]]:
 
 def _locked(options: SourceOptions, to: str | Path) -> AbstractContextManager[TargetLock]:
     lock = TargetLock(
-        options.metadata_uri, to, session_timeout_s=options.session_timeout_s, connect_timeout_s=options.timeout_s
+        options.metadata_uri,
+        to,
+        client_settings(**options.security),
+        session_timeout_s=options.session_timeout_s,
+        connect_timeout_s=options.timeout_s,
     )
     return lock.held()
 

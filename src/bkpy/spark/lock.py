@@ -36,6 +36,7 @@ from bkpy.runtime.process import process_runtime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_DEFAULTS: Final = ClientSettings()
 LOCKS: Final = "exports"
 LOCK_VERSION: Final = 1
 
@@ -59,10 +60,19 @@ def normalised(to: str | Path) -> str:
 class TargetLock:
     """The lock on a target, kept by a thread with a metadata session of its own."""
 
-    def __init__(self, uri: str, to: str | Path, *, session_timeout_s: float, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        uri: str,
+        to: str | Path,
+        settings: ClientSettings = _DEFAULTS,
+        *,
+        session_timeout_s: float,
+        connect_timeout_s: float,
+    ) -> None:
         self._uri = uri
         self._to = to
         self._target = normalised(to)
+        self._settings = settings
         self._session_timeout_s = session_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._lost = threading.Event()
@@ -115,6 +125,7 @@ class TargetLock:
             process_runtime(),
             session_timeout_s=self._session_timeout_s,
             connect_timeout_s=self._connect_timeout_s,
+            settings=self._settings,
             refused_timeout_s=None,  # it was there a moment ago, when the export was planned
         )
         try:

@@ -54,6 +54,7 @@ class SourceOptions:
     timeout_s: float = 10.0
     session_timeout_s: float = 10.0
     password_file: str | None = None
+    security: Mapping[str, str] = field(default_factory=dict)  # a client's settings that are files, by name
     skip_unauthorized: bool = False
     fail_on_data_loss: bool = True
     pushdown: bool = False
@@ -70,6 +71,7 @@ class SourceOptions:
             "metadata_timeout_s": self.timeout_s,
             "metadata_refused_timeout_s": self.timeout_s,
             "session_timeout_s": self.session_timeout_s,
+            **self.security,
         }
 
     def password(self) -> bytes:
@@ -94,7 +96,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             raise ConfigError(f"unknown option {key}{nearest}")
         attribute, parse = _PARSERS[name]
         try:
-            values[attribute] = parse(text)
+            if name in SECURITY:
+                values.setdefault("security", {})[attribute] = parse(text)
+            else:
+                values[attribute] = parse(text)
         except ValueError as e:
             raise ConfigError(f"option {name} = {text!r}: {e}") from e
     for name in ("metadataServiceUri", "ledgers"):
@@ -202,6 +207,19 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
+# What keeps others out of a cluster, as files at the same path on every machine. A password itself is no option: Spark
+# shows those.
+SECURITY: Final[Mapping[str, str]] = {
+    "tlsCaFile": "tls_ca_file",
+    "tlsCertificateFile": "tls_certificate_file",
+    "tlsKeyFile": "tls_key_file",
+    "zookeeperTlsCaFile": "zookeeper_tls_ca_file",
+    "zookeeperTlsCertificateFile": "zookeeper_tls_certificate_file",
+    "zookeeperTlsKeyFile": "zookeeper_tls_key_file",
+    "zookeeperAuthFile": "zookeeper_auth_file",
+    "zookeeperAcl": "zookeeper_acl",
+}
+
 # option: (field, what makes a value of its text or raises ValueError)
 _PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "metadataServiceUri": ("metadata_uri", _uri),
@@ -218,6 +236,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "timeoutSeconds": ("timeout_s", _seconds),
     "sessionTimeoutSeconds": ("session_timeout_s", _seconds),
     "passwordFile": ("password_file", str),
+    **{option: (setting, str) for option, setting in SECURITY.items()},
     "skipUnauthorized": ("skip_unauthorized", _flag),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "pushdown": ("pushdown", _flag),

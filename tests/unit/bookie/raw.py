@@ -15,6 +15,8 @@ from bkpy.protocol.receive_buffer import ReceiveBuffer
 from bkpy.protocol.records import RecordCodec
 
 if TYPE_CHECKING:
+    import ssl
+
     from bkpy.bookie.connection import Connection
 
 
@@ -48,11 +50,13 @@ class Raw:
         self._replies: dict[int, tuple[int, Any]] = {}
 
     @classmethod
-    async def connect(cls, cluster: InProcess, name: str = "a", *, greet: bool = True) -> Self:
+    async def connect(
+        cls, cluster: InProcess, name: str = "a", *, greet: bool = True, tls: ssl.SSLContext | None = None
+    ) -> Self:
         """A new connection to that bookie, greeted by it."""
         before = cluster.connections(name)
         host, port = cluster.node(name).address.rsplit(":", 1)
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
         await eventually(lambda: len(set(cluster.connections(name)) - set(before)) == 1)
         (near,) = set(cluster.connections(name)) - set(before)
         raw = cls(reader, writer, near)

@@ -8,16 +8,28 @@ import logging
 import shutil
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.certificates import Authority, Issued
-from tests.hooks import certificates_of, channels_of, failures_of, handshakes_of, transport_of
+from tests.hooks import (
+    accepted_transport,
+    certificates_of,
+    channels_of,
+    failures_of,
+    handshakes_of,
+    pauses_of,
+    takes_answers,
+    transport_of,
+)
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.unit.bookie.raw import Raw, frame
 
 import bkpy
 from bkpy.config.client import client_settings
 from bkpy.errors import ConfigError, TlsError
+from bkpy.protocol import frame as wire
+from bkpy.protocol.messages import Op
 from bkpy.runtime.tls import Certificates, Failure, Side, TlsFiles
 
 if TYPE_CHECKING:
@@ -48,6 +60,12 @@ class Secure:
     async def client(self, ca: Authority | None = None, issued: Issued | None = None, **settings: Any) -> Client:
         trusted = (ca or self.ca).settings(issued or self.of_client)
         return await self.cluster.client(**trusted, **settings)
+
+    def context(self) -> ssl.SSLContext:
+        """A good client's, for those who speak for themselves."""
+        context = ssl.create_default_context(cafile=str(self.ca.file))
+        context.load_cert_chain(self.of_client.certificate, self.of_client.key)
+        return context
 
     def refused(self, failure: Failure) -> int:
         """How many handshakes have failed so."""
@@ -90,9 +108,7 @@ async def test_entries_written_and_read_with_tls(secure: Secure) -> None:
 
 async def test_a_context_of_ones_own_does_as_well(secure: Secure) -> None:
     await secure.start()
-    context = ssl.create_default_context(cafile=str(secure.ca.file))
-    context.load_cert_chain(secure.of_client.certificate, secure.of_client.key)
-    client = await secure.cluster.client(tls=context)
+    client = await secure.cluster.client(tls=secure.context())
     writer = await client.create_ledger()
     assert await writer.append(b"x") == 0
     await writer.close()
@@ -212,15 +228,48 @@ async def test_a_handshake_that_takes_too_long_is_given_up(secure: Secure) -> No
     writer.close()
 
 
-async def test_a_client_that_reads_nothing_is_still_bounded(secure: Secure) -> None:
-    """Flow control reaches through TLS: what waits to be sent stays near the bound, and the bookie reads no more."""
-    await secure.start(tls_buffer_bytes_max=16 << 10)
+async def test_a_client_that_reads_none_of_its_answers_is_held_back(secure: Secure) -> None:
+    """Flow control reaches through TLS: little waits to be sent, and the bookie makes no more answers."""
+    most = 16 << 10
+    await secure.start(tls_buffer_bytes_max=most)
     client = await secure.client()
     writer = await client.create_ledger(ack_quorum=3)
-    await asyncio.gather(*(writer.append(bytes(100_000)) for _ in range(50)))
+    await asyncio.gather(*(writer.append(bytes(500_000)) for _ in range(8)))
     await writer.close()
-    reader = await client.open_ledger(writer.ledger_id)
-    assert sum([len(entry.data) async for entry in reader.read()]) == 5_000_000
+    raw = await Raw.connect(secure.cluster, tls=secure.context())
+    raw.stop_reading()
+    head = [0, writer.ledger_id, 0, 7, 1 << 20]
+    reads = 100
+    for number in range(reads):
+        raw.send(frame(Op.READ, head, correlation_id=number + 2))
+    await eventually(lambda: not takes_answers(raw.near))
+    await eventually(lambda: "writing" in pauses_of(raw.near))
+    answer = 1 << 20  # one may go beyond the bound
+    at_once = secure.cluster.service("a").settings.reads_at_once
+    assert accepted_transport(raw.near).get_write_buffer_size() < most + at_once * answer
+    assert raw.near.busy
+    cast("asyncio.Transport", raw.writer.transport).resume_reading()
+    for number in range(reads):
+        assert (await raw.reply(number + 2))[0] == Op.READ | wire.REPLY
+    raw.close()
+
+
+async def test_what_is_not_read_from_a_client_waits_in_its_own_socket(secure: Secure) -> None:
+    most = 16 << 10
+    await secure.start(tls_buffer_bytes_max=most)
+    raw = await Raw.connect(secure.cluster, tls=secure.context())
+    raw.near.pause("a test")
+    flood = frame(Op.PRESENT, [[4711], [bytes(32)]]) * 50_000  # which has no reply
+    before = raw.near.received_bytes
+    transport = cast("Any", accepted_transport(raw.near))
+    raw.writer.write(flood)
+    await eventually(lambda: transport.get_read_buffer_size() >= most)
+    await asyncio.sleep(0.1)
+    assert transport.get_read_buffer_size() <= most + (256 << 10)  # and one read
+    assert raw.near.received_bytes == before
+    raw.near.resume("a test")
+    await eventually(lambda: raw.near.received_bytes == before + len(flood))
+    raw.close()
 
 
 # --- certificates that change ---------------------------------------------------------------------------------------

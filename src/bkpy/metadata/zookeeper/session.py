@@ -216,7 +216,7 @@ class Session:
             except exc.AuthFailed:
                 raise  # no other server would say otherwise
             except _OPEN_FAILURES as error:
-                self._last_failure = f"{host}:{port}: {_told(error)}"
+                self._last_failure = f"{host}:{port}: {_told(error, secure=self._tls is not None)}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
                 if not is_refusal(error):
@@ -311,11 +311,11 @@ class Session:
                 connection.abort(ConnectionLost(f"the server was silent for {now - connection.last_received_at:.1f} s"))
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception, *, secure: bool) -> str:
     """Why a server could not be used, for people."""
     if is_refusal(error):
         return "the connection is refused"
-    if is_tls_error(error):
+    if is_tls_error(error) or (secure and type(error) is ConnectionResetError and not error.args):
         return explained(error, "the server", None)[1]
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
