@@ -325,7 +325,6 @@ CONSTANTS = {
     },
     "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
-    "storage/replay.py": {"_NO_SHARD": A_MARK},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {
         "VERSION": ON_DISK,
