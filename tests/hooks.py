@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.receive_buffer import ReceiveBuffer
     from bkpy.protocol.records import RecordCodec
+    from bkpy.recovery.repair_queue import RepairQueue
     from bkpy.runtime.interfaces import Runtime, Worker
     from bkpy.runtime.tls import Certificates, Failure
     from bkpy.storage.entry_log.entry_log import Place
@@ -597,6 +598,11 @@ def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     from bkpy.spark import jvm  # which only the tests of Spark have
 
     monkeypatch.setattr(jvm, "_running", None)
+
+
+def heap_of(queue: RepairQueue) -> Sequence[object]:
+    """What the worker's queue holds to be in order."""
+    return queue._heap
 
 
 def backup_of(tree: MemoryStore) -> Callable[[], None]:

@@ -57,8 +57,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "ledgers that were worked off are not read again",
         "a ledger that was copied to a bookie that is lost next is never marked for that one",
-        "await self._read(sorted({*remembered.open, *also, *worked_off}), lost)",
-        "await self._read(sorted(remembered.open), lost)",
+        "for some in self._steps(sorted({*remembered.open, *also, *worked_off})):",
+        "for some in self._steps(sorted(remembered.open)):",
         (
             f"{_AUDITOR}::test_a_ledger_that_comes_to_name_a_lost_bookie_is_marked_later",
             f"{_AUDITOR}::test_ledgers_that_changed_since_they_were_read_are_read_again",

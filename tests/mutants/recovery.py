@@ -12,6 +12,8 @@ _DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
 _HELD: Final = "tests/unit/recovery/test_held_entries.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
+_EDGES: Final = "tests/unit/recovery/test_worker_edges.py::"
+_AUDITOR: Final = "tests/unit/recovery/test_auditor.py::"
 
 _BACKLOG: Final = "tests/unit/recovery/test_backlog.py::"
 _NODES: Final = "tests/unit/metadata/test_worker_nodes.py::"
@@ -148,9 +150,30 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a stuck ledger is tried again all the time",
         "a cluster reads in vain for ever",
-        "        one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max\n",
-        "        one.stuck = ended.how is How.STUCK\n",
-        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_left_alone",),
+        "one.stuck, one.due = True, max(one.due, now + settings.repair_pause_max_s)\n",
+        "one.stuck = True\n",
+        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_only_now_and_then",),
+    ),
+    Mutant(
+        "what a ledger was stuck by is noted down when that may have changed",
+        "a ledger stays under-replicated though all is there that it needs",
+        "_signature(mark, *ended.judged, around)",
+        "_signature(mark, *ended.judged, self._look_around())",
+        (_EDGES + "test_who_comes_right_behind_the_look_is_not_missed",),
+    ),
+    Mutant(
+        "a ledger that is worked on is due all the time",
+        "a long copy costs the metadata store all that it can do",
+        "for i, one in self._postponed.items() if not self._in_hand(i)), default",
+        "for one in self._postponed.values()), default",
+        (_EDGES + "test_a_ledger_that_is_being_worked_on_again_is_not_looked_at_all_the_time",),
+    ),
+    Mutant(
+        "a mark counts as a sign that all older ledgers were listed",
+        "a ledger of a lost bookie gets no mark",
+        "await self._read(some, lost)",
+        "await self._read_listed(some, lost)",
+        (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
     Mutant(
         "a worker sleeps past what it has postponed",
@@ -164,7 +187,7 @@ MUTANTS: list[Mutant] = [
         "a cluster without room is busy with failures",
         "settings.repair_pause_min_s * 2.0 ** max(0, attempts - 1))",
         "settings.repair_pause_min_s)",
-        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_left_alone",),
+        (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_only_now_and_then",),
     ),
     Mutant(
         "the entries that nobody returns are told as one range",
@@ -176,8 +199,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "only the first bookie is asked what it returns",
         "people are told that entries are lost which others have",
-        "            continue  # another one may do\n        if not lacking:\n            break\n",
-        "            continue  # another one may do\n        break\n",
+        "        if not lacking:\n            break\n",
+        "        if end is not None:\n            break\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
 ]

@@ -314,12 +314,13 @@ class Healing:
                 await reader.close()
             try:
                 async with asyncio.timeout(HEALED_WITHIN_S):
-                    while why := await self.lacking(client):
+                    while not self.world.loop.errors and (why := await self.lacking(client)):
                         await asyncio.sleep(0.5)
             except TimeoutError:
                 raise AssertionError(f"not healed: {why}") from None
-            for ledger_id in self.cluster.ledgers:
-                await self.check_ledger(client, ledger_id)
+            if not self.world.loop.errors:  # which end the run
+                for ledger_id in self.cluster.ledgers:
+                    await self.check_ledger(client, ledger_id)
 
     async def lacking(self, client: Client) -> str:
         """Why the cluster isn't whole yet: marks that are left, ledgers that aren't on as many living bookies."""

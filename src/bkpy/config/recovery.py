@@ -140,8 +140,8 @@ class RecoverySettings(MetadataSettings):
     repair_pause_max_s: Seconds = Field(default=300.0, description="seconds that this pause grows to, doubling")
     repair_attempts_max: Size = Field(
         default=10,
-        description="attempts that fail in a row after which a ledger is left alone, until its bookies or its mark "
-        "change",
+        description="attempts that fail in a row after which a ledger is said to be stuck, and tried again only after "
+        "the longest pause, or when its bookies or its mark change",
     )
     repair_looks_at_once: Size = Field(
         default=16, description="marked ledgers whose metadata are read at the same time, to see how urgent they are"

@@ -52,7 +52,7 @@ from bkpy.metadata.store import Check, Create, Delete, MetadataStore, StoreRefus
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 
     from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
@@ -330,6 +330,15 @@ class Marks:
     async def enabled(self) -> bool:
         """Whether ledgers are to be marked and worked off, as the server knows it: it may lag behind."""
         return not await self._store.exists(f"{self._root}/{paths.DISABLED}")
+
+    async def switched(self) -> AsyncGenerator[bool, None]:
+        """The same, at once and whenever it may have changed, until the store is closed."""
+        watch = self._store.watch(f"{self._root}/{paths.DISABLED}")
+        try:
+            async for _ in watch:
+                yield await self.enabled()
+        finally:
+            watch.close()
 
     async def set_enabled(self, enabled: bool) -> Done | NotDone | Unknown:
         """Switch marking and working off on or off, for the whole cluster."""

@@ -3,7 +3,7 @@
 A bookie that has much to do answers appends late, those of a copy like those of a client. So a late answer halves the
 rate, and each one in time raises it a little again.
 
-Invariant: the rate stays between `copy_bytes_per_s_min` and `copy_bytes_per_s_max`.
+Invariant: the rate is never above `copy_bytes_per_s_max`, nor below `copy_bytes_per_s_min` unless that is higher.
 """
 
 from __future__ import annotations
@@ -43,4 +43,5 @@ class CopyRate:
         now = self._now()
         if now - self._halved >= settings.copy_late_s:  # what is late together is late for one reason
             self._halved = now
-            self.bytes_per_s = max(self.bytes_per_s / 2, settings.copy_bytes_per_s_min)
+            least = min(settings.copy_bytes_per_s_min, settings.copy_bytes_per_s_max)
+            self.bytes_per_s = max(self.bytes_per_s / 2, least)

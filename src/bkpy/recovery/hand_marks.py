@@ -12,7 +12,7 @@ from bkpy.metadata.marks import LedgerMark, LossReason, LostBookie
 from bkpy.metadata.outcome import Gone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 
     from bkpy.metadata.locks import LedgerLock
 
@@ -62,5 +62,5 @@ class HandMarks:
         await self._news.wait()
         self._news.clear()
 
-    async def enabled(self) -> bool:
-        return True
+    async def switched(self) -> AsyncGenerator[bool, None]:
+        yield True

@@ -52,13 +52,14 @@ class Repaired(NamedTuple):
     """How it has ended, and why it is not DONE.
 
     `left`: of the bookies that were to go, those that no ensemble names (any more). `waiting_for`: those that only the
-    writer of an open ledger can leave, for now.
+    writer of an open ledger can leave, for now. `judged`: the metadata by which it is STUCK, and their version.
     """
 
     how: How
     why: str = ""
     left: frozenset[str] = frozenset()
     waiting_for: frozenset[str] = frozenset()
+    judged: tuple[LedgerMetadata, int] | None = None
 
 
 class LedgerRepair:
@@ -215,7 +216,7 @@ class _LockedRepair:
                 continue
             if step is RepairStep.WAIT:
                 return Repaired(How.WAITING, GRACE, left, unclosed)
-            return self._ended(planned, left)
+            return self._ended(planned, left)._replace(judged=found)
 
     async def _look(self) -> LedgerMetadata | None:
         found = await self._repair.read(self._ledger_id)

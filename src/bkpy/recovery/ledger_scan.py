@@ -141,7 +141,7 @@ class LedgerScan:
         async for ledger_ids in self._catalog.partitions():
             if not await self._marks.enabled():
                 return False
-            await self._read(ledger_ids, lost)
+            await self._read_listed(ledger_ids, lost)
             await self._announce()
         self._remembered.end()
         self._metrics.whole(self._now() - began)
@@ -185,13 +185,19 @@ class LedgerScan:
         async for ledger_ids in self._catalog.partitions(remembered.highest + 1):
             if not await self._marks.enabled():
                 return False
-            await self._read([ledger_id for ledger_id in ledger_ids if ledger_id > remembered.highest], lost)
+            await self._read_listed([ledger_id for ledger_id in ledger_ids if ledger_id > remembered.highest], lost)
         return True
 
     def _steps(self, ledger_ids: list[int]) -> Iterator[list[int]]:
         """Between which somebody may switch marking off."""
         for start in range(0, len(ledger_ids), self._settings.audit_reads_at_once):
             yield ledger_ids[start : start + self._settings.audit_reads_at_once]
+
+    async def _read_listed(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
+        """The same of the next ones of a listing: none between those before and these is left out."""
+        await self._read(ledger_ids, lost)
+        for ledger_id in ledger_ids[-1:]:
+            self._remembered.see(ledger_id)
 
     async def _read(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
         """Learn what these ledgers name, and mark them if one of `lost` is among that."""
@@ -209,8 +215,6 @@ class LedgerScan:
                 await self._mark(ledger_id, of)
 
         await self._each(ledger_ids, read)
-        for ledger_id in ledger_ids[-1:]:
-            self._remembered.see(ledger_id)
 
     async def _has_mark(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> bool:
         """Whether the ledger's mark says all that, and nothing of it is new: then whoever works on it isn't disturbed.

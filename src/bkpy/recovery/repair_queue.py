@@ -41,16 +41,22 @@ class RepairQueue:
 
     def put(self, ledger_id: int, since_ms: int, sets: WriteSets) -> None:
         """Queue the ledger, marked `since_ms`, or change what is known of it. Without a write set it comes last."""
-        waiting = self._waiting[ledger_id] = _Waiting(since_ms, sets)
-        if self._readable is not None:
+        waiting = _Waiting(since_ms, sets)
+        if self._waiting.get(ledger_id) == waiting:
+            return
+        self._waiting[ledger_id] = waiting
+        if self._readable is None:
+            return
+        if len(self._heap) > 2 * len(self._waiting):  # half of it is of what was changed since
+            self._order(self._readable)
+        else:
             heapq.heappush(self._heap, self._key(ledger_id, waiting, self._readable))
 
     def pop(self, readable: frozenset[str]) -> int | None:
         """The most urgent ledger; None if there is none."""
         if readable != self._readable:
             self._readable = readable
-            self._heap = [self._key(ledger_id, waiting, readable) for ledger_id, waiting in self._waiting.items()]
-            heapq.heapify(self._heap)
+            self._order(readable)
         while self._heap:
             key = heapq.heappop(self._heap)
             ledger_id = key[-1]
@@ -59,6 +65,10 @@ class RepairQueue:
                 del self._waiting[ledger_id]
                 return ledger_id
         return None
+
+    def _order(self, readable: frozenset[str]) -> None:
+        self._heap = [self._key(ledger_id, waiting, readable) for ledger_id, waiting in self._waiting.items()]
+        heapq.heapify(self._heap)
 
     def _key(self, ledger_id: int, waiting: _Waiting, readable: frozenset[str]) -> tuple[float, int, int, int]:
         left = copies_left(waiting.sets, readable)

@@ -8,22 +8,24 @@ Any number of workers may be at it: each ledger is one's whose lock it has.
 
 Invariants: a mark is removed only with the version that it had when it was read under the ledger's lock, so what was
 added later is worked off too; a ledger that is stuck is told of once, and not tried again before its bookies, its mark
-or its metadata have changed; what is remembered of ledgers is bounded.
+or its metadata are others than those by which it was stuck; what is remembered of ledgers is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from bkpy.client.read.range_pipeline import raised_where_awaited
-from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ClientClosedError, CorruptDataError, NoSuchLedgerError
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
 from bkpy.protocol.draining import is_void
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.rereplication import endangered
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
     from bkpy.metadata.marks import LedgerMark, Marks
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Bookies
     from bkpy.recovery.hand_marks import HandMarks
     from bkpy.recovery.ledger_repair import Look
     from bkpy.recovery.upkeep import HasUpkeep
@@ -51,18 +54,29 @@ BACK = "a bookie that was lost is back, and may be as it was"
 _TOLD_MAX = 100
 
 
+class _Around(NamedTuple):
+    """The bookies, as the worker knows them. Those `in_limbo` have lost data, and can't always tell what they had."""
+
+    bookies: Bookies
+    in_limbo: frozenset[str]
+
+
 class _Signature(NamedTuple):
     """What has to change before a stuck ledger is tried again."""
 
     mark: tuple[str, int]
     metadata_version: int
-    bookies: frozenset[str]  # those of its own that can be read
+    readable: frozenset[str]  # of its own bookies
+    in_limbo: frozenset[str]  # likewise
     targets: bool  # whether any bookie takes entries that no ensemble of it names
 
 
 @dataclass(slots=True)
 class _Postponed:
-    """A ledger that is not to be tried now. Times are the clock's monotonic ones."""
+    """A ledger that is not to be tried before `due`, unless it is `stuck` and its signature changes.
+
+    Times are the clock's monotonic ones.
+    """
 
     due: float
     why: str
@@ -103,8 +117,8 @@ class ReplicationWorker:
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
         self._postponed: dict[int, _Postponed] = {}  # the oldest first
-        self._enabled = True
-        self._bookies = self._upkeep.bookies()  # when stuck ledgers were last looked at
+        self._enabled = False  # until that was read
+        self._around = self._look_around()  # when stuck ledgers were last looked at
         self._filled = asyncio.Event()  # there is something in the queue
         self._emptied = asyncio.Event()  # something was taken out
         self._wakes_at = float("inf")
@@ -116,12 +130,27 @@ class ReplicationWorker:
             self._runtime.spawn(self._work(), name=f"replication worker {self._holder}, {number}")
             for number in range(self._settings.copies_at_once)
         ]
+        hands.append(self._runtime.spawn(self._follow_switch(), name=f"the switch, for {self._holder}"))
         try:
             await self._look_forever()
         finally:
             for hand in hands:
                 hand.cancel()
             await asyncio.wait(hands)
+
+    async def _follow_switch(self) -> None:
+        """Apart from the looks, which may wait for the hands."""
+        while True:
+            try:
+                async with aclosing(self._marks.switched()) as switched:
+                    async for self._enabled in switched:
+                        self._filled.set()
+                return
+            except BookKeeperError as error:
+                if not error.retriable:
+                    return
+                log.info("whether re-replication is switched off can't be read now: %s", error)
+                await asyncio.sleep(self._settings.repair_pause_min_s)
 
     # --- what there is to do ----------------------------------------------------------------------------------------
 
@@ -131,7 +160,6 @@ class ReplicationWorker:
         try:
             while True:
                 try:
-                    self._enabled = await self._marks.enabled()
                     await (self._look_at_all() if everything else self._look_at_due())
                     self.looked = True
                     self._filled.set()
@@ -154,7 +182,7 @@ class ReplicationWorker:
 
     async def _wait(self, news: asyncio.Future[None]) -> None:
         """Until there is news of marks or of bookies, or a ledger is due."""
-        due = min((one.due for one in self._postponed.values() if not one.stuck), default=float("inf"))
+        due = min((one.due for i, one in self._postponed.items() if not self._in_hand(i)), default=float("inf"))
         timeout_s = min(max(0.0, due - self._now()), self._settings.marks_look_interval_s)
         self._wakes_at = self._now() + timeout_s
         self._due_sooner.clear()
@@ -184,11 +212,19 @@ class ReplicationWorker:
     async def _look_at_due(self) -> None:
         """Those whose time has come, and those that are stuck if bookies have come or gone."""
         now, at_once = self._now(), self._settings.repair_looks_at_once
-        bookies, self._bookies = self._bookies, self._upkeep.bookies()
-        others = bookies != self._bookies
-        due = [i for i, one in self._postponed.items() if (others if one.stuck else one.due <= now)]
+        around, self._around = self._around, self._look_around()
+        others = around != self._around
+        due = [
+            i
+            for i, one in self._postponed.items()
+            if not self._in_hand(i) and (one.due <= now or (others and one.stuck))
+        ]
         for start in range(0, len(due), at_once):
             await self._look_at(due[start : start + at_once])
+
+    def _in_hand(self, ledger_id: int) -> bool:
+        """Whether it is worked on, or has its place in the queue."""
+        return ledger_id in self._working or ledger_id in self._queue
 
     async def _look_at(self, ledger_ids: Collection[int]) -> None:
         await asyncio.gather(*(self._look(ledger_id) for ledger_id in ledger_ids))
@@ -201,7 +237,11 @@ class ReplicationWorker:
             postponed is not None and not postponed.stuck and postponed.due > self._now()
         ):
             return
-        mark = await self._marks.read(ledger_id)
+        try:
+            mark = await self._marks.read(ledger_id)
+        except (CorruptDataError, UnsupportedVersionError) as error:
+            self._postpone(ledger_id, Repaired(How.LATER, str(error)))
+            return
         if mark is None:
             self._postponed.pop(ledger_id, None)
             self._backlog.drop(ledger_id)
@@ -218,11 +258,8 @@ class ReplicationWorker:
         else:
             sets = endangered(metadata, self._leaving(mark, metadata))
             self._backlog.put(ledger_id, since_ms, sets)
-            if (
-                postponed is not None
-                and postponed.stuck
-                and postponed.signature == self._signature(mark, metadata, version)
-            ):
+            now_so = _signature(mark, metadata, version, self._look_around())
+            if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
                 return
         while len(self._queue) >= self._settings.repair_queue_max and ledger_id not in self._queue:
             self._emptied.clear()
@@ -238,11 +275,10 @@ class ReplicationWorker:
             return frozenset(mark.lost)
         return _bookies(metadata) - self._upkeep.bookies().readable
 
-    def _signature(self, mark: LedgerMark, metadata: LedgerMetadata, version: int) -> _Signature:
-        bookies = self._upkeep.bookies()
-        named = _bookies(metadata)
-        marked = mark.token, mark.node_version
-        return _Signature(marked, version, named & bookies.readable, bool(bookies.writable - named))
+    def _look_around(self) -> _Around:
+        directory = self._upkeep.directory
+        infos = {**directory.bookies, **directory.read_only}
+        return _Around(self._upkeep.bookies(), frozenset(name for name, info in infos.items() if info.in_limbo))
 
     # --- doing it ---------------------------------------------------------------------------------------------------
 
@@ -257,52 +293,58 @@ class ReplicationWorker:
             self._emptied.set()
             self._working[ledger_id] = self._now()
             try:
-                await self._settle(ledger_id, await self._worked_off(ledger_id))
+                self._settle(ledger_id, *await self._worked_off(ledger_id))
             except ClientClosedError:
                 return
             finally:
                 del self._working[ledger_id]
 
-    async def _worked_off(self, ledger_id: int) -> Repaired:
+    async def _worked_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
         """A defect costs no more than the one ledger."""
         try:
             return await self._work_off(ledger_id)
         except ClientClosedError:
             raise
         except BookKeeperError as error:
-            return Repaired(How.LATER, str(error))
+            return Repaired(How.LATER, str(error)), None
         except Exception as error:
             log.exception("ledger %d could not be worked off", ledger_id)
-            return Repaired(How.LATER, repr(error))
+            return Repaired(How.LATER, repr(error)), None
 
-    async def _work_off(self, ledger_id: int) -> Repaired:
-        postponed = self._postponed.get(ledger_id)
+    async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
+        """How that has ended, and what it has ended by: whatever changes meanwhile is a reason to try again."""
+        postponed, around = self._postponed.get(ledger_id), self._look_around()
         mark: LedgerMark | None = None
+        meant = frozenset[str]()
         removed, back = True, False
 
         async def leaving(look: Look) -> frozenset[str]:
-            nonlocal mark, back
+            nonlocal mark, meant, back
             mark = await self._meant(ledger_id)
             back = mark is not None and postponed is None and self._may_be_back(mark)
             if mark is None or back:
                 return frozenset()
-            return self._leaving(mark, None if mark.lost else await look())
+            meant = self._leaving(mark, None if mark.lost else await look())
+            return meant
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
             nonlocal removed
-            if mark is None or back:
-                return False
+            if mark is None or back or (not mark.lost and left != meant):
+                return False  # one that names nobody stays until all is done
             if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):
                 return True
             removed = await self._remove(mark, left)
             return False
 
         if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
-            return Repaired(How.DONE)
+            return Repaired(How.DONE), None
         ended = await self._repair.run(ledger_id, leaving, waited_for=self._waited_for(postponed), when_done=when_done)
         if back:
-            return Repaired(How.LATER, BACK)
-        return ended if removed else Repaired(How.LATER, NEWER_MARK)
+            return Repaired(How.LATER, BACK), None
+        if not removed:
+            return Repaired(How.LATER, NEWER_MARK), None
+        judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, around)
+        return ended, judged
 
     async def _meant(self, ledger_id: int) -> LedgerMark | None:
         """The mark, without the bookies that were to leave and stay after all. The ledger's lock is held."""
@@ -344,28 +386,13 @@ class ReplicationWorker:
             case _:
                 assert_never(outcome)
 
-    async def _settle(self, ledger_id: int, ended: Repaired) -> None:
+    def _settle(self, ledger_id: int, ended: Repaired, signature: _Signature | None) -> None:
         if ended.how is How.DONE:
             self._postponed.pop(ledger_id, None)
             self._backlog.drop(ledger_id)
             self.ledgers_done += 1
             return
-        signature = None
-        if ended.how is How.STUCK or self._attempts(ledger_id) + 1 >= self._settings.repair_attempts_max:
-            signature = await self._signature_of(ledger_id)
         self._postpone(ledger_id, ended, signature)
-
-    async def _signature_of(self, ledger_id: int) -> _Signature | None:
-        try:
-            mark = await self._marks.read(ledger_id)
-            metadata, version = await self._upkeep.cluster.catalog.read(ledger_id)
-        except BookKeeperError:
-            return None
-        return None if mark is None else self._signature(mark, metadata, version)
-
-    def _attempts(self, ledger_id: int) -> int:
-        postponed = self._postponed.get(ledger_id)
-        return 0 if postponed is None else postponed.attempts
 
     def _postpone(self, ledger_id: int, ended: Repaired, signature: _Signature | None = None) -> None:
         """Remember why, and when it is to be tried again."""
@@ -382,7 +409,10 @@ class ReplicationWorker:
             if one.waiting_for != ended.waiting_for:
                 one.waiting_since, one.waiting_for = now, ended.waiting_for
             one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
-        one.stuck = ended.how is How.STUCK or attempts >= settings.repair_attempts_max
+        if ended.how is How.STUCK:
+            one.stuck, one.due = True, float("inf")
+        elif attempts >= settings.repair_attempts_max:  # nothing that can be watched may tell when it can be done
+            one.stuck, one.due = True, max(one.due, now + settings.repair_pause_max_s)
         one.signature = signature
         if one.stuck and (before is None or before.why != one.why):
             log.warning("ledger %d stays under-replicated: %s", ledger_id, one.why)
@@ -390,9 +420,14 @@ class ReplicationWorker:
         if not one.stuck and one.due < self._wakes_at:
             self._due_sooner.set()
         while len(self._postponed) > settings.stuck_ledgers_max:
-            forgotten = next(iter(self._postponed))
+            forgotten = self._least_needed()
             del self._postponed[forgotten]
             self._backlog.drop(forgotten)
+
+    def _least_needed(self) -> int:
+        """The ledger to be forgotten. Who waits keeps the time that it has waited, else that would never be over."""
+        stuck = (ledger_id for ledger_id, one in self._postponed.items() if one.stuck)
+        return next(stuck, next(reversed(self._postponed)))
 
     @property
     def idle(self) -> bool:
@@ -424,6 +459,17 @@ class ReplicationWorker:
             "bytes_copied": self.count.bytes,
             "bytes_per_s_allowed": round(self._rate.bytes_per_s),
         }
+
+
+def _signature(mark: LedgerMark, metadata: LedgerMetadata, version: int, around: _Around) -> _Signature:
+    named = _bookies(metadata)
+    return _Signature(
+        (mark.token, mark.node_version),
+        version,
+        named & around.bookies.readable,
+        named & around.in_limbo,
+        bool(around.bookies.writable - named),
+    )
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -293,9 +293,10 @@ class Directories:
         `IdentityError` if some have no cookie, and data is left in any: of what is only half there nobody can tell what
         is missing.
         """
-        if all(self._files.exists(f"{path}/{COOKIE_NAME}") for path in self.all):
-            return False
         expected = decode_cookie(expected_cookie, "the metadata store")
+        bare = {path for path in self.all if not self._files.exists(f"{path}/{COOKIE_NAME}")}
+        if len(bare) < len(self.all) and bare.isdisjoint(expected.paths):
+            return False  # those that have no cookie are only now added
         self.check_owner(expected, "the metadata store")
         self._check_not_elsewhere(expected)
         for path in self.all:

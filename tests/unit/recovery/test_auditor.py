@@ -463,6 +463,19 @@ async def test_marks_of_others_that_are_announced_make_all_be_read_again(cluster
     assert await cluster.marked() == {one: {"a"}, two: {"b"}}
 
 
+async def test_a_mark_of_somebody_elses_hides_no_new_ledger(cluster: Auditing) -> None:
+    """It is read before the ledgers that are new, and is newer than one of them; and nobody has announced it."""
+    one = await cluster.ledger("a c")
+    await cluster.auditor(audit_follow_interval_s=1000.0)
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    new, newer = await cluster.ledger("b c"), await cluster.ledger("c d")
+    await cluster.marks.add(newer, {"c": LostBookie(1, LossReason.CHECK)})
+    await lose(cluster, "b")
+    await until_marked(cluster, "b")
+    assert await cluster.marked() == {one: {"a"}, new: {"b"}, newer: {"c"}}
+
+
 @pytest.mark.parametrize("began", ["before", "before, in a session that ended", "after"])
 async def test_copies_that_are_moved_by_hand_make_all_be_read_again(cluster: Auditing, began: str) -> None:
     one, two = await cluster.ledger("a c"), await cluster.ledger("c d")

@@ -58,3 +58,12 @@ def test_a_late_answer_halves_the_rate_once_and_good_ones_raise_it_again() -> No
         clock.now += 1.0
         rate.answered(9.0)
     assert rate.bytes_per_s == 100
+
+
+def test_a_rate_that_people_have_lowered_is_not_raised_by_late_answers() -> None:
+    """Below the least rate that a busy cluster is to heal with: then that is all."""
+    rate, clock = made(copy_bytes_per_s_max=1000)
+    for _ in range(3):
+        clock.now += 1.0
+        rate.answered(9.0)
+        assert rate.bytes_per_s == 1000

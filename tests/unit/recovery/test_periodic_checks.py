@@ -20,8 +20,9 @@ from bkpy.config.client import client_settings
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
-from bkpy.metadata.marks import Marks
-from bkpy.metadata.paths import CHECKS
+from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.marks import LostBookie, Marks
+from bkpy.metadata.paths import CHECKS, MARKS
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, UnsupportedVersionError
 from bkpy.recovery.check_metrics import CheckMetrics
@@ -201,6 +202,28 @@ async def test_whatever_the_store_does_at_any_call_what_falls_short_is_marked(fi
             break  # the check had ended before
         store.script.clear()
     assert calls > 10
+
+
+@pytest.mark.scenario(61)
+async def test_a_mark_that_can_not_be_read_holds_up_no_check(five: InProcess, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a newer version; the ledger behind it is marked, and the check comes to its end."""
+    client = await five.client()
+    other = {}
+    for metadata in [await closed(client, 3) for _ in range(2)]:
+        a, b, _ = metadata.fragments[0].bookies
+        name = other[metadata.ledger_id] = next(n for n in "abcde" if n not in metadata.fragments[0].bookies)
+        await rewrite(client, metadata.ledger_id, fragments=(Fragment(0, (a, b, name)),))
+    checking = Checking(five, client)
+    newer, behind = sorted(other)
+    await checking.marks.add(newer, {other[newer]: LostBookie(1)})
+    path = LONG_HIERARCHICAL.path_of(f"{ROOT}/{MARKS}", newer)
+    (token,) = await five.tree.session().children(path)
+    five.tree.apply(Put(f"{path}/{token}", b'{"version": 9}', 0), 0)
+    await checking.ended()
+    mark = await checking.marks.read(behind)
+    assert mark is not None
+    assert mark.lost.keys() == {other[behind]}
+    assert f"ledger {newer} can't be marked" in caplog.text
 
 
 @pytest.mark.scenario(61)

@@ -107,6 +107,24 @@ def test_directories_in_which_something_is_left_are_not_begun_anew() -> None:
     asyncio.run(main())
 
 
+def test_a_directory_that_is_added_is_not_taken_for_one_that_was_lost() -> None:
+    host = Host(settings=bookie_settings(**SPLIT))
+
+    async def main() -> None:
+        storage = await host.boot()
+        await add(storage, Batch(LEDGER, 0, 20))
+        await storage.close()
+        more = [*host.settings.ledger_directories, "/data/ledgers/added"]
+        host.settings = host.settings.model_copy(update={"ledger_directories": more})
+        storage = await host.boot(rebuild=True)
+        assert not storage.untrusted
+        have, unknown = await read_all(storage, LEDGER, 0, 19)
+        assert (have.keys(), unknown) == (set(range(20)), set())
+        await storage.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("values", [{}, SPLIT])
 def test_a_crash_at_every_operation_of_a_new_beginning(values: dict[str, int]) -> None:
     async def crash(nth: int) -> bool:
