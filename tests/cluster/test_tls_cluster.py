@@ -63,6 +63,7 @@ async def test_commands_show_certificates(tmp_path: Path) -> None:
         name: {f"BKPY_{setting.upper()}": value for setting, value in ca.settings(ca.issue(name)).items()}
         for name in ("writer", "reader", "stranger")
     }
+    variables["nameless"] = {"BKPY_TLS_CA_FILE": str(ca.file)}
     async with LocalCluster(tmp_path / "cluster", 2, config(ca, tmp_path)) as cluster:
         uri = cluster.connect_string
 
@@ -75,6 +76,7 @@ async def test_commands_show_certificates(tmp_path: Path) -> None:
             ledger_id = run("writer", "ledger", "write", *sizes, stdin=b"one\ntwo\n").decode().strip()
             assert run("reader", "ledger", "read", ledger_id) == b"one\ntwo\n"
             assert b"does not give cn:stranger" in run("stranger", "ledger", "read", ledger_id, status=1)
+            assert b"takes only clients with a certificate" in run("nameless", "ledger", "read", ledger_id, status=1)
             assert b"TLS only" in run("", "ledger", "read", ledger_id, status=1)
             assert b"file of rights" in run("reader", "ledger", "write", *sizes, stdin=b"x\n", status=1)
 

@@ -196,7 +196,7 @@ async def test_what_was_refused_is_logged_now_and_then_with_the_reason(
 
 async def test_strangers_cost_no_connection_and_no_memory_of_the_budget(secure: Secure) -> None:
     """However many there are: the oldest are closed, and those with a certificate get through."""
-    await secure.start(tls_handshakes_max=4)
+    await secure.start(tls_handshakes_max=4, tls_handshake_timeout_s=2.0 * DEADLINE_S)
     cluster = secure.cluster
     memory = cluster.storage("a").memory
     before = memory.used
