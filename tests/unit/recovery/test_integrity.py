@@ -188,6 +188,18 @@ async def test_a_ledger_that_its_writer_has_left_is_recovered_so_that_its_limbo_
         await writer.append(b"too late")
 
 
+async def test_however_few_may_wait_at_once_each_has_its_turn(quick: InProcess) -> None:
+    quick.settings["stuck_ledgers_max"] = 1
+    client = await quick.client()
+    writers = [await new_writer(client, (4, 4, 3)) for _ in range(2)]
+    for writer in writers:
+        await writer.append(b"open")
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: done(node))
+    await all_whole(quick, *(writer.ledger_id for writer in writers))
+
+
 async def test_a_writer_that_closes_its_ledger_in_time_is_not_ended(quick: InProcess) -> None:
     quick.settings["open_ledger_grace_s"] = 3600
     writer, name = await left(quick)
