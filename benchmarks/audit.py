@@ -218,7 +218,7 @@ def main() -> None:
         told = {
             "command": f"benchmarks/audit.py --ledgers {arguments.ledgers} --bookies {arguments.bookies}",
             "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-            "machine": machine(),
+            "machine": machine(tempfile.gettempdir()),
             "versions": versions(),
             "rows": rows,
         }

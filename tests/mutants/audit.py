@@ -123,4 +123,11 @@ MUTANTS: list[Mutant] = [
         "        node = Create(path, json.dumps(fields).encode())\n",
         ("tests/unit/metadata/test_locks.py::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",),
     ),
+    Mutant(
+        "marks that could not be made together count as made",
+        "a ledger that had a mark, or whose marks have no node above them yet, is never copied",
+        "        return isinstance(made, Done)\n",
+        "        return True\n",
+        (f"{_MARKS}::test_of_marks_that_are_not_all_new_none_is_made",),
+    ),
 ]
