@@ -308,7 +308,8 @@ class IntegrityCheck:
             lacks = [] if metadata is None else await self._losses.lacks(metadata)
             to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)
             duty = next_duty(demand, to_end=to_end, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
-            if duty is Duty.WAIT and len(self._waiting) < self._settings.stuck_ledgers_max:
+            room = ledger_id in self._waiting or len(self._waiting) < self._settings.stuck_ledgers_max
+            if duty is Duty.WAIT and room:
                 self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())
                 return False
             if duty is Duty.RECOVER and not recovered:
