@@ -84,8 +84,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marking from memory goes on though it was switched off",
         "somebody who works on many bookies has them copied all the same",
-        "        for some in self._steps(ledger_ids):\n",
-        "        for some in (ledger_ids,):\n",
+        "        for some in self._steps(sorted(of)):\n            if not await",
+        "        for some in (sorted(of),):\n            if not await",
         (f"{_AUDITOR}::test_switched_off_while_it_marks_from_memory_it_ends_as_well",),
     ),
     Mutant(

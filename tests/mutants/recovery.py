@@ -217,4 +217,11 @@ MUTANTS: list[Mutant] = [
         "            self._changed_at = now\n",
         ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
     ),
+    Mutant(
+        "copies are appends of clients",
+        "workers slow each other down, although nobody else is there",
+        "        if not columns.flags & Flags.RECOVERY:\n            self.appended += 1\n",
+        "        self.appended += 1\n",
+        ("tests/unit/recovery/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",),
+    ),
 ]
