@@ -8,7 +8,7 @@ from tests.mutants import Mutant
 
 _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
-_DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
+_DRAIN: Final = "tests/unit/recovery/test_drain_work.py::"
 _HELD: Final = "tests/unit/recovery/test_held_entries.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
