@@ -29,12 +29,13 @@ from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.rereplication import endangered
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
+from bkpy.recovery.copy_turns import CopyTurns, no_clients
 from bkpy.recovery.fragment_copy import CopyCount
 from bkpy.recovery.ledger_repair import LOCKED, How, LedgerRepair, Repaired
 from bkpy.recovery.repair_queue import RepairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
@@ -88,7 +89,10 @@ class _Postponed:
 
 
 class ReplicationWorker:
-    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone."""
+    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone.
+
+    `appended` counts what clients have appended to the bookie that it is in.
+    """
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class ReplicationWorker:
         holder: str,
         *,
         target: str | None = None,
+        appended: Callable[[], int] = no_clients,
     ) -> None:
         self.count = CopyCount()
         self.ledgers_done = 0
@@ -112,6 +117,7 @@ class ReplicationWorker:
         self._holder = holder
         self._now = runtime.clock.monotonic
         self._rate = CopyRate(settings, runtime)
+        self._turns = CopyTurns(settings, runtime, appended)
         self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
         self._queue = RepairQueue(holder)
         self._backlog = Backlog()
@@ -293,7 +299,8 @@ class ReplicationWorker:
             self._emptied.set()
             self._working[ledger_id] = self._now()
             try:
-                self._settle(ledger_id, *await self._worked_off(ledger_id))
+                async with self._turns.turn():
+                    self._settle(ledger_id, *await self._worked_off(ledger_id))
             except ClientClosedError:
                 return
             finally:
