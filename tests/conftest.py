@@ -32,9 +32,9 @@ hypothesis.settings.load_profile("bkpy")
 
 
 # Where the suite runs in several processes (`-n 2`), in this order: the longest first, so that they end together.
-_LONGEST_FIRST = ("containers", "spark", "cluster", "compat", "faults", "sim", "unit")
+_LONGEST_FIRST = ("containers", "spark", "packaging", "cluster", "compat", "faults", "sim", "unit")
 _PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
-_MODULES_SHARING = ("cluster", "compat", "containers", "faults")  # one cluster for the tests of a module
+_MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  # one cluster for the tests of a module
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

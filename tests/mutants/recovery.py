@@ -8,7 +8,7 @@ from tests.mutants import Mutant
 
 _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
-_DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
+_DRAIN: Final = "tests/unit/recovery/test_drain_work.py::"
 _HELD: Final = "tests/unit/recovery/test_held_entries.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
@@ -171,8 +171,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a mark counts as a sign that all older ledgers were listed",
         "a ledger of a lost bookie gets no mark",
-        "await self._read(sorted({*remembered.open",
-        "await self._read_listed(sorted({*remembered.open",
+        "await self._read(some, lost)",
+        "await self._read_listed(some, lost)",
         (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
     Mutant(

@@ -124,6 +124,14 @@ class BookieMetrics:
         self._connections.set_function(connections)
         self._read_only.set_function(read_only)
 
+    def watch_certificate(self, ends_s: Callable[[], float]) -> None:
+        """Add a gauge of when the bookie's certificate ends."""
+        Gauge(
+            "bkpy_bookie_certificate_end_seconds",
+            "When the bookie's certificate ends, in seconds since 1970; 0 if others don't take it now",
+            registry=self.registry,
+        ).set_function(ends_s)
+
     def render(self) -> bytes:
         """The page in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -125,6 +125,8 @@ class BookieNode:
     async def _start(self) -> None:
         settings = self.settings
         self._credentials = credentials = Credentials(settings)
+        if credentials.certificates is not None:
+            self._metrics.watch_certificate(lambda: credentials.certificate_ends_s)
         await self._serve_pages(credentials)
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)

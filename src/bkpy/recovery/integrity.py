@@ -314,7 +314,8 @@ class IntegrityCheck:
             if duty in (Duty.WAIT, Duty.RECOVER) and in_limbo:
                 assert metadata is not None
                 await self._losses.make_known(metadata)  # by its row it is found after a restart
-            if duty is Duty.WAIT and len(self._waiting) < self._settings.stuck_ledgers_max:
+            room = ledger_id in self._waiting or len(self._waiting) < self._settings.stuck_ledgers_max
+            if duty is Duty.WAIT and room:
                 self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())
                 return False
             if duty is Duty.RECOVER and not recovered:
