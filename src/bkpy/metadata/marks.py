@@ -63,12 +63,17 @@ _DEFAULTS = RecoverySettings()
 
 
 class LossReason(enum.StrEnum):
-    """Why a bookie's copy counts as lost. Only the first is over when the bookie comes back as it was."""
+    """Why a bookie's copy counts as lost: the first is over when the bookie comes back as it was, the second when it
+    stays after all. The later ones outlast those before them.
+    """
 
     LOST = "lost"  # the bookie is absent
     DRAINING = "draining"  # it is to leave
     REBUILDING = "rebuilding"  # it came back without what it had
     CHECK = "check"  # it is there, and a check has missed entries
+
+
+_LASTING = tuple(LossReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +393,7 @@ def merged(old: Mapping[str, LostBookie], new: Mapping[str, LostBookie]) -> dict
 
 def _worse(old: LostBookie, new: LostBookie) -> LostBookie:
     """One bookie that was lost twice."""
-    reason = old.reason if new.reason == LossReason.LOST else new.reason
+    reason = max(old.reason, new.reason, key=_lasts)
     if reason == LossReason.LOST and old.instance and new.instance and old.instance != new.instance:
         reason = LossReason.REBUILDING.value  # it came back meanwhile, with another storage, which was lost as well
     return LostBookie(
@@ -397,6 +402,11 @@ def _worse(old: LostBookie, new: LostBookie) -> LostBookie:
         instance=new.instance or old.instance,
         unknown={**old.unknown, **new.unknown},
     )
+
+
+def _lasts(reason: str) -> int:
+    """The higher, the fewer things make up for it. What a newer bkpy calls it, this one can't tell."""
+    return _LASTING.index(reason) if reason in _LASTING else len(_LASTING)
 
 
 # --- the stored form ----------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class _Signature(NamedTuple):
     metadata_version: int
     readable: frozenset[str]  # of its own bookies
     in_limbo: frozenset[str]  # likewise
+    writable: frozenset[str]  # likewise: one of them may take a place in a fragment that doesn't name it
     targets: bool  # whether any bookie takes entries that no ensemble of it names
 
 
@@ -475,6 +476,7 @@ def _signature(mark: LedgerMark, metadata: LedgerMetadata, version: int, around:
         version,
         named & around.bookies.readable,
         named & around.in_limbo,
+        named & around.bookies.writable,
         bool(around.bookies.writable - named),
     )
 

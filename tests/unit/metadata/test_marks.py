@@ -420,7 +420,10 @@ LOST, DRAINING, REBUILDING, CHECK = (LostBookie(10, reason, "x") for reason in L
         (LOST, LostBookie(20, "lost", "y"), LostBookie(10, "rebuilding", "y")),  # what x had is gone for good
         *((old, LostBookie(20, "lost", "x"), old) for old in (DRAINING, REBUILDING, CHECK)),
         *((LOST, new, new) for new in (DRAINING, REBUILDING, CHECK)),
-        (CHECK, DRAINING, DRAINING),
+        *((old, DRAINING, old) for old in (REBUILDING, CHECK)),  # it lacks something even if it stays after all
+        *((DRAINING, new, new) for new in (REBUILDING, CHECK)),
+        (CHECK, REBUILDING, CHECK),
+        (LostBookie(10, "of a newer bkpy", "x"), CHECK, LostBookie(10, "of a newer bkpy", "x")),
         (DRAINING, LostBookie(20, "lost", "y"), LostBookie(10, "draining", "y")),
     ],
 )
