@@ -344,6 +344,13 @@ def certificates_of(node: BookieNode) -> Certificates:
     return node._credentials.certificates
 
 
+def ends_of_certificate(node: BookieNode) -> float:
+    """What the bookie's metrics say of its certificate: when it ends, in seconds since 1970."""
+    found = node._metrics.registry.get_sample_value("bkpy_bookie_certificate_end_seconds")
+    assert found is not None
+    return found
+
+
 def handshakes_of(server: BookieServer) -> Mapping[Any, str]:
     """The clients' addresses of the TLS handshakes that go on."""
     assert server._handshakes is not None

@@ -240,6 +240,7 @@ async def test_marks_and_terms_on_a_real_zookeeper(zookeeper: ZooKeeperServer) -
             mark = await new.read(7)
             assert mark is not None
             assert await new.remove(mark, ["b"]) == Gone()
+            await new.tidy()
             assert await stores[1].children(f"{root}/underreplication/ledgers") == []
             second.cancel()
             await asyncio.wait([second])

@@ -191,9 +191,8 @@ def test_an_index_that_its_library_dies_of_is_told(stopped: Path) -> None:
     data = stopped / "ledgers0" / "index" / "data.mdb"
     os.truncate(data, 8192 + 10)
     for what in ("index", "entry-log", "marks"):
-        found = lines(what, stopped / "ledgers0", status=1 if what != "entry-log" else 0)
-        if what != "entry-log":
-            assert [line for line in found if "damage" in line]
+        found = lines(what, stopped / "ledgers0", status=1)  # of logs too: which are missing is not known then
+        assert [line for line in found if "damage" in line]
     data.unlink()
     found = lines("index", stopped / "ledgers0", status=1)
     assert "the index can't be opened" in found[0]["damage"]

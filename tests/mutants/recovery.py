@@ -8,7 +8,7 @@ from tests.mutants import Mutant
 
 _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
-_DRAIN: Final = "tests/unit/recovery/test_bookie_drain.py::"
+_DRAIN: Final = "tests/unit/recovery/test_drain_work.py::"
 _HELD: Final = "tests/unit/recovery/test_held_entries.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
@@ -171,8 +171,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a mark counts as a sign that all older ledgers were listed",
         "a ledger of a lost bookie gets no mark",
-        "await self._read(sorted({*remembered.open",
-        "await self._read_listed(sorted({*remembered.open",
+        "await self._read(some, lost)",
+        "await self._read_listed(some, lost)",
         (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
     Mutant(
@@ -202,5 +202,26 @@ MUTANTS: list[Mutant] = [
         "        if not lacking:\n            break\n",
         "        if end is not None:\n            break\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
+    ),
+    Mutant(
+        "all hands copy beside clients",
+        "appends wait behind every copy that is made",
+        "        beside_clients = now - self._changed_at < settings.copy_clients_gone_s\n",
+        "        beside_clients = False\n",
+        ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
+    ),
+    Mutant(
+        "clients never leave",
+        "a cluster that nobody writes to heals as slowly as one that is busy",
+        "            self._counted, self._changed_at = count, now\n",
+        "            self._changed_at = now\n",
+        ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
+    ),
+    Mutant(
+        "copies are appends of clients",
+        "workers slow each other down, although nobody else is there",
+        "        if not columns.flags & Flags.RECOVERY:\n            self.appended += 1\n",
+        "        self.appended += 1\n",
+        ("tests/unit/recovery/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",),
     ),
 ]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.metadata.outcome import PutOutcome
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.ledger_repair import Look
 
 ENTRIES = 5
 COLLECTING_S = 20.0  # many looks at what is spare
@@ -70,11 +71,11 @@ class Scene:
             await self.go.wait()
             return done
 
-        async def leaving(metadata: LedgerMetadata | None) -> set[str]:
+        async def leaving(look: Look) -> set[str]:
             return {self.old}
 
-        async def when_done(left: frozenset[str]) -> None:
-            pass
+        async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
+            return False
 
         repair.copy = copy_and_wait  # type: ignore[method-assign]
         await repair.run(self.ledger_id, leaving, waited_for=(), when_done=when_done)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bkpy.config.access_file import access_file_stamp, read_access_file
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import ALL, AccessRules, Right
-from bkpy.runtime.tls import Certificates, Side, TlsFiles
+from bkpy.runtime.tls import Certificates, Side, TlsFiles, examined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -32,6 +32,7 @@ class Credentials:
     def __init__(self, settings: BookieSettings) -> None:
         self.certificates: Certificates | None = None
         self.on_rights: list[Callable[[], None]] = []
+        self.certificate_ends_s = 0.0  # in seconds since 1970; 0 if there is none, or none that others take
         self._interval_s = settings.tls_reload_interval_s
         self._told = ""  # what was wrong the last time: said once
         self._rights_file = settings.access_file
@@ -41,6 +42,7 @@ class Credentials:
             assert settings.tls_ca_file is not None, "the settings see to that"
             files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
             self.certificates = Certificates(files, Side.BOOKIE)
+            self._examine(self.certificates)
         self._read_rights()
 
     def rights_of(self, names: Collection[str]) -> Right:
@@ -63,7 +65,15 @@ class Credentials:
         return changed
 
     def _reread_certificates(self) -> bool:
-        return self.certificates is not None and self.certificates.reload()
+        changed = self.certificates is not None and self.certificates.reload()
+        if changed and self.certificates is not None:
+            self._examine(self.certificates)
+        return changed
+
+    def _examine(self, certificates: Certificates) -> None:
+        self.certificate_ends_s, flaw = examined(certificates.context, certificates.files)
+        if flaw:
+            log.error("%s: bookies and clients will refuse it [file %s]", flaw, certificates.files.certificate)
 
     def _reread_rights(self) -> bool:
         changed = self._read_rights()

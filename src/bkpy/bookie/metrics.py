@@ -13,7 +13,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
-from bkpy.protocol.messages import AddColumns, Op
+from bkpy.protocol.messages import AddColumns, Flags, Op
 from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class BookieMetrics:
     """One registry per bookie, so that several in one process don't mix. Also the storage's observer."""
 
     def __init__(self, clock: Clock) -> None:
+        self.appended = 0  # frames of clients, not those of recoveries and copies
         self._now = clock.monotonic
         self.registry = CollectorRegistry()
         metrics = MetricSet()
@@ -124,6 +125,14 @@ class BookieMetrics:
         self._connections.set_function(connections)
         self._read_only.set_function(read_only)
 
+    def watch_certificate(self, ends_s: Callable[[], float]) -> None:
+        """Add a gauge of when the bookie's certificate ends."""
+        Gauge(
+            "bkpy_bookie_certificate_end_seconds",
+            "When the bookie's certificate ends, in seconds since 1970; 0 if others don't take it now",
+            registry=self.registry,
+        ).set_function(ends_s)
+
     def render(self) -> bytes:
         """The page in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -132,6 +141,8 @@ class BookieMetrics:
 
     def add_started(self, columns: AddColumns, body_bytes: int) -> float:
         """Count a frame of accepted batches; give the result to `add_done` when it is durable."""
+        if not columns.flags & Flags.RECOVERY:
+            self.appended += 1
         self._add_entries.value += sum(columns.counts)
         self._add_batches.value += len(columns.counts)
         self._add_bytes.value += body_bytes

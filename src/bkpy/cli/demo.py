@@ -7,11 +7,11 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say
+from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say, security_settings
 from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
@@ -55,7 +55,7 @@ def demo(directory: str, keep: bool, uri: str | None) -> int:
     if uri is not None:
         say(f"Storing the flights in the cluster at {uri} ...")
         with interruptible(f"the demo on {uri} was not finished"):
-            return _conclude(_store(uri, lines)[1])
+            return _conclude(_store(uri, lines, **security_settings())[1])
     base = fresh_directory(Path(directory).absolute())
     cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
     with interruptible(f"the demo in {base} was not finished"):
@@ -99,7 +99,9 @@ def fresh_directory(base: Path) -> Path:
     return base
 
 
-def _store(uri: str, lines: dict[int, list[bytes]], kill: Kill | None = None) -> tuple[list[Month], bool]:
+def _store(
+    uri: str, lines: dict[int, list[bytes]], kill: Kill | None = None, **settings: Any
+) -> tuple[list[Month], bool]:
     """Write every month and read all back, a bookie killed in between if one may be, and that healed.
 
     What was written, and whether it is what was read, and every flight on as many bookies as it was.
@@ -109,12 +111,12 @@ def _store(uri: str, lines: dict[int, list[bytes]], kill: Kill | None = None) ->
     total = sum(map(len, lines.values()))
     with progress() as bar:
         writing = bar.add_task("writing", total=total)
-        written = run(steps.write_months(uri, lines, lambda count: bar.advance(writing, count), kill))
+        written = run(steps.write_months(uri, lines, lambda count: bar.advance(writing, count), kill, **settings))
     months = written.months
     looks = [] if written.killed is None else _follow(uri, written)
     with progress() as bar:
         reading = bar.add_task("reading", total=total)
-        found, read_s = run(steps.read_months(uri, months, lambda count: bar.advance(reading, count)))
+        found, read_s = run(steps.read_months(uri, months, lambda count: bar.advance(reading, count), **settings))
     same = {m.month: found[m.month] == m.sha256 == steps.digest(lines[m.month]) for m in months}
     click.echo(f"\nLedgers (E={steps.ENSEMBLE_SIZE}, Qw={steps.WRITE_QUORUM}, Qa={steps.ACK_QUORUM})")
     print_table(

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import bkpy
 from bkpy.errors import BookKeeperError, ConfigError, WouldBlock
@@ -174,9 +174,12 @@ def killer(cluster: LocalCluster) -> Kill:
 
 
 async def write_months(
-    uri: str, months: dict[int, list[bytes]], advance: Advance, kill_bookie: Kill | None = None
+    uri: str, months: dict[int, list[bytes]], advance: Advance, kill_bookie: Kill | None = None, **settings: Any
 ) -> Written:
-    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs may be killed."""
+    """Every month into a ledger of its own, several at once. In the middle of it a bookie of theirs may be killed.
+
+    `settings` are those of the client.
+    """
     room = asyncio.Semaphore(LEDGERS_AT_ONCE)
     total = sum(map(len, months.values()))
     writing: list[bkpy.LedgerWriter] = []
@@ -237,7 +240,7 @@ async def write_months(
         return Month(month, writer.ledger_id, writer.last_add_confirmed + 1, writer.length, digest(lines))
 
     started = time.monotonic()
-    async with bkpy.connect(uri) as client:
+    async with bkpy.connect(uri, **settings) as client:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(write(client, month, lines)) for month, lines in months.items()]
         seconds = time.monotonic() - started
@@ -245,11 +248,13 @@ async def write_months(
     return Written([task.result() for task in tasks], seconds, killed, changes, pauses, named_killed)
 
 
-async def read_months(uri: str, months: Sequence[Month], advance: Advance) -> tuple[dict[int, str], float]:
+async def read_months(
+    uri: str, months: Sequence[Month], advance: Advance, **settings: Any
+) -> tuple[dict[int, str], float]:
     """The SHA-256 of each ledger as it is read back, by month; with the seconds that it took."""
     room = asyncio.Semaphore(LEDGERS_AT_ONCE)
     started = time.monotonic()
-    async with bkpy.connect(uri) as client:
+    async with bkpy.connect(uri, **settings) as client:
 
         async def read(month: Month) -> str:
             async with room:

@@ -6,6 +6,7 @@ there go on, and the next ones get the new context; nothing of a key is ever in 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import os
@@ -231,6 +232,28 @@ def explained(error: Exception, peer: str, files: TlsFiles | None) -> tuple[Fail
     if isinstance(error, ConnectionAbortedError | TimeoutError):
         return Failure.SLOW, f"{peer} has not finished the TLS handshake in time"
     return Failure.CLOSED, f"{peer} closed the connection during the TLS handshake; {_GUESSES[peer]}"
+
+
+def examined(context: TlsContext, files: TlsFiles) -> tuple[float, str]:
+    """When the certificate of a bookie's context ends, in seconds since 1970, and what others will have against it.
+
+    Found out by a handshake with itself, as a client that has the same files. 0 and a reason if that fails.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False  # what it will be called isn't known here
+    _fill(client, files)
+    to_near, to_far = ssl.MemoryBIO(), ssl.MemoryBIO()
+    far = client.wrap_bio(to_far, to_near)
+    near = context.wrap_bio(to_near, to_far, server_side=True)
+    try:
+        for end in (far, near, far, near):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLError as error:
+        return 0.0, explained(error, "this bookie", files)[1]
+    certificate = far.getpeercert()
+    assert certificate is not None
+    return float(ssl.cert_time_to_seconds(str(certificate["notAfter"]))), ""
 
 
 def is_tls_error(error: BaseException | None) -> bool:

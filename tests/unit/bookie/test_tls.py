@@ -16,6 +16,7 @@ from tests.hooks import (
     accepted_transport,
     certificates_of,
     channels_of,
+    ends_of_certificate,
     failures_of,
     handshakes_of,
     pauses_of,
@@ -195,7 +196,7 @@ async def test_what_was_refused_is_logged_now_and_then_with_the_reason(
 
 async def test_strangers_cost_no_connection_and_no_memory_of_the_budget(secure: Secure) -> None:
     """However many there are: the oldest are closed, and those with a certificate get through."""
-    await secure.start(tls_handshakes_max=4)
+    await secure.start(tls_handshakes_max=4, tls_handshake_timeout_s=2.0 * DEADLINE_S)
     cluster = secure.cluster
     memory = cluster.storage("a").memory
     before = memory.used
@@ -357,6 +358,25 @@ async def test_files_that_do_not_fit_change_nothing_and_are_told_of_once(
     assert 1 <= len(of_a) <= 3  # one a bookie
     assert certificates.context is context
     await (await (await secure.client()).create_ledger()).close()
+
+
+@pytest.mark.parametrize("bad", ["", "expired", "of another CA"])
+async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it(
+    secure: Secure, bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    days = datetime.timedelta(days=3)
+    secure.of_bookies = (secure.others if bad == "of another CA" else secure.ca).issue(
+        "mine", ends=PAST if bad == "expired" else days
+    )
+    await secure.start()
+    ends = ends_of_certificate(secure.cluster.node("a"))
+    if bad:
+        assert ends == 0
+        words = "has expired" if bad == "expired" else "is signed by none of the CAs"
+        assert f"this bookie's certificate {words}" in caplog.text
+    else:
+        assert abs(ends - time.time() - days.total_seconds()) < DEADLINE_S
+        assert "refuse" not in caplog.text
 
 
 def test_what_can_not_be_used_is_refused_at_the_start(tmp_path: Path) -> None:

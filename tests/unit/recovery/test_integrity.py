@@ -18,6 +18,7 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op, Status
 from bkpy.runtime.system import real_runtime
+from bkpy.storage.losses import Losses
 
 if TYPE_CHECKING:
     from bkpy.bookie.node import BookieNode
@@ -188,6 +189,18 @@ async def test_a_ledger_that_its_writer_has_left_is_recovered_so_that_its_limbo_
         await writer.append(b"too late")
 
 
+async def test_however_few_may_wait_at_once_each_has_its_turn(quick: InProcess) -> None:
+    quick.settings["stuck_ledgers_max"] = 1
+    client = await quick.client()
+    writers = [await new_writer(client, (4, 4, 3)) for _ in range(2)]
+    for writer in writers:
+        await writer.append(b"open")
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: done(node))
+    await all_whole(quick, *(writer.ledger_id for writer in writers))
+
+
 async def test_a_writer_that_closes_its_ledger_in_time_is_not_ended(quick: InProcess) -> None:
     quick.settings["open_ledger_grace_s"] = 3600
     writer, name = await left(quick)
@@ -211,20 +224,23 @@ async def test_a_ledger_that_comes_to_name_the_bookie_later_is_left_to_its_write
     await eventually(lambda: done(node) and not quick.service(spare).read_only)
     await quick.node(ensemble[0]).stop()
     await writer.append(b"here")
+    while len((await client.ledger_metadata(writer.ledger_id)).fragments) == 1:
+        await writer.append(b"which an ack quorum had before")
+        await asyncio.sleep(0.05)
     assert mender_of(node).begin()
     await eventually(lambda: not mender_of(node).status()["asked"])
     await asyncio.sleep(5 * QUICK["open_ledger_grace_s"])
     assert done(node)
-    await writer.append(b"goes on")
-    assert (await answer(quick, spare, writer.ledger_id, 9))[1] == set(range(10)), (
-        "what it had of the ledger isn't known"
-    )
+    last = await writer.append(b"goes on")
+    _, unknown = await answer(quick, spare, writer.ledger_id, last)
+    assert unknown == set(range(last + 1)), "what it had of the ledger isn't known"
     await writer.close()
     metadata = await client.ledger_metadata(writer.ledger_id)
     assert [spare in fragment.bookies for fragment in metadata.fragments] == [False, True]
     assert mender_of(node).begin()
     await eventually(lambda: done(node) and not mender_of(node).status()["asked"])
-    assert await answer(quick, spare, writer.ledger_id, 9) == ({1, 2}, set())
+    named_for = set(range(metadata.fragments[1].first_entry, last + 1))
+    assert await answer(quick, spare, writer.ledger_id, last + 1) == (named_for, set())
 
 
 async def test_a_look_through_a_sound_bookie_ends_no_writer(quick: InProcess) -> None:
@@ -333,3 +349,44 @@ async def test_a_start_without_the_flag_goes_on_with_a_rebuild(quick: InProcess)
     await eventually(lambda: done(node))
     await all_whole(quick, *ledgers)
     assert not storage_of(node).untrusted
+
+
+async def test_a_ledger_that_could_not_be_recovered_is_not_forgotten_by_a_restart(quick: InProcess) -> None:
+    """The bookie had nothing of it any more, not even a row; others were away when it looked."""
+    writer, name = await left(quick)
+    others = set("abcd") - {name}
+    for other in others:
+        await quick.node(other).stop()
+    node = await rebuilt(quick, name)
+    await eventually(lambda: not mender_of(node).status()["in_doubt"])
+    assert [one["ledger_id"] for one in mender_of(node).status()["left"]] == [writer.ledger_id]
+    await node.stop()
+    for other in others:
+        await quick.start_node(other)
+    client = await quick.client()
+    await (await client.recover_ledger(writer.ledger_id)).close()
+    node = await quick.start_node(name, mending=True)
+    await eventually(lambda: mender_of(node).status()["copied_entries"] == 1)
+    await eventually(lambda: done(node))
+    await all_whole(quick, writer.ledger_id)
+    assert (await answer(quick, name, writer.ledger_id, 0)) == ({0}, set())
+
+
+async def test_a_defect_costs_no_more_than_the_one_ledger(quick: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are mended beside it have their locks, which would be kept as long as the bookie runs."""
+    client = await quick.client()
+    ledgers = [await written(client, (4, 4, 3)) for _ in range(6)]
+    lacks = Losses.lacks
+
+    async def unless_the_third(losses: Losses, metadata: Any) -> Any:
+        assert metadata.ledger_id != ledgers[2]
+        return await lacks(losses, metadata)
+
+    monkeypatch.setattr(Losses, "lacks", unless_the_third)
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: not mender_of(node).status()["in_doubt"])
+    assert [one["ledger_id"] for one in mender_of(node).status()["left"]] == [ledgers[2]]
+    monkeypatch.undo()
+    await eventually(lambda: done(node))
+    await all_whole(quick, *ledgers)

@@ -27,15 +27,15 @@ LEDGERS = 12
 
 
 @contextlib.asynccontextmanager
-async def recovering(cluster: InProcess, **settings: Any) -> AsyncIterator[AutoRecovery]:
-    """An auditor and a worker."""
+async def recovering(cluster: InProcess, **settings: Any) -> AsyncIterator[CollectorRegistry]:
+    """An auditor and a worker; their metrics."""
     registry = CollectorRegistry()
     recovery = AutoRecovery(
         RecoverySettings(**{**QUICKLY, **settings}), cluster.tree.session(), ROOT, real_runtime(), "worker", registry
     )
     recovery.start()
-    await eventually(lambda: recovery.status()["worker"] is not None and recovery.status()["auditor"])
-    yield recovery
+    await eventually(lambda: registry.get_sample_value("bkpy_auditor_leading") == 1)
+    yield registry
     await recovery.stop()
 
 
@@ -61,14 +61,15 @@ async def test_it_is_left_alone_as_long_as_one_that_is_away(cluster: InProcess) 
     client = await cluster.client()
     ledgers = [await written(client, (3, 3, 2)) for _ in range(LEDGERS)]
     before = await ensembles(client, ledgers)
-    async with recovering(cluster, lost_bookie_recovery_delay_s=3600) as recovery:
+    async with recovering(cluster, lost_bookie_recovery_delay_s=3600) as metrics:
         await lost(cluster, "a")
         node = await rebuilt(cluster, "a")
         await eventually(lambda: done(node) and not cluster.service("a").read_only)
         client = await cluster.client()
         assert await ensembles(client, ledgers) == before
         assert not await all_marks(client)
-        assert recovery.status()["worker"]["entries_copied"] == 0
+        assert metrics.get_sample_value("bkpy_replication_copied_entries_total") == 0
+        assert metrics.get_sample_value("bkpy_auditor_marks_total") == 0
         for ledger_id in ledgers:
             await whole(client, ledger_id)
 

@@ -1,0 +1,144 @@
+"""A cluster of real processes with TLS and rights: healed by its bookies, asked by commands, given new certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.certificates import Authority
+from tests.cluster.test_autorecovery import SOON, names
+from tests.command import bkpy as command
+
+import bkpy
+from bkpy.local import LocalCluster
+from bkpy.local.process import poll
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEADLINE_S = 90.0
+RIGHTS = 'write = ["cn:writer"]\nread = ["cn:reader"]\nbookies = ["cn:bookie"]\n'
+
+
+def config(ca: Authority, directory: Path, **others: Any) -> dict[str, Any]:
+    rights = directory / "rights.toml"
+    rights.write_text(RIGHTS)
+    return {**ca.settings(ca.issue("bookie")), "access_file": str(rights), **others}
+
+
+async def test_bookies_show_each_other_their_certificates_when_they_heal(tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    mine = ca.settings(ca.issue("writer"))
+    async with (
+        LocalCluster(tmp_path / "cluster", 4, config(ca, tmp_path, **SOON)) as cluster,
+        bkpy.connect(cluster.connect_string, **mine) as client,
+    ):
+        lines = [b"%d" % i for i in range(200)]
+        async with await client.create_ledger() as writer:
+            await writer.append_batch(lines)
+        left_open = await client.create_ledger()
+        await left_open.append(b"x")
+        left_open.abandon()
+        named = await names(client, writer.ledger_id)
+        victim = next(bookie for bookie in cluster.bookies if bookie.id in named)
+        await victim.kill()
+
+        async def healed() -> bool:
+            return not any([victim.id in await names(client, i) for i in (writer.ledger_id, left_open.ledger_id)])
+
+        assert await poll(healed, DEADLINE_S)
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [entry.data async for entry in reader.read()] == lines
+
+
+async def test_commands_show_certificates(tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    variables = {
+        name: {f"BKPY_{setting.upper()}": value for setting, value in ca.settings(ca.issue(name)).items()}
+        for name in ("writer", "reader", "stranger")
+    }
+    variables["nameless"] = {"BKPY_TLS_CA_FILE": str(ca.file)}
+    async with LocalCluster(tmp_path / "cluster", 2, config(ca, tmp_path)) as cluster:
+        uri = cluster.connect_string
+
+        def run(name: str, *words: str, stdin: bytes = b"", status: int = 0) -> bytes:
+            done = command(*words, uri=uri, stdin=stdin, status=status, **variables.get(name, {}))
+            return done.stderr if status else done.stdout
+
+        def tried() -> None:
+            sizes = ("--ensemble", "2,2,2")
+            ledger_id = run("writer", "ledger", "write", *sizes, stdin=b"one\ntwo\n").decode().strip()
+            assert run("reader", "ledger", "read", ledger_id) == b"one\ntwo\n"
+            assert b"does not give cn:stranger" in run("stranger", "ledger", "read", ledger_id, status=1)
+            assert b"takes only clients with a certificate" in run("nameless", "ledger", "read", ledger_id, status=1)
+            assert b"TLS only" in run("", "ledger", "read", ledger_id, status=1)
+            assert b"file of rights" in run("reader", "ledger", "write", *sizes, stdin=b"x\n", status=1)
+
+        await asyncio.to_thread(tried)
+
+
+@pytest.mark.usefixtures("real_bookies")
+async def test_a_signal_gives_new_certificates_to_new_connections(tmp_path: Path) -> None:
+    """Under load, on uvloop: what is connected goes on."""
+    ca = Authority(tmp_path / "ca")
+    of_bookies = ca.issue("bookie")
+    settings = {**config(ca, tmp_path, tls_reload_interval_s=3600.0), **ca.settings(of_bookies)}
+    mine = ca.settings(ca.issue("writer"))
+
+    def serial(port: int) -> str:
+        context = ssl.create_default_context(cafile=str(ca.file))
+        context.load_cert_chain(mine["tls_certificate_file"], mine["tls_key_file"])
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        ):
+            certificate = secure.getpeercert()
+            assert certificate is not None
+            return str(certificate["serialNumber"])
+
+    async with (
+        LocalCluster(tmp_path / "cluster", 3, settings) as cluster,
+        bkpy.connect(cluster.connect_string, **mine) as client,
+    ):
+        writer = await client.create_ledger(ack_quorum=3)
+        written, stopping = 0, False
+
+        async def write() -> None:
+            nonlocal written
+            while not stopping:
+                await asyncio.gather(*(writer.append(b"x" * 1000) for _ in range(100)))
+                written += 100
+
+        writing = asyncio.ensure_future(write())
+        before = {await asyncio.to_thread(serial, bookie.port) for bookie in cluster.bookies}
+        new = ca.issue("bookie", file="renewed")
+        for source, target in ((new.certificate, of_bookies.certificate), (new.key, of_bookies.key)):
+            shutil.copy(source, target)
+        for bookie in cluster.bookies:
+            assert bookie.pid is not None
+            os.kill(bookie.pid, signal.SIGHUP)
+
+        async def renewed() -> bool:
+            found = {await asyncio.to_thread(serial, bookie.port) for bookie in cluster.bookies}
+            return len(found) == 1 and not found & before
+
+        assert await poll(renewed, DEADLINE_S)
+        at = written
+
+        async def goes_on() -> bool:
+            return written > at
+
+        assert await poll(goes_on, DEADLINE_S)
+        stopping = True
+        await writing
+        ensemble = writer.ensemble
+        await writer.close()
+        assert writer.metadata.fragments[-1].bookies == tuple(ensemble)
+        assert len(writer.metadata.fragments) == 1  # no connection was lost
+        assert writer.last_add_confirmed + 1 == written
