@@ -50,13 +50,16 @@ class Frame(NamedTuple):
 
 
 def encode(opcode: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[Bytes, ...] = ()) -> list[Bytes]:
-    """The buffers of one frame, ready for one vectored write; `body` is not copied."""
+    """The buffers of one frame, ready for one vectored write; `body` is not copied, and the last buffer is not empty."""
     size = sum(map(len, body))
     prefix = _PREFIX.pack(MAGIC, VERSION, opcode, len(head), size, correlation_id)
     crc = crc32c(head, crc32c(prefix))
     for part in body:
         crc = crc32c(part, crc, KEEP_INTERPRETER)
-    return [prefix + _CRC.pack(crc) + head, *body]
+    buffers = [prefix + _CRC.pack(crc) + head, *body]
+    while not buffers[-1]:  # asyncio's transports, from Python 3.12 on, never get rid of empty ones at the end
+        buffers.pop()
+    return buffers
 
 
 def check_magic(buffer: Bytes, offset: int, end: int) -> None:

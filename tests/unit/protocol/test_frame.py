@@ -37,6 +37,14 @@ def test_frames_survive_any_fragmentation(frames: list[tuple[int, int, bytes, by
     assert feed(ReceiveBuffer(LIMIT), data, step) == frames
 
 
+@pytest.mark.parametrize("body", [[], [b""], [b"", b"a", b"", memoryview(b"")]])
+def test_no_frame_ends_in_an_empty_buffer(body: list[bytes]) -> None:
+    """A transport of Python 3.12 and later keeps such a one for ever, and is never closed."""
+    buffers = wire.encode(3, 7, b"head", body)
+    assert buffers[-1]
+    assert feed(ReceiveBuffer(LIMIT), b"".join(buffers), 1) == [(3, 7, b"head", b"".join(body))]
+
+
 def test_a_retained_frame_is_never_received_over() -> None:
     buffer = ReceiveBuffer(LIMIT)
     kept = []
