@@ -14,14 +14,15 @@ WORKERS ?= 4
 test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged test-containers mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-tls clean
+.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
-	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
+	@echo "make test-full  these, the exhaustive and the privileged ones, other Pythons, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
+	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here (PYTHONS='/path ...': on these)"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
@@ -43,6 +44,7 @@ test: $(VENV)/.dev
 
 test-full: $(VENV)/.dev
 	$(PYTEST)
+	$(BIN)/python -m tests.pythons
 	$(BIN)/python -m tests.mutants
 
 test-privileged: $(VENV)/.dev
@@ -50,6 +52,9 @@ test-privileged: $(VENV)/.dev
 
 test-containers: $(VENV)/.dev
 	$(BIN)/python -m pytest -m containers
+
+test-pythons: $(VENV)/.dev
+	$(BIN)/python -m tests.pythons $(PYTHONS)
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,10 +31,14 @@ from bkpy.bench.machine import machine, versions
 from bkpy.config.recovery import RecoverySettings
 from bkpy.local.process import free_port
 from bkpy.local.zookeeper import ZooKeeperServer
+from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.marks import LostBookie, Marks
-from bkpy.metadata.store import Create
+from bkpy.metadata.outcome import NotDone
+from bkpy.metadata.resolve import ensure_path
+from bkpy.metadata.store import Create, Delete, Put, parent_of
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.recovery.auditor_metrics import AuditorMetrics
 from bkpy.recovery.ledger_scan import LedgerScan
@@ -73,24 +78,18 @@ def metadata_of(ledger_id: int, bookies: Collection[str]) -> bytes:
 
 async def make_ledgers(cluster: Cluster, count: int, bookies: list[str]) -> None:
     """Ledgers 0, 1, ..., and the nodes above them."""
-    made: set[str] = set()
-    leaves: list[Create] = []
-    for ledger_id in range(count):
-        path = cluster.catalog.path_of(ledger_id)
+    ranges = [range(start, min(count, start + MADE_AT_ONCE)) for start in range(0, count, MADE_AT_ONCE)][::-1]
+    for above in {parent_of(cluster.catalog.path_of(ledger_id)) for ledger_id in range(count)}:
+        made = await ensure_path(cluster.store, above, attempts_max=1)
+        assert not isinstance(made, NotDone)
+
+    def node_of(ledger_id: int) -> Create:
         named = [bookies[(ledger_id + place) % len(bookies)] for place in range(COPIES)]
-        leaves.append(Create(path, metadata_of(ledger_id, named)))
-        parts = path.removeprefix(cluster.root).split("/")[1:]
-        for depth in range(1, len(parts)):
-            above = "/".join((cluster.root, *parts[:depth]))
-            if above not in made:
-                made.add(above)
-                if not await cluster.store.exists(above):
-                    await cluster.store.create(above, b"")
-    left = [leaves[start : start + MADE_AT_ONCE] for start in range(0, count, MADE_AT_ONCE)]
+        return Create(cluster.catalog.path_of(ledger_id), metadata_of(ledger_id, named))
 
     async def make() -> None:
-        while left:
-            await cluster.store.multi(left.pop())
+        while ranges:
+            await cluster.store.multi([node_of(ledger_id) for ledger_id in ranges.pop()])
 
     await asyncio.gather(*(make() for _ in range(MADE_IN_FLIGHT)))
 
@@ -135,6 +134,7 @@ class Audit:
         async with somebody_else(self._other, path) as took:
             await self._scan.mark({name: LostBookie(1, instance="1") for name in lost}, due=due)
         seconds = time.perf_counter() - began
+        print(f"{what}: {seconds:.1f} s", file=sys.stderr)
         p99 = statistics.quantiles(took, n=100)[98] if len(took) > 1 else None
         self.rows.append(
             {
@@ -145,19 +145,27 @@ class Audit:
             }
         )
 
-    async def work_off(self) -> None:
-        """As workers do, but for the copies."""
+    async def work_off(self, bookies: list[str]) -> None:
+        """As workers do, but for the copies: another bookie has the place of the lost one, and the mark goes."""
         began = time.perf_counter()
         left = [ledger_id async for ledger_id in self._marks.list()]
         count = len(left)
 
-        async def work() -> None:
-            while left:
-                mark = await self._marks.read(left.pop())
-                assert mark is not None
-                await self._marks.remove(mark, mark.lost)
+        async def operations(ledger_id: int) -> list[Put | Delete]:
+            path = self._cluster.catalog.path_of(ledger_id)
+            mark = await self._marks.read(ledger_id)
+            assert mark is not None
+            metadata, version = await self._cluster.catalog.read(ledger_id)
+            named = metadata.fragments[0].bookies
+            new = bookies[(bookies.index(named[-1]) + 1) % len(bookies)]
+            moved = metadata_of(ledger_id, [new if name in mark.lost else name for name in named])
+            top = LONG_HIERARCHICAL.path_of(f"{self._cluster.root}/{paths.MARKS}", ledger_id)
+            return [Put(path, moved, version), Delete(f"{top}/{mark.token}", mark.node_version), Delete(top)]
 
-        await asyncio.gather(*(work() for _ in range(self._settings.audit_reads_at_once)))
+        while left:
+            some, left = left[:MADE_AT_ONCE], left[MADE_AT_ONCE:]
+            found = await asyncio.gather(*map(operations, some))
+            await self._cluster.store.multi([operation for each in found for operation in each])
         seconds = round(time.perf_counter() - began, 3)
         self.rows.append({"what": "its marks go", "seconds": seconds, "marks": -count, "others_read_p99_ms": None})
 
@@ -174,12 +182,14 @@ async def measure(directory: Path, ledgers: int, count: int) -> list[dict[str, A
             stack.push_async_callback(store.close)
             stores.append(store)
         cluster = await init_cluster(stores[0], root)
+        began = time.perf_counter()
         await make_ledgers(cluster, ledgers, bookies)
+        print(f"{ledgers:,} ledgers were made in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         first, second = bookies[:2]
         audit = Audit(cluster, stores[1], settings)
         await audit.mark("the first one is lost", [first], [first])
         await audit.mark("a look at what has changed", [first], [])
-        await audit.work_off()
+        await audit.work_off(bookies)
         await audit.mark("a look at what was worked off", [first], [])
         await audit.mark("the second one is lost", [first, second], [second])
         return audit.rows
@@ -208,7 +218,7 @@ def main() -> None:
         told = {
             "command": f"benchmarks/audit.py --ledgers {arguments.ledgers} --bookies {arguments.bookies}",
             "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-            "machine": machine(),
+            "machine": machine(tempfile.gettempdir()),
             "versions": versions(),
             "rows": rows,
         }

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 _DAY = datetime.timedelta(days=1)
 HOSTS = ("127.0.0.1", "localhost")
+# Python demands it of an authority from 3.13 on, and of what it signs that it says by whose key.
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    **dict.fromkeys(("digital_signature", "key_cert_sign", "crl_sign"), True),
+    **dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False),
+    **dict.fromkeys(("encipher_only", "decipher_only"), False),
+)
 
 
 class Issued(NamedTuple):
@@ -36,6 +42,8 @@ class Authority:
         self._name = _named(name)
         own = _builder(self._name, self._name, self._key.public_key(), _now() - _DAY, _now() + _DAY)
         own = own.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        own = own.add_extension(_SIGNS_CERTIFICATES, critical=True)
+        own = own.add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
         self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def issue(
@@ -51,6 +59,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         end = _now() + ends
         builder = _builder(_named(name), self._name, key.public_key(), min(_now(), end) - _DAY, end)
+        signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(signed_by, critical=False)
         names: list[x509.GeneralName] = [_host(host) for host in hosts]
         names += [x509.UniformResourceIdentifier(uri) for uri in uris]
         if names:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from bkpy.bookie.companions import NewCompanion
     from bkpy.bookie.connection import Connection
     from bkpy.bookie.server import BookieServer
     from bkpy.bookie.service import BookieService
@@ -59,7 +60,9 @@ class InProcess:
         for name in names:
             await self.start_node(name)
 
-    def new_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:
+    def new_node(
+        self, name: str, *, mending: bool = False, rebuild: bool = False, companion: NewCompanion | None = None
+    ) -> BookieNode:
         """A bookie that is still to be started, on the directories and at the port of that name.
 
         `mending`: with an integrity check; `rebuild`: on directories that may be empty.
@@ -78,7 +81,8 @@ class InProcess:
         def check(losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
             return IntegrityCheck(settings, session, ROOT, runtime, name, losses, registry)
 
-        return BookieNode(settings, session, ROOT, runtime, mender=check if mending else None, rebuild=rebuild)
+        mender = check if mending else None
+        return BookieNode(settings, session, ROOT, runtime, companion=companion, mender=mender, rebuild=rebuild)
 
     async def start_node(self, name: str, *, mending: bool = False, rebuild: bool = False) -> BookieNode:
         """Start a bookie; one of that name that has ended before comes back on its directories, at its port."""

@@ -14,6 +14,7 @@ from tests.unit.recovery.repairing import whole
 
 import bkpy as api
 from bkpy.local import LocalCluster
+from bkpy.metadata.cluster import open_cluster
 from bkpy.protocol.ledger_metadata import LedgerState
 
 if TYPE_CHECKING:
@@ -127,6 +128,27 @@ async def test_what_a_killed_bookie_had_is_copied_whatever_dies_meanwhile(local:
         again = as_json("bookie", "recover", dead.id, uri=uri)
         assert (again["named_by"], again["entries"]) == (0, 0)
         assert "all its copies" in bkpy("ledger", "explain", lost[0], uri=uri).stdout.decode()
+
+
+async def test_metadata_that_can_not_be_read_hold_up_no_other_ledger(local: LocalCluster) -> None:
+    uri = local.connect_string
+    async with api.connect(uri) as client, local.metadata() as (store, root):
+        ledger_ids = [await write(client, ensemble_size=4, write_quorum=3, ack_quorum=2) for _ in range(3)]
+        damaged, *others = ledger_ids
+        (dead, *_) = [b for b in local.bookies if await names(client, others, b.id) == others]
+        path = (await open_cluster(store, root)).catalog.path_of(damaged)
+        await store.put(path, b"damaged", (await store.get(path))[1])
+        await dead.kill()
+
+        async def gone() -> bool:
+            return dead.id not in client.bookies
+
+        await until(gone, "its registration ends")
+        done = PRELOADED.run(["bookie", "recover", dead.id, "--json"], stdin=b"", env=environment(uri), timeout_s=60)
+        assert done.returncode == 1, done.stderr.decode()
+        told = json.loads(done.stdout)
+        assert (told["ledgers"], told["unreadable"]) == (2, [damaged])
+        assert await names(client, others, dead.id) == []
 
 
 async def test_what_nobody_has_is_said_by_name(local: LocalCluster) -> None:

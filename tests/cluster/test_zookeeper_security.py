@@ -134,7 +134,7 @@ async def bookie(uri: str, directory: Path, settings: dict[str, str], name: str 
         store,
         root,
         runtime,
-        companion=lambda registry: AutoRecovery(loaded, store, root, runtime, name, registry),
+        companion=lambda registry, appended: AutoRecovery(loaded, store, root, runtime, name, registry, appended),
     )
     await node.start()
     try:

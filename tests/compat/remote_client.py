@@ -91,6 +91,10 @@ class RemoteClient:
     async def state(self, ledger_id: int) -> str:
         return str((await self._client.ledger_metadata(ledger_id)).state)
 
+    async def fragments(self, ledger_id: int) -> list[list[str]]:
+        """The bookies of each."""
+        return [list(fragment.bookies) for fragment in (await self._client.ledger_metadata(ledger_id)).fragments]
+
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         operation = getattr(self, request.pop("do"))
         try:

@@ -11,11 +11,12 @@ import pytest
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.draining import Drains
 from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
 
 from .raw import ADD, READ, FromTheFuture
-from .software import DEADLINE_S, STATES, BookieProcess, RemoteClient, RemoteError, Software
+from .software import DEADLINE_S, STATES, BookieProcess, RemoteClient, RemoteError, Software, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -208,3 +209,29 @@ async def test_a_status_that_a_client_does_not_know_costs_that_bookie_and_nothin
             assert await other.do("recover", ledger_id=written) == 3 * ENTRIES
     finally:
         await bookie.stop()
+
+
+async def test_an_old_writer_leaves_a_bookie_that_is_to_leave(mixed: Mixed, tmp_path: Path) -> None:
+    """It refuses entries, by a status that every version knows: its writers put another in its place."""
+    leaver = BookieProcess("leaver", tmp_path / "leaver", mixed.uri)
+    async with mixed.metadata() as (store, root):
+        await leaver.start(mixed.software["today"], store, root)
+    try:
+        async with mixed.metadata() as (store, root), mixed.clients("old", "today") as (writer, other):
+            ledger_id = await writer.do("create", ensemble=["leaver", "old-1", "today-1"], write_quorum=3, ack_quorum=3)
+            await writer.do("append", ledger_id=ledger_id, entries=ENTRIES)
+            drains = Drains(store, root, real_runtime())
+            await drains.begin("leaver")
+
+            async def refuses() -> bool:
+                drain = await drains.read("leaver")
+                return drain is not None and drain.refuses
+
+            await eventually(refuses)
+            await writer.do("append", ledger_id=ledger_id, entries=ENTRIES)
+            await writer.do("close", ledger_id=ledger_id)
+            assert await other.do("read", ledger_id=ledger_id) == 2 * ENTRIES
+            *_, last = await other.do("fragments", ledger_id=ledger_id)
+            assert "leaver" not in last
+    finally:
+        await leaver.stop()

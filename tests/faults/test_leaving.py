@@ -13,6 +13,7 @@ import bkpy
 from bkpy.local import LocalCluster
 from bkpy.metadata.cookies import list_cookies
 from bkpy.metadata.draining import Drains
+from bkpy.metadata.locks import held_locks
 from bkpy.metadata.outcome import Done, Gone
 from tests.command import as_json
 from tests.command import bkpy as command
@@ -54,13 +55,21 @@ class Leaving:
         assert isinstance(await self._drains.cancel(drain), Gone)
 
     async def refused(self) -> None:
-        """It can't be struck off, and it is said how many ledgers name it."""
-        named = len(await self.healing.naming(self.bookie.id))
-        if named > 2:  # else they may all have left it when the command looks
+        """It can't be struck off, and it is said how many ledgers name it. Meanwhile nothing is copied."""
+        healing, metadata = self.healing, self._metadata
+
+        async def at_rest() -> bool:
+            return not await held_locks(metadata.store, metadata.root)
+
+        assert isinstance(await healing.marks.set_enabled(False), Done)
+        await asyncio.sleep(0.3)  # until all workers have heard of it
+        await until(at_rest, "the work that has begun is done")
+        if await healing.naming(self.bookie.id):
             words = ("bookie", "decommission", self.bookie.id, "--yes")
-            told = await asyncio.to_thread(command, *words, uri=self.healing.uri, status=1)
+            told = await asyncio.to_thread(command, *words, uri=healing.uri, status=1)
             assert b"ledger" in told.stderr, told.stderr.decode()
             assert self.bookie.id in await self.cookies()
+        assert isinstance(await healing.marks.set_enabled(True), Done)
 
     async def cookies(self) -> set[str]:
         """Of all bookies that the cluster knows."""

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bkpy
 from bkpy.local.process import ManagedProcess, poll
@@ -19,15 +20,19 @@ from bkpy.local.process import ManagedProcess, poll
 from .load import Load
 from .oracle import Promises
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 ROOT = Path(__file__).parents[2]
 WRITER_FAILED = 3
 DEADLINE_S = 60.0
 
 
 class WritingProcess:
-    """Such a process, seen from another one."""
+    """Such a process, seen from another one. `prefix` is put before its command."""
 
-    def __init__(self, directory: Path, uri: str, **options: object) -> None:
+    def __init__(self, directory: Path, uri: str, *, prefix: Sequence[str] = (), **options: object) -> None:
+        self._prefix = prefix
         self.process = ManagedProcess(directory / "writing.log")
         self._uri = uri
         self._options = json.dumps(options)
@@ -36,7 +41,7 @@ class WritingProcess:
     def start(self) -> None:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         command = [sys.executable, "-m", "tests.faults.writing", self._uri, str(self._path), self._options]
-        self.process.spawn(command, env={**os.environ, "PYTHONPATH": path})
+        self.process.spawn([*self._prefix, *command], env={**os.environ, "PYTHONPATH": path})
 
     async def acknowledged(self, count: int) -> None:
         """Return when it has been promised that many entries."""

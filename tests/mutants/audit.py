@@ -84,8 +84,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "marking from memory goes on though it was switched off",
         "somebody who works on many bookies has them copied all the same",
-        "        for some in self._steps(ledger_ids):\n",
-        "        for some in (ledger_ids,):\n",
+        "        for some in self._steps(sorted(of)):\n            if not await",
+        "        for some in (sorted(of),):\n            if not await",
         (f"{_AUDITOR}::test_switched_off_while_it_marks_from_memory_it_ends_as_well",),
     ),
     Mutant(
@@ -122,5 +122,12 @@ MUTANTS: list[Mutant] = [
         "        node = Create(path, json.dumps(fields).encode(), ephemeral=True)\n",
         "        node = Create(path, json.dumps(fields).encode())\n",
         ("tests/unit/metadata/test_locks.py::test_a_lock_goes_with_its_session_and_a_successors_is_never_removed",),
+    ),
+    Mutant(
+        "marks that could not be made together count as made",
+        "a ledger that had a mark, or whose marks have no node above them yet, is never copied",
+        "        return isinstance(made, Done)\n",
+        "        return True\n",
+        (f"{_MARKS}::test_of_marks_that_are_not_all_new_none_is_made",),
     ),
 ]

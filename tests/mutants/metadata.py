@@ -100,7 +100,7 @@ MUTANTS: list[Mutant] = [
         "a writer takes a change of its ensemble with an unknown outcome for one that was not stored",
         "an acknowledged entry is cut off when the ledger is recovered",
         "case Unknown():\n    doubt = True\ncase _:",
-        "case Unknown():\n    return False\ncase _:",
+        "case Unknown():\n    return None\ncase _:",
         (_NOTHING_IS_ACKNOWLEDGED,),
     ),
     Mutant(

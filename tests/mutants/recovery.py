@@ -203,4 +203,25 @@ MUTANTS: list[Mutant] = [
         "        if end is not None:\n            break\n",
         (_HELD + "test_entries_that_are_damaged_everywhere_are_named_and_no_others",),
     ),
+    Mutant(
+        "all hands copy beside clients",
+        "appends wait behind every copy that is made",
+        "        beside_clients = now - self._changed_at < settings.copy_clients_gone_s\n",
+        "        beside_clients = False\n",
+        ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
+    ),
+    Mutant(
+        "clients never leave",
+        "a cluster that nobody writes to heals as slowly as one that is busy",
+        "            self._counted, self._changed_at = count, now\n",
+        "            self._changed_at = now\n",
+        ("tests/unit/recovery/test_copy_turns.py::test_beside_clients_few_do_and_when_they_have_gone_all_again",),
+    ),
+    Mutant(
+        "copies are appends of clients",
+        "workers slow each other down, although nobody else is there",
+        "        if not columns.flags & Flags.RECOVERY:\n            self.appended += 1\n",
+        "        self.appended += 1\n",
+        ("tests/unit/recovery/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",),
+    ),
 ]

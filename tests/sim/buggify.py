@@ -123,6 +123,8 @@ BOOKIE: Mapping[str, Bound] = {
     "check_window_entries": Bound((1, 4)),
     "open_ledger_grace_s": Bound((0.01, 5.0)),
     "copies_at_once": Bound((1, 2)),
+    "copies_beside_clients": Bound((2,)),
+    "copy_clients_gone_s": Bound((0.001, 0.1)),
     "copy_bytes_per_s_max": Bound((100 * KIB,)),
     "copy_bytes_per_s_min": Bound((10 * KIB,)),
     "copy_late_s": Bound((0.001, 0.01)),

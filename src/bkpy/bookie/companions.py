@@ -31,4 +31,6 @@ class Mender(Companion, Protocol):
 
 
 if TYPE_CHECKING:
+    # The second one counts the frames that clients have appended to the bookie.
+    NewCompanion = Callable[[CollectorRegistry, Callable[[], int]], Companion]
     NewMender = Callable[[Losses, CollectorRegistry], Mender]

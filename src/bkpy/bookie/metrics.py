@@ -13,7 +13,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
-from bkpy.protocol.messages import AddColumns, Op
+from bkpy.protocol.messages import AddColumns, Flags, Op
 from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class BookieMetrics:
     """One registry per bookie, so that several in one process don't mix. Also the storage's observer."""
 
     def __init__(self, clock: Clock) -> None:
+        self.appended = 0  # frames of clients, not those of recoveries and copies
         self._now = clock.monotonic
         self.registry = CollectorRegistry()
         metrics = MetricSet()
@@ -140,6 +141,8 @@ class BookieMetrics:
 
     def add_started(self, columns: AddColumns, body_bytes: int) -> float:
         """Count a frame of accepted batches; give the result to `add_done` when it is durable."""
+        if not columns.flags & Flags.RECOVERY:
+            self.appended += 1
         self._add_entries.value += sum(columns.counts)
         self._add_batches.value += len(columns.counts)
         self._add_bytes.value += body_bytes

@@ -40,9 +40,7 @@ from bkpy.storage.space.disk_monitor import DiskMonitor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prometheus_client import CollectorRegistry
-
-    from bkpy.bookie.companions import Companion, Mender, NewMender
+    from bkpy.bookie.companions import Companion, Mender, NewCompanion, NewMender
     from bkpy.bookie.pages import ServedPages
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
@@ -73,7 +71,7 @@ class BookieNode:
         root: str,
         runtime: DiskRuntime,
         give_back_memory: Callable[[], None] = lambda: None,
-        companion: Callable[[CollectorRegistry], Companion] | None = None,
+        companion: NewCompanion | None = None,
         mender: NewMender | None = None,
         *,
         rebuild: bool = False,
@@ -211,7 +209,7 @@ class BookieNode:
         if self._mender is not None:
             self._mender.start()
         if self._new_companion is not None:
-            self._companion = self._new_companion(self._metrics.registry)
+            self._companion = self._new_companion(self._metrics.registry, lambda: self._metrics.appended)
             self._companion.start()
         self._resting = self._runtime.spawn(self._rest(service), name="rest", on_death=self._give_up)
         self._log.info("bookie %s serves at %s", settings.bookie_id, self.address)

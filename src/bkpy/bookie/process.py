@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from bkpy.storage.losses import Losses
 
     # Makes what runs beside a bookie, in its session with the metadata store.
-    MakeCompanion = Callable[[BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry], Companion]
+    MakeCompanion = Callable[
+        [BookieSettings, MetadataStore, str, DiskRuntime, CollectorRegistry, Callable[[], int]], Companion
+    ]
     MakeMender = Callable[[BookieSettings, MetadataStore, str, DiskRuntime, Losses, CollectorRegistry], Mender]
 
 log = logging.getLogger("bkpy.bookie")

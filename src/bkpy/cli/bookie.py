@@ -13,7 +13,7 @@ from bkpy.config.bookie import BookieSettings
 from bkpy.config.loading import load_bookie_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from prometheus_client import CollectorRegistry
 
@@ -117,8 +117,13 @@ def _integrity_check(
 
 
 def _auto_recovery(
-    settings: BookieSettings, store: MetadataStore, root: str, runtime: Runtime, registry: CollectorRegistry
+    settings: BookieSettings,
+    store: MetadataStore,
+    root: str,
+    runtime: Runtime,
+    registry: CollectorRegistry,
+    appended: Callable[[], int],
 ) -> AutoRecovery:
     from bkpy.recovery.auto_recovery import AutoRecovery  # loaded when the bookie serves already
 
-    return AutoRecovery(settings, store, root, runtime, settings.bookie_id, registry)
+    return AutoRecovery(settings, store, root, runtime, settings.bookie_id, registry, appended)

@@ -167,7 +167,7 @@ def decommission(uri: str, bookie_id: str, lost: bool, yes: bool, as_json: bool)
     elif scan.clear:
         click.echo(f"bookie {bookie_id} is no part of the cluster any more: stop it if it runs")
     else:
-        say(_refusal(bookie_id, looked))
+        say(f"bkpy: {_refusal(bookie_id, looked)}")
     return 0 if scan.clear else 1
 
 

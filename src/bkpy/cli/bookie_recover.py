@@ -51,7 +51,8 @@ def recover(uri: str, bookie_id: str, target: str | None, dry_run: bool, as_json
     """Copy to others what the ledgers of a lost bookie had on it, so that they have all their copies again.
 
     For a bookie that is not coming back, where the cluster doesn't do this by itself. It may be interrupted, and run
-    again: it goes on where it was. Exits with status 1 if some ledgers could not be completed.
+    again: it goes on where it was. Exits with status 1 if some ledgers could not be completed, or
+    have metadata that can't be read.
     """
     values["copy_bytes_per_s_min"] = min(_default("copy_bytes_per_s_min"), values["copy_bytes_per_s_max"])
     told = run(_recover(uri, bookie_id, target, dry_run, RecoverySettings(**values)))
@@ -59,7 +60,7 @@ def recover(uri: str, bookie_id: str, target: str | None, dry_run: bool, as_json
         print_json(told)
     else:
         _show(told)
-    return 1 if told["stuck"] else 0
+    return 1 if told["stuck"] or told["unreadable"] else 0
 
 
 async def _recover(
@@ -67,10 +68,12 @@ async def _recover(
 ) -> dict[str, Any]:
     async with connect(uri) as client:
         _check(client, bookie_id, target)
-        named = await _named(client.upkeep, bookie_id, settings)
+        named, unreadable = await _named(client.upkeep, bookie_id, settings)
         if dry_run:
-            return await _plan(client.upkeep, bookie_id, target, named, settings)
-        return await _work(client, bookie_id, target, named, settings)
+            told = await _plan(client.upkeep, bookie_id, target, named, settings)
+        else:
+            told = await _work(client, bookie_id, target, named, settings)
+        return {**told, "unreadable": unreadable}
 
 
 def _check(client: bkpy.Client, bookie_id: str, target: str | None) -> None:
@@ -84,41 +87,22 @@ def _check(client: bkpy.Client, bookie_id: str, target: str | None) -> None:
         raise BookieUnavailableError(f"no bookie that takes entries is registered under this id: {why}", bookie=target)
 
 
-async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> list[int]:
-    """The ids of the ledgers that name the bookie."""
+async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> tuple[list[int], list[int]]:
+    """The ids of the ledgers that name the bookie, and of those of which nobody can tell."""
+    from bkpy.recovery.all_ledgers import all_ledgers
+
     named: list[int] = []
+    unreadable: list[int] = []
     with progress(unit="ledgers") as bar:
         task = bar.add_task("looking for ledgers", total=None)
-        async for ledger_id, metadata in _ledgers(upkeep, settings):
-            if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
-                named.append(ledger_id)
-            bar.advance(task)
-    return named
-
-
-async def _ledgers(upkeep: Upkeep, settings: RecoverySettings) -> Any:
-    """All of them, read some at a time."""
-    some: list[int] = []
-    async for ledger_id in upkeep.cluster.catalog.ids():
-        some.append(ledger_id)
-        if len(some) == settings.repair_looks_at_once:
-            for found in await _read(upkeep, some):
-                yield found
-            some = []
-    for found in await _read(upkeep, some):
-        yield found
-
-
-async def _read(upkeep: Upkeep, ledger_ids: list[int]) -> list[tuple[int, LedgerMetadata]]:
-    from bkpy.errors import NoSuchLedgerError
-
-    async def read(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
-        try:
-            return ledger_id, (await upkeep.cluster.catalog.read(ledger_id))[0]
-        except NoSuchLedgerError:
-            return None  # deleted since it was listed
-
-    return [one for one in await asyncio.gather(*map(read, ledger_ids)) if one is not None]
+        async for some in all_ledgers(upkeep.cluster.catalog, reads_at_once=settings.repair_looks_at_once):
+            for ledger_id, metadata in some:
+                if metadata is None:
+                    unreadable.append(ledger_id)
+                elif any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+                    named.append(ledger_id)
+            bar.advance(task, len(some))
+    return named, unreadable
 
 
 async def _plan(
@@ -126,14 +110,17 @@ async def _plan(
 ) -> dict[str, Any]:
     """What would be done, by the bookies that are there now."""
     from bkpy.protocol.rereplication import plan
+    from bkpy.recovery.all_ledgers import read_ledgers
 
     bookies = upkeep.bookies()
     if target is not None:
         bookies = bookies._replace(writable=bookies.writable & {target})
     told = _told(bookie_id, dry_run=True, named=len(named))
     for start in range(0, len(named), settings.repair_looks_at_once):
-        for ledger_id, metadata in await _read(upkeep, named[start : start + settings.repair_looks_at_once]):
-            _count(told, ledger_id, metadata, plan(metadata, {bookie_id}, bookies))
+        some = named[start : start + settings.repair_looks_at_once]
+        for ledger_id, metadata in await read_ledgers(upkeep.cluster.catalog, some):
+            if metadata is not None:
+                _count(told, ledger_id, metadata, plan(metadata, {bookie_id}, bookies))
     return told
 
 
@@ -234,4 +221,7 @@ def _show(told: dict[str, Any]) -> None:
         rows.append((f"ledger {ledger_id}", why))
     if len(told["stuck"]) > _TOLD_MAX:
         rows.append(("and others", f"{len(told['stuck']) - _TOLD_MAX:,} ledgers"))
+    if told["unreadable"]:
+        which = ", ".join(map(str, told["unreadable"][:_TOLD_MAX])) + ", ..." * (len(told["unreadable"]) > _TOLD_MAX)
+        rows.append(("ledgers whose metadata can't be read", f"{len(told['unreadable']):,}: {which}"))
     print_table(("", ""), rows)

@@ -52,7 +52,7 @@ from bkpy.metadata.store import Check, Create, Delete, MetadataStore, StoreRefus
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 
     from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
@@ -63,12 +63,17 @@ _DEFAULTS = RecoverySettings()
 
 
 class LossReason(enum.StrEnum):
-    """Why a bookie's copy counts as lost. Only the first is over when the bookie comes back as it was."""
+    """Why a bookie's copy counts as lost: the first is over when the bookie comes back as it was, the second when it
+    stays after all. The later ones outlast those before them.
+    """
 
     LOST = "lost"  # the bookie is absent
     DRAINING = "draining"  # it is to leave
     REBUILDING = "rebuilding"  # it came back without what it had
     CHECK = "check"  # it is there, and a check has missed entries
+
+
+_LASTING = tuple(LossReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,15 @@ class Marks:
                     assert_never(outcome)
         return doubted(NotDone(MetadataConflictError("others write its mark all the time", ledger_id=ledger_id)), doubt)
 
+    async def add_new(self, ledger_ids: Sequence[int], lost: Mapping[str, LostBookie]) -> bool:
+        """Mark these ledgers in one transaction, if none of them has a mark; whether that was certainly done.
+
+        If not, all of them may be marked so, or none: `add` marks each, and says what is in its way.
+        """
+        first, *others = (node for ledger_id in ledger_ids for node in self._new(self._path(ledger_id), lost))
+        made = await create_certainly(self._store, first, *others, *self._checks, attempts_max=1)
+        return isinstance(made, Done)
+
     async def _add_once(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> CreateOutcome | PutOutcome:
         path = self._path(ledger_id)
         made = await self._make(path, lost)
@@ -179,11 +193,13 @@ class Marks:
                 raise found  # a look is never refused
 
     async def _make(self, path: str, lost: Mapping[str, LostBookie]) -> CreateOutcome:
+        top, value = self._new(path, lost)
+        return await create_certainly(self._store, top, value, *self._checks, attempts_max=self._attempts_max)
+
+    def _new(self, path: str, lost: Mapping[str, LostBookie]) -> tuple[Create, Create]:
+        """The nodes of a new mark."""
         token = self._runtime.rng.randbytes(_TOKEN_BYTES).hex()
-        value = Create(f"{path}/{token}", _encode(lost, {}))
-        return await create_certainly(
-            self._store, Create(path, token.encode()), value, *self._checks, attempts_max=self._attempts_max
-        )
+        return Create(path, token.encode()), Create(f"{path}/{token}", _encode(lost, {}))
 
     async def read(self, ledger_id: int) -> LedgerMark | None:
         """The ledger's mark; None if it certainly has none. One that can't be read names no bookie.
@@ -377,7 +393,7 @@ def merged(old: Mapping[str, LostBookie], new: Mapping[str, LostBookie]) -> dict
 
 def _worse(old: LostBookie, new: LostBookie) -> LostBookie:
     """One bookie that was lost twice."""
-    reason = old.reason if new.reason == LossReason.LOST else new.reason
+    reason = max(old.reason, new.reason, key=_lasts)
     if reason == LossReason.LOST and old.instance and new.instance and old.instance != new.instance:
         reason = LossReason.REBUILDING.value  # it came back meanwhile, with another storage, which was lost as well
     return LostBookie(
@@ -386,6 +402,11 @@ def _worse(old: LostBookie, new: LostBookie) -> LostBookie:
         instance=new.instance or old.instance,
         unknown={**old.unknown, **new.unknown},
     )
+
+
+def _lasts(reason: str) -> int:
+    """The higher, the fewer things make up for it. What a newer bkpy calls it, this one can't tell."""
+    return _LASTING.index(reason) if reason in _LASTING else len(_LASTING)
 
 
 # --- the stored form ----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from bkpy.recovery.auditor import Auditor
 from bkpy.recovery.auditor_metrics import AuditorMetrics
 from bkpy.recovery.check_metrics import CheckMetrics
 from bkpy.recovery.checks import PeriodicChecks
+from bkpy.recovery.copy_turns import no_clients
 from bkpy.recovery.worker import ReplicationWorker
 from bkpy.recovery.worker_metrics import WorkerMetrics
 from bkpy.recovery.worker_report import WorkerReport
@@ -41,7 +42,8 @@ log = logging.getLogger("bkpy.recovery")
 class AutoRecovery:
     """On `store`, whose owner ends the session after `stop`, and with it the locks of work that was cut short.
 
-    `name` is what the locks and the election are known by: the bookie's id, for people to read.
+    `name` is what the locks and the election are known by: the bookie's id, for people to read. `appended` counts what
+    clients have appended to the bookie that it is beside.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class AutoRecovery:
         runtime: Runtime,
         name: str,
         registry: CollectorRegistry,
+        appended: Callable[[], int] = no_clients,
     ) -> None:
         self._settings = settings
         self._store = store
         self._root = root
         self._runtime = runtime
         self._name = name
+        self._appended = appended
         self._metrics = AuditorMetrics(registry)
         self._check_metrics = CheckMetrics(registry)
         self._worker_metrics = WorkerMetrics(registry, runtime.clock)
@@ -102,7 +106,9 @@ class AutoRecovery:
 
         self._marks = Marks(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)
-        worker = ReplicationWorker(client, self._marks, locks, self._runtime, settings, self._name)
+        worker = ReplicationWorker(
+            client, self._marks, locks, self._runtime, settings, self._name, appended=self._appended
+        )
         self._worker_metrics.watch(worker)
         report = WorkerReport(worker, self._store, self._root, self._runtime, settings, self._name)
         tasks = [

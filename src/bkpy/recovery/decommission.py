@@ -10,6 +10,7 @@ when they were read; a scan counts only if it was made in one session with the m
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import (
@@ -23,7 +24,7 @@ from bkpy.errors import (
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.resolve import children_if_there, read_certainly
 from bkpy.protocol.draining import OBJECTIONS, Candidate, Need, Objection, Scan, need_of
 from bkpy.recovery.all_ledgers import all_ledgers
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.draining import Drain
     from bkpy.recovery.upkeep import Upkeep
+
+log = logging.getLogger("bkpy.recovery")
 
 
 class Looked(NamedTuple):
@@ -57,6 +60,7 @@ class Decommission:
         self._bookie_id = bookie_id
         self._settings = settings
         self._lost = lost
+        self._began = False  # its draining
         cluster = upkeep.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
         self._drains = Drains(self._store, self._root, self._runtime, settings)
@@ -70,12 +74,17 @@ class Decommission:
         `MetadataConflictError` when something has happened to it meanwhile.
         """
         drain = await self._ready()
-        await self._wait_for_movers()
-        looked = await self._look(looked_at)
-        if looked.scan.clear:
-            agree(looked)
-            await self._retire(drain)
-        return looked
+        try:
+            await self._wait_for_movers()
+            looked = await self._look(looked_at)
+            if looked.scan.clear:
+                agree(looked)
+                await self._retire(drain)
+                self._began = False
+            return looked
+        finally:
+            if self._began:
+                await self._take_back(drain)
 
     async def _ready(self) -> Drain:
         """Its draining, in which it takes no entries any more."""
@@ -84,10 +93,21 @@ class Decommission:
             outcome = await self._drains.begin(self._bookie_id)
             if isinstance(outcome, NotDone | Unknown):
                 raise told(outcome, bookie=self._bookie_id)
+            self._began = isinstance(outcome, Done)
         drain = await self._drains.read(self._bookie_id)
         if drain is None:
             raise self._changed()
         return drain
+
+    async def _take_back(self, drain: Drain) -> None:
+        """End the draining that was begun here: should the bookie come back, it is what it was."""
+        outcome = await self._drains.cancel(drain)
+        if isinstance(outcome, NotDone | Unknown):
+            log.warning(
+                "bookie %s may be draining now (`bkpy bookie drain --cancel` ends that): %s",
+                self._bookie_id,
+                outcome.error,
+            )
 
     async def _object(self) -> None:
         drain = await self._drains.read(self._bookie_id)

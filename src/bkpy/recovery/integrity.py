@@ -284,6 +284,9 @@ class IntegrityCheck:
                     await asyncio.sleep(self._settings.metadata_retry_pause_s)
                 except (BookKeeperError, UnsupportedVersionError) as error:
                     self._leave(ledger_id, str(error))
+                except Exception as error:  # a defect costs no more than the one ledger
+                    log.exception("ledger %d could not be looked after", ledger_id)
+                    self._leave(ledger_id, repr(error))
 
         tasks = [asyncio.ensure_future(work()) for _ in range(min(len(left), self._settings.integrity_ledgers_at_once))]
         try:
@@ -308,6 +311,9 @@ class IntegrityCheck:
             lacks = [] if metadata is None else await self._losses.lacks(metadata)
             to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)
             duty = next_duty(demand, to_end=to_end, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
+            if duty in (Duty.WAIT, Duty.RECOVER) and in_limbo:
+                assert metadata is not None
+                await self._losses.make_known(metadata)  # by its row it is found after a restart
             room = ledger_id in self._waiting or len(self._waiting) < self._settings.stuck_ledgers_max
             if duty is Duty.WAIT and room:
                 self._waiting.setdefault(ledger_id, self._runtime.clock.monotonic())

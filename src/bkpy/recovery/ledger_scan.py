@@ -30,7 +30,7 @@ from bkpy.protocol.audit import covers
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.ledgers import LedgerCatalog
@@ -157,19 +157,14 @@ class LedgerScan:
 
     async def _by_memory(self, lost: Mapping[str, LostBookie]) -> bool:
         """Mark the closed ledgers that are known to name one of these; False if that was switched off meanwhile."""
-        of: dict[int, dict[str, LostBookie]] = {}
-        for bookie, loss in lost.items():
+        of: dict[int, list[str]] = {}
+        for bookie in sorted(lost):
             for ledger_id in self._remembered.of(bookie):
-                of.setdefault(ledger_id, {})[bookie] = loss
-
-        async def mark(ledger_id: int) -> None:
-            await self._mark(ledger_id, of[ledger_id])
-
-        ledger_ids = sorted(of)
-        for some in self._steps(ledger_ids):
+                of.setdefault(ledger_id, []).append(bookie)
+        for some in self._steps(sorted(of)):
             if not await self._marks.enabled():
                 return False
-            await self._each(some, mark)
+            await self._mark_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)
         return True
 
     async def _changed(self, lost: Mapping[str, LostBookie], marked: array[int], also: Iterable[int]) -> bool:
@@ -202,6 +197,8 @@ class LedgerScan:
     async def _read(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
         """Learn what these ledgers name, and mark them if one of `lost` is among that."""
 
+        of: dict[int, list[str]] = {}
+
         async def read(ledger_id: int) -> None:
             try:
                 metadata, _ = await self._catalog.read(ledger_id)
@@ -210,11 +207,13 @@ class LedgerScan:
                 return
             self._remembered.learn(metadata)
             named = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
-            of = {bookie: lost[bookie] for bookie in sorted(named & lost.keys())}
-            if of and not await self._has_mark(ledger_id, of):
-                await self._mark(ledger_id, of)
+            names = sorted(named & lost.keys())
+            if names and not await self._has_mark(ledger_id, {bookie: lost[bookie] for bookie in names}):
+                of[ledger_id] = names
 
         await self._each(ledger_ids, read)
+        for some in self._steps(sorted(of)):
+            await self._mark_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)
 
     async def _has_mark(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> bool:
         """Whether the ledger's mark says all that, and nothing of it is new: then whoever works on it isn't disturbed.
@@ -226,12 +225,35 @@ class LedgerScan:
         mark = await self._marks.read(ledger_id)
         return mark is not None and lost.keys() <= mark.lost.keys()
 
+    async def _mark_all(self, of: Mapping[int, Sequence[str]], lost: Mapping[str, LostBookie]) -> None:
+        """Mark these ledgers: most of them have no mark yet, and a transaction costs little more than a write."""
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for ledger_id, names in of.items():
+            alike.setdefault(tuple(names), []).append(ledger_id)
+        for names, ledger_ids in alike.items():
+            await self._mark_alike(ledger_ids, {bookie: lost[bookie] for bookie in names})
+
+    async def _mark_alike(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
+        async def mark(ledger_id: int) -> None:
+            await self._mark(ledger_id, lost)
+
+        new = [ledger_id for ledger_id in ledger_ids if not self._remembered.has_mark(ledger_id)]
+        if new and await self._marks.add_new(new, lost):
+            for ledger_id in new:
+                self._has_marked(ledger_id)
+                self._metrics.looked_at()
+            ledger_ids = sorted({*ledger_ids}.difference(new))
+        await self._each(ledger_ids, mark)
+
     async def _mark(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> None:
         outcome = await self._marks.add(ledger_id, lost)
         if isinstance(outcome, Missing):
             raise _over()
         if not isinstance(outcome, Done):
             raise told(outcome, ledger_id=ledger_id)
+        self._has_marked(ledger_id)
+
+    def _has_marked(self, ledger_id: int) -> None:
         self.marked += not self._remembered.has_mark(ledger_id)
         self._remembered.mark([ledger_id])
         self._just_marked.add(ledger_id)

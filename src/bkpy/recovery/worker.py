@@ -29,12 +29,13 @@ from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.rereplication import endangered
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
+from bkpy.recovery.copy_turns import CopyTurns, no_clients
 from bkpy.recovery.fragment_copy import CopyCount
 from bkpy.recovery.ledger_repair import LOCKED, How, LedgerRepair, Repaired
 from bkpy.recovery.repair_queue import RepairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
@@ -68,6 +69,7 @@ class _Signature(NamedTuple):
     metadata_version: int
     readable: frozenset[str]  # of its own bookies
     in_limbo: frozenset[str]  # likewise
+    writable: frozenset[str]  # likewise: one of them may take a place in a fragment that doesn't name it
     targets: bool  # whether any bookie takes entries that no ensemble of it names
 
 
@@ -88,7 +90,10 @@ class _Postponed:
 
 
 class ReplicationWorker:
-    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone."""
+    """Works until it is cancelled. `holder` is what its locks are known by; `target`: copy to this bookie alone.
+
+    `appended` counts what clients have appended to the bookie that it is in.
+    """
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class ReplicationWorker:
         holder: str,
         *,
         target: str | None = None,
+        appended: Callable[[], int] = no_clients,
     ) -> None:
         self.count = CopyCount()
         self.ledgers_done = 0
@@ -112,6 +118,7 @@ class ReplicationWorker:
         self._holder = holder
         self._now = runtime.clock.monotonic
         self._rate = CopyRate(settings, runtime)
+        self._turns = CopyTurns(settings, runtime, appended)
         self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
         self._queue = RepairQueue(holder)
         self._backlog = Backlog()
@@ -293,7 +300,8 @@ class ReplicationWorker:
             self._emptied.set()
             self._working[ledger_id] = self._now()
             try:
-                self._settle(ledger_id, *await self._worked_off(ledger_id))
+                async with self._turns.turn():
+                    self._settle(ledger_id, *await self._worked_off(ledger_id))
             except ClientClosedError:
                 return
             finally:
@@ -468,6 +476,7 @@ def _signature(mark: LedgerMark, metadata: LedgerMetadata, version: int, around:
         version,
         named & around.bookies.readable,
         named & around.in_limbo,
+        named & around.bookies.writable,
         bool(around.bookies.writable - named),
     )
 

@@ -62,6 +62,49 @@ def value_of(tree: MemoryStore, mark: LedgerMark) -> str:
     return path
 
 
+# --- many marks at once ----------------------------------------------------------------------------------------------
+
+
+async def test_many_new_marks_are_made_in_one_transaction(tree: MemoryStore) -> None:
+    marks, store = opened(tree)
+    await marks.add(1, B)  # the first one makes the nodes above
+    before = store.calls
+    assert await marks.add_new([7, 8, 9], A)
+    assert store.calls == before + 1
+    assert await listed(marks) == [1, 7, 8, 9]
+    for ledger_id in (7, 8, 9):
+        assert (await mark_of(tree, ledger_id)).lost == A
+    assert (await mark_of(tree, 7)).token != (await mark_of(tree, 8)).token
+
+
+async def test_of_marks_that_are_not_all_new_none_is_made(tree: MemoryStore) -> None:
+    marks, _ = opened(tree)
+    assert not await marks.add_new([7, 8], A)  # nor where nothing is above them
+    await marks.add(8, B)
+    assert not await marks.add_new([7, 8, 9], A)
+    assert await listed(marks) == [8]
+    assert (await mark_of(tree, 8)).lost == B
+
+
+@pytest.mark.parametrize(("trouble", "there"), [(REPLY_LOST, True), (REQUEST_LOST, False), (AWAY, False)])
+async def test_new_marks_of_which_nobody_can_tell_are_not_said_to_be_made(
+    tree: MemoryStore, trouble: str, there: bool
+) -> None:
+    await opened(tree)[0].add(1, B)
+    marks, _ = opened(tree, [trouble])
+    assert not await marks.add_new([7, 8], A)
+    assert (7 in await listed(marks)) is there
+    for ledger_id in (7, 8):
+        assert isinstance(await marks.add(ledger_id, A), Done)
+        assert (await mark_of(tree, ledger_id)).lost == A
+
+
+async def test_new_marks_are_not_made_without_the_guard(tree: MemoryStore) -> None:
+    await opened(tree)[0].add(1, B)
+    assert not await opened(tree, guard=f"{ROOT}/term")[0].add_new([7, 8], A)
+    assert await listed(opened(tree)[0]) == [1]
+
+
 # --- one mark -------------------------------------------------------------------------------------------------------
 
 
@@ -377,7 +420,10 @@ LOST, DRAINING, REBUILDING, CHECK = (LostBookie(10, reason, "x") for reason in L
         (LOST, LostBookie(20, "lost", "y"), LostBookie(10, "rebuilding", "y")),  # what x had is gone for good
         *((old, LostBookie(20, "lost", "x"), old) for old in (DRAINING, REBUILDING, CHECK)),
         *((LOST, new, new) for new in (DRAINING, REBUILDING, CHECK)),
-        (CHECK, DRAINING, DRAINING),
+        *((old, DRAINING, old) for old in (REBUILDING, CHECK)),  # it lacks something even if it stays after all
+        *((DRAINING, new, new) for new in (REBUILDING, CHECK)),
+        (CHECK, REBUILDING, CHECK),
+        (LostBookie(10, "of a newer bkpy", "x"), CHECK, LostBookie(10, "of a newer bkpy", "x")),
         (DRAINING, LostBookie(20, "lost", "y"), LostBookie(10, "draining", "y")),
     ],
 )

@@ -258,19 +258,19 @@ async def test_switched_off_while_it_marks_from_memory_it_ends_as_well(
     await cluster.auditor(audit_reads_at_once=1, audit_follow_interval_s=1000.0)
     await lose(cluster, "c")
     await until_marked(cluster, "c")
-    add, switch = Marks.add, f"{ROOT}/underreplication/disable"
+    add_new, switch = Marks.add_new, f"{ROOT}/underreplication/disable"
 
     async def add_and_switch_off(marks: Marks, *mark: Any) -> Any:
-        outcome = await add(marks, *mark)
+        outcome = await add_new(marks, *mark)
         cluster.put(switch, {})
         return outcome
 
-    monkeypatch.setattr(Marks, "add", add_and_switch_off)
+    monkeypatch.setattr(Marks, "add_new", add_and_switch_off)
     await lose(cluster, "a")
     await cluster.until(lambda: switch in cluster.tree.paths)
     await cluster.rounds(3)
     assert await cluster.marked() == {named[0]: {"a"}, other: {"c"}}
-    monkeypatch.setattr(Marks, "add", add)
+    monkeypatch.setattr(Marks, "add_new", add_new)
     cluster.tree.apply(Delete(switch), 0)
     await until_marked(cluster, "a")
     assert await cluster.marked() == {**{ledger_id: {"a"} for ledger_id in named}, other: {"c"}}

@@ -182,6 +182,37 @@ async def test_it_stays_when_that_is_cancelled(five: InProcess) -> None:
     assert not five.service(victim).read_only
 
 
+@pytest.mark.parametrize("reason", [LossReason.CHECK, LossReason.REBUILDING])
+async def test_what_it_lacks_is_copied_though_draining_it_was_cancelled(five: InProcess, reason: LossReason) -> None:
+    """It was found to lack something before it was to leave: that is so when it stays after all."""
+    client = await five.client()
+    writer = await closed(client, 20)
+    victim = writer.ensemble[0]
+    one = BookieDrain(client, victim, settings())
+    async with healer(five) as worker:
+        await worker.mark(writer.ledger_id, victim, reason=reason)
+        await one.begin()
+        await refuses(client, victim)
+        await worker.mark(writer.ledger_id, victim, reason=LossReason.DRAINING)
+        assert await one.cancel() is True
+        await eventually(lambda: victim in client.bookies)
+        worker.start()
+        await worker.unmarked()
+    assert victim not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+async def test_a_lost_bookie_that_can_not_be_decommissioned_is_not_left_to_drain(five: InProcess) -> None:
+    """Nothing was changed, as it is said: should it come back, it takes entries as before."""
+    client = await five.client()
+    writer = await closed(client, 3)
+    victim = writer.ensemble[0]
+    await lose(five, client, victim)
+    assert (await decommission(client, victim, lost=True)).named == (writer.ledger_id,)
+    assert await drains(client).read(victim) is None
+    await drain(client, victim)
+    assert (await decommission(client, victim, lost=True)).scan.clear
+
+
 async def test_the_mark_of_one_that_went_away_meanwhile_is_kept(five: InProcess) -> None:
     """Draining is cancelled while the bookie is away: perhaps that mark alone says that it is lost."""
     client = await five.client()

@@ -18,6 +18,7 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op, Status
 from bkpy.runtime.system import real_runtime
+from bkpy.storage.losses import Losses
 
 if TYPE_CHECKING:
     from bkpy.bookie.node import BookieNode
@@ -348,3 +349,44 @@ async def test_a_start_without_the_flag_goes_on_with_a_rebuild(quick: InProcess)
     await eventually(lambda: done(node))
     await all_whole(quick, *ledgers)
     assert not storage_of(node).untrusted
+
+
+async def test_a_ledger_that_could_not_be_recovered_is_not_forgotten_by_a_restart(quick: InProcess) -> None:
+    """The bookie had nothing of it any more, not even a row; others were away when it looked."""
+    writer, name = await left(quick)
+    others = set("abcd") - {name}
+    for other in others:
+        await quick.node(other).stop()
+    node = await rebuilt(quick, name)
+    await eventually(lambda: not mender_of(node).status()["in_doubt"])
+    assert [one["ledger_id"] for one in mender_of(node).status()["left"]] == [writer.ledger_id]
+    await node.stop()
+    for other in others:
+        await quick.start_node(other)
+    client = await quick.client()
+    await (await client.recover_ledger(writer.ledger_id)).close()
+    node = await quick.start_node(name, mending=True)
+    await eventually(lambda: mender_of(node).status()["copied_entries"] == 1)
+    await eventually(lambda: done(node))
+    await all_whole(quick, writer.ledger_id)
+    assert (await answer(quick, name, writer.ledger_id, 0)) == ({0}, set())
+
+
+async def test_a_defect_costs_no_more_than_the_one_ledger(quick: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are mended beside it have their locks, which would be kept as long as the bookie runs."""
+    client = await quick.client()
+    ledgers = [await written(client, (4, 4, 3)) for _ in range(6)]
+    lacks = Losses.lacks
+
+    async def unless_the_third(losses: Losses, metadata: Any) -> Any:
+        assert metadata.ledger_id != ledgers[2]
+        return await lacks(losses, metadata)
+
+    monkeypatch.setattr(Losses, "lacks", unless_the_third)
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: not mender_of(node).status()["in_doubt"])
+    assert [one["ledger_id"] for one in mender_of(node).status()["left"]] == [ledgers[2]]
+    monkeypatch.undo()
+    await eventually(lambda: done(node))
+    await all_whole(quick, *ledgers)

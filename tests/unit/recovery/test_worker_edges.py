@@ -269,3 +269,42 @@ async def test_bookies_that_fail_for_long_are_tried_on(four: InProcess, monkeypa
         monkeypatch.undo()
         await one.unmarked()
         await eventually(lambda: one.worker.status()["stuck"] == 0)
+
+
+async def test_a_bookie_of_another_fragment_that_takes_entries_again_is_news(four: InProcess) -> None:
+    """It is the only one that could take the lost one's place, and the ledger names it already, but not there."""
+    client = await four.client()
+    writer = await client.create_ledger()
+    await writer.append(b"before")
+    (spare,) = EVERYBODY - set(writer.ensemble)
+    leaving = writer.ensemble[1]
+    await lose(four, client, leaving)
+    async with asyncio.timeout(10):
+        while spare not in writer.ensemble:  # it is in the last fragment from then on
+            await writer.append(b"behind")
+            await asyncio.sleep(0.02)
+    await writer.close()
+    await four.start_node(leaving)
+    await eventually(lambda: leaving in client.bookies)
+    victim = writer.ensemble[0]
+    names = [fragment.bookies for fragment in (await client.ledger_metadata(writer.ledger_id)).fragments]
+    assert [spare in bookies for bookies in names] == [False, True]
+    await four.node(spare).set_read_only(True, "for a while")
+    await eventually(lambda: spare in client.read_only_bookies)
+    await lose(four, client, victim)
+    async with healer(four) as one:
+        await eventually(lambda: spare in one.client.read_only_bookies and victim not in one.bookies())
+        await one.mark(writer.ledger_id, victim)
+        one.start()
+        await eventually(lambda: one.worker.status()["stuck"] == 1)
+        await asyncio.sleep(0.5)
+        before = (await client.ledger_metadata(writer.ledger_id)).fragments
+        assert victim in before[0].bookies
+        await four.node(spare).set_read_only(False, "for a while")
+
+        async def moved() -> None:
+            while victim in (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies:
+                await asyncio.sleep(0.05)
+
+        async with asyncio.timeout(10):
+            await moved()
