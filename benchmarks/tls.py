@@ -2,7 +2,8 @@
 
     python benchmarks/tls.py [--seconds S] [--rounds N] [--json FILE] [--dir DIRECTORY]
 
-Makes its certificates with `openssl`. Prints the medians of both, and the share that TLS leaves.
+Makes its certificates with `openssl`. Prints the medians of both, the share that TLS leaves, and how many times the
+processor time it takes, of client and bookies together: that says more where disks are slow or the machine is busy.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import asyncio
 import datetime
 import gc
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,20 +60,33 @@ def certificates(directory: Path) -> dict[str, str]:
     return {name: str(directory / file) for name, file in files.items()}
 
 
-async def measure(cluster: LocalCluster, settings: dict[str, str], row: tuple[Any, ...], seconds: float) -> float:
-    """Entries a second."""
+def processor_s(cluster: LocalCluster) -> float:
+    """Seconds of processor time that this process and the bookies have taken so far."""
+    ticks = 0
+    for bookie in cluster.bookies:
+        fields = Path(f"/proc/{bookie.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(
+    cluster: LocalCluster, settings: dict[str, str], row: tuple[Any, ...], seconds: float
+) -> tuple[float, float]:
+    """Entries a second, and microseconds of processor time for each of them, the warm-up included."""
     workload, api, size, outstanding = row
     options = workloads.Options(workload, size, outstanding, 1, (3, 3, 2), seconds, api)
     async with bkpy.connect(cluster.connect_string, **settings) as client:
+        before = processor_s(cluster)
         result = await workloads.run(client, options, lambda share: None)
-    rate: float = result["entries_per_s"]
-    return rate
+        taken = processor_s(cluster) - before
+    return result["entries_per_s"], taken * 1e6 / (result["entries_per_s"] * result["seconds"])
 
 
 async def compare(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
     settings = certificates(directory / "certificates")
     found: list[dict[str, Any]] = [
-        {"workload": w, "api": a, "size": s, "outstanding": o, "plain": [], "tls": []} for w, a, s, o in ROWS
+        {"workload": w, "api": a, "size": s, "outstanding": o, "plain": [], "tls": [], "plain_us": [], "tls_us": []}
+        for w, a, s, o in ROWS
     ]
     async with (
         LocalCluster(directory / "plain") as plain,
@@ -81,9 +97,12 @@ async def compare(options: argparse.Namespace, directory: Path) -> list[dict[str
                 pair = [("plain", plain, {}), ("tls", secure, settings)]
                 for name, cluster, of in pair if number % 2 else reversed(pair):
                     print(f"round {number + 1}, {row}, {name} ...", file=sys.stderr)
-                    rates[name].append(await measure(cluster, of, row, options.seconds))
+                    rate, taken_us = await measure(cluster, of, row, options.seconds)
+                    rates[name].append(rate)
+                    rates[f"{name}_us"].append(round(taken_us, 2))
     for rates in found:
         rates["share"] = round(statistics.median(rates["tls"]) / statistics.median(rates["plain"]), 3)
+        rates["processor"] = round(statistics.median(rates["tls_us"]) / statistics.median(rates["plain_us"]), 3)
     return found
 
 
@@ -101,11 +120,11 @@ def main() -> None:
             rows = runner.run(compare(options, Path(scratch)))
     finally:
         shutil.rmtree(scratch)
-    table = Table("workload", "plain/s", "TLS/s", "share")
+    table = Table("workload", "plain/s", "TLS/s", "share", "processor time, times")
     for row in rows:
         name = f"{row['api']} {row['size']} B, {row['outstanding']} in flight"
         plain, tls = (statistics.median(row[kind]) for kind in ("plain", "tls"))
-        table.add_row(name, f"{plain:,.0f}", f"{tls:,.0f}", f"{row['share']:.2f}")
+        table.add_row(name, f"{plain:,.0f}", f"{tls:,.0f}", f"{row['share']:.2f}", f"{row['processor']:.2f}")
     Console(highlight=False).print(table)
     if options.json is not None:
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

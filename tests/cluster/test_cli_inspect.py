@@ -91,6 +91,9 @@ def test_a_bookie_is_found_by_its_settings_a_directory_or_a_file(stopped: Path) 
     assert [line for line in later if line["kind"] == "frame"] == frames[1:]
     assert "--from goes with one file" in inspect("journal", config, "--from", 1, status=2).stderr.decode()
     assert "no such file" in inspect("journal", stopped / "nowhere", status=1).stderr.decode()
+    (stopped / "bookie.log").write_text("what the bookie says lies beside its directories")
+    for where in (stopped, stopped / "bookie.log"):
+        assert "this is no directory of a bookie" in inspect("marks", where, status=1).stderr.decode()
     (stopped / "journal0" / "cookie.json").unlink()
     assert lines("journal", stopped / "journal0")[-1]["findings"] > 1
 

@@ -70,7 +70,7 @@ class DrainWatch:
             except MetadataUnavailableError as error:
                 if not error.retriable:
                     raise
-                await asyncio.sleep(self._settings.metadata_retry_pause_s)
+            await asyncio.sleep(self._settings.metadata_retry_pause_s)
 
     async def _look(self) -> bool:
         """Whether all is done for now."""

@@ -206,14 +206,19 @@ def _of_directory(directory: str) -> Target:
     """The directories of the cookie in this one; without one, what the directory looks like."""
     from bkpy.runtime.system import RealFiles
     from bkpy.storage.cookies import look_for_cookie
-    from bkpy.storage.file_names import INDEX_NAME
+    from bkpy.storage.file_names import INDEX_NAME, number_of
 
     found = look_for_cookie(RealFiles(), directory).cookie
     if found is not None and directory in found.paths:
         return Target(found.journal_directories, tuple(d.path for d in found.ledger_directories), "", "")
     names = os.listdir(directory)
     journals = (directory,) if any(name.endswith(_JOURNAL_FILE) for name in names) else ()
-    is_ledgers = INDEX_NAME in names or any(name.endswith(_LOG_FILE) for name in names)
+    # By its number: a bookie's own log may lie beside its directories.
+    is_ledgers = INDEX_NAME in names or any(number_of(name, _LOG_FILE) is not None for name in names)
+    if not (journals or is_ledgers):
+        what = "this is no directory of a bookie: it has no cookie, no index, no journal files and no entry logs"
+        todo = "name the bookie's configuration file or one of its directories, or mount its disk"
+        raise click.ClickException(f"{directory}: {what}; {todo}")
     return Target(journals, (directory,) if is_ledgers else (), "", "")
 
 

@@ -11,6 +11,7 @@ the lock of a successor is never removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -128,13 +129,19 @@ class LedgerLocks:
 
 
 async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
-    """The locks that are held, by ledger id, for people: they may be released at any time."""
+    """The locks that are held, by ledger id, for people: they may be released at any time.
+
+    Of a lock whose value can't be read, the holder is "" and the time 0.
+    """
     found = []
     for name in await children_if_there(store, f"{root}/{paths.LOCKS}"):
         if not (match := _LOCK_NAME.fullmatch(name)):
             continue
         value = await read_if_there(store, f"{root}/{paths.LOCKS}/{name}")
         if value is not None:
-            fields = json.loads(value[0])
-            found.append(HeldLock(int(match[1]), str(fields.get("holder", "")), int(fields.get("since_ms", 0))))
+            holder, since_ms = "", 0
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                fields = json.loads(value[0])
+                holder, since_ms = str(fields.get("holder", "")), int(fields.get("since_ms", 0))
+            found.append(HeldLock(int(match[1]), holder, since_ms))
     return found

@@ -103,9 +103,12 @@ class Objection(enum.Enum):
     UNKNOWN = "the cluster knows no such bookie"
     RUNS = "the bookie is registered, so it isn't lost: drain it"
     NOT_DRAINING = "the bookie isn't draining, and may take entries at any time: drain it first"
+    AWAY = (
+        "the bookie isn't draining, and doesn't run: start it and drain it first, or give --lost if it never comes "
+        "back with what it had"
+    )
     NOT_REFUSING = (
-        "the bookie hasn't said yet that it takes no more entries: start it, or say that it is lost if it never comes "
-        "back"
+        "the bookie hasn't said yet that it takes no more entries: start it, or give --lost if it never comes back"
     )
 
 
@@ -115,7 +118,7 @@ def _objection(bookie: Candidate) -> Objection | None:
     if bookie.lost:
         return Objection.RUNS if bookie.registered else None
     if not bookie.draining:
-        return Objection.NOT_DRAINING
+        return Objection.NOT_DRAINING if bookie.registered else Objection.AWAY
     return None if bookie.refuses else Objection.NOT_REFUSING
 
 

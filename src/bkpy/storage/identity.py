@@ -303,8 +303,9 @@ class Directories:
             for name in self._files.listdir(path):
                 if file_id_of(name) is not None or log_id_of(name) is not None:
                     raise IdentityError(
-                        f"this directory holds data ({name}), and another one has lost its cookie: --rebuild wants all "
-                        "directories empty. Mount the missing disk; or, if it is lost, `bkpy bookie format --force` "
+                        f"this directory holds data ({name}), and there is no cookie in {', '.join(sorted(bare))}: "
+                        "--rebuild wants all directories empty. Mount the missing disk; if a cookie alone is lost, "
+                        "`bkpy bookie cookie update` writes it anew; if the disk is lost, `bkpy bookie format --force` "
                         "empties what is left, and --rebuild copies everything from other bookies",
                         path=path,
                     )

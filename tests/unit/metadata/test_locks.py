@@ -14,7 +14,7 @@ from bkpy.config.base import MetadataSettings
 from bkpy.metadata.cluster import Cluster, init_cluster
 from bkpy.metadata.layout import LAYOUTS, next_id
 from bkpy.metadata.ledgers import Created
-from bkpy.metadata.locks import LedgerLock, LedgerLocks
+from bkpy.metadata.locks import LedgerLock, LedgerLocks, held_locks
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done, Exists, Gone, NotDone
 from bkpy.metadata.sightings import Lookout
@@ -74,6 +74,17 @@ async def test_one_holder_at_a_time(tree: MemoryStore, cluster: Cluster) -> None
     await first.release(lock)
     assert names(tree) == [other.path, other.proof]
     assert (await taken(second)).path == lock.path
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"since_ms": "x"}', b"\xff"])
+async def test_a_lock_that_can_not_be_read_is_listed_all_the_same(
+    tree: MemoryStore, cluster: Cluster, value: bytes
+) -> None:
+    taker, store = locks(tree)
+    lock = await taken(taker)
+    assert [(one.ledger_id, one.holder) for one in await held_locks(store, cluster.root)] == [(7, "a")]
+    await store.put(lock.path, value, (await store.get(lock.path))[1])
+    assert [one.ledger_id for one in await held_locks(store, cluster.root)] == [7]
 
 
 async def test_a_lock_goes_with_its_session_and_a_successors_is_never_removed(

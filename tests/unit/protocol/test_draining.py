@@ -73,6 +73,7 @@ def test_every_candidate_has_a_row() -> None:
     assert OBJECTIONS[ready._replace(known=False)] is Objection.UNKNOWN
     assert OBJECTIONS[ready._replace(lost=True)] is Objection.RUNS
     assert OBJECTIONS[ready._replace(draining=False)] is Objection.NOT_DRAINING
+    assert OBJECTIONS[ready._replace(draining=False, registered=False)] is Objection.AWAY
     assert OBJECTIONS[ready._replace(refuses=False)] is Objection.NOT_REFUSING
     assert OBJECTIONS[ready._replace(refuses=False, registered=False, lost=True)] is None
 

@@ -100,8 +100,12 @@ def test_directories_in_which_something_is_left_are_not_begun_anew() -> None:
         for name in host.disk.listdir(first):
             if name == "cookie.json":
                 host.disk.unlink(f"{first}/{name}")
-        with pytest.raises(IdentityError, match="all directories empty"):
+        with pytest.raises(IdentityError, match="all directories empty") as refused:
             await host.boot(rebuild=True)
+        assert f"no cookie in {first}:" in str(refused.value)
+        assert "`bkpy bookie cookie update`" in str(
+            refused.value
+        )  # nothing has to be deleted where a cookie alone is lost
         assert host.cookie == cookie
 
     asyncio.run(main())
