@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
 
 def encode(opcode: int, correlation_id: int, head: bytes, body: list[Bytes] | tuple[Bytes, ...] = ()) -> list[Bytes]:
-    """The buffers of one frame, ready for one vectored write; `body` is not copied, and the last buffer is not empty."""
+    """The buffers of one frame, for one vectored write; `body` is not copied, and the last buffer is not empty."""
     size = sum(map(len, body))
     prefix = _PREFIX.pack(MAGIC, VERSION, opcode, len(head), size, correlation_id)
     crc = crc32c(head, crc32c(prefix))
