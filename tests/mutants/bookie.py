@@ -9,8 +9,8 @@ _COLLECTOR = "tests/unit/bookie/test_collector.py"
 _CROWDS = "tests/unit/bookie/test_crowds.py"
 _DECISIONS = "tests/unit/protocol/test_collection_decisions.py"
 _KEYS = "tests/unit/bookie/test_keys_in_order.py"
-_MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _WAITING = "tests/unit/bookie/test_waiting_requests.py"
+_MEMORY = "tests/unit/bookie/test_memory_bounds.py"
 _BUDGET = "tests/unit/protocol/test_receive_budget.py"
 
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
@@ -36,13 +36,6 @@ MUTANTS: list[Mutant] = [
         "        and not flags & _ADD_FLAGS_UNKNOWN",
         "        and flags is not None",
         (_BAD,),
-    ),
-    Mutant(
-        "requests keep what their connection receives into",
-        "every long poll holds a megabyte",
-        "                self.requests.start(frame)",
-        "                self._receive.retain()\n                self.requests.start(frame)",
-        (_WAITING,),
     ),
     Mutant(
         "whoever is there longest is closed when strangers are too many",

@@ -20,7 +20,7 @@ from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.metadata.outcome import Done
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.recovery.ledger_repair import LedgerRepair
+from bkpy.recovery.ledger_repair import LedgerRepair, Repaired
 from bkpy.recovery.repair_queue import RepairQueue
 from bkpy.recovery.worker import ReplicationWorker
 
@@ -175,8 +175,17 @@ async def test_an_open_ledger_is_left_to_its_writer_for_the_grace_period(four: I
     assert (await whole(client, alive.ledger_id)).last_entry == 3
 
 
-async def test_a_ledger_that_is_postponed_while_nothing_else_is_due_is_tried_in_time(four: InProcess) -> None:
+async def test_a_ledger_that_is_postponed_while_nothing_else_is_due_is_tried_in_time(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker waits already, and no news of marks or bookies comes that would wake it."""
+    run = LedgerRepair.run
+
+    async def run_later(*args: Any, **options: Any) -> Repaired:
+        await asyncio.sleep(0.3)  # until it waits
+        return await run(*args, **options)
+
+    monkeypatch.setattr(LedgerRepair, "run", run_later)
     client = await four.client()
     dead = await write(client, 3, ensemble_size=2, write_quorum=2, ack_quorum=2)
     await lose(four, client, dead.ensemble[0])
