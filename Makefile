@@ -19,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
-	@echo "make test-full  these, the exhaustive and the privileged ones, other Pythons, and the mutants (an hour)"
+	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
 	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here (PYTHONS='/path ...': on these)"
@@ -44,7 +44,6 @@ test: $(VENV)/.dev
 
 test-full: $(VENV)/.dev
 	$(PYTEST)
-	$(BIN)/python -m tests.pythons
 	$(BIN)/python -m tests.mutants
 
 test-privileged: $(VENV)/.dev
