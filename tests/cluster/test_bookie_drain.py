@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SESSION_S = 2.0
-LEDGERS = 12
+LEDGERS = 24
 
 
 @pytest.fixture

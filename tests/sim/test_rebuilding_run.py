@@ -58,7 +58,7 @@ def ending_limbo_unverified() -> Iterator[None]:
 def test_without_the_rule_it_is_noticed(without: Callable[[], AbstractContextManager[Any]]) -> None:
     found = Range()
     with without():
-        for seed in range(3):
+        for seed in (3, 4, 0, 1, 2):
             play("rebuilding", seed, found)
             if found.failed:
                 return

@@ -127,7 +127,9 @@ async def test_what_is_left_to_be_copied_and_how_long_that_takes(four: InProcess
 async def test_a_long_reason_is_cut_off(four: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     async with healer(four) as one:
         status = one.worker.status()
-        monkeypatch.setattr(one.worker, "status", lambda: {**status, "stuck_ledgers": {"7": "x" * 5000}})
+        monkeypatch.setattr(
+            one.worker, "status", lambda: {**status, "enabled": True, "stuck_ledgers": {"7": "x" * 5000}}
+        )
         reporting = asyncio.create_task(report_of(one).run())
         found = await told_when(one, enabled=True)
         assert len(found["stuck_ledgers"]["7"]) < 400
