@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -57,6 +58,7 @@ class Rebuilding:
         self.world = cluster.world
         self.plan = self.world.stream("plan")
         self.worker = self.world.add_host("worker")
+        self.deaths: defaultdict[Bookie, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.watcher = self.world.add_host("watcher")
         drawn = draw(self.world, "workers", {k: v for k, v in BOOKIE.items() if k in RecoverySettings.model_fields})
         quick = {
@@ -151,7 +153,8 @@ class Rebuilding:
         bookie = self.plan.choice((self.lost, *self.cluster.bookies))
         match self.plan.randrange(3):
             case 0 | 1:
-                await death(self.cluster, bookie, self.plan.choice(DEATHS))
+                async with self.deaths[bookie]:  # one after the other: a death ends with a start
+                    await death(self.cluster, bookie, self.plan.choice(DEATHS))
             case _:
                 other = self.plan.choice(self.cluster.bookies)
                 self.world.net.partition(other.host.address, self.lost.host.address)
