@@ -261,8 +261,11 @@ class MemorySession(MetadataStore):
         return str(await self._apply(Create(path, bytes(data), ephemeral), sequential))
 
     async def get(self, path: str) -> tuple[bytes, int]:
-        node = await self._call(lambda: self._tree.node(path), write=False)
-        return node.data, node.version
+        def look() -> tuple[bytes, int]:  # what it is then: a transaction that fails leaves nodes that never were
+            node = self._tree.node(path)
+            return node.data, node.version
+
+        return await self._call(look, write=False)
 
     async def put(self, path: str, data: bytes, expected_version: int) -> int:
         version = await self._apply(Put(path, bytes(data), expected_version))
