@@ -142,7 +142,6 @@ print(before, rss_anon_mb(os.getpid()))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="others don't tell what a process has")
 def test_little_is_kept_of_pages_that_were_written(tmp_path: Path) -> None:
     """LMDB keeps the memory of all the pages that a transaction changes: here one for each ledger, as after an hour."""
     done = subprocess.run(
