@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import CorruptDataError, MetadataConflictError
+from bkpy.errors import CorruptDataError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown, told
-from bkpy.metadata.resolve import create_certainly, put_certainly, read_certainly
-from bkpy.metadata.store import Check, Create, MetadataStore
+from bkpy.metadata.term_value import TermValue
 from bkpy.protocol.audit import Absence, AuditRecord
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from bkpy.metadata.outcome import CreateOutcome, PutOutcome
+    from bkpy.metadata.store import MetadataStore
 
 RECORD_VERSION = 1
 _DEFAULTS = RecoverySettings()
@@ -27,23 +25,19 @@ class AuditRecords:
     def __init__(
         self, store: MetadataStore, root: str, *, guard: str = "", settings: RecoverySettings = _DEFAULTS
     ) -> None:
-        self._store = store
-        self._path = f"{root}/{paths.AUDIT}"
-        self._guard = guard
-        self._attempts_max = settings.metadata_write_attempts_max
-        self._version: int | None = None
+        attempts_max = settings.metadata_write_attempts_max
+        self._value = TermValue(store, f"{root}/{paths.AUDIT}", guard=guard, attempts_max=attempts_max)
 
     async def read(self) -> AuditRecord:
         """The record; an empty one if there is none, or one that is damaged.
 
         Raises `UnsupportedVersionError` for one of a newer bkpy, `MetadataUnavailableError`.
         """
-        found = await read_certainly(self._store, self._path)
-        self._version = None if found is None else found[1]
+        found = await self._value.read()
         if found is None:
             return AuditRecord()
         try:
-            return _decode(found[0])
+            return _decode(found)
         except CorruptDataError:
             return AuditRecord()
 
@@ -52,27 +46,7 @@ class AuditRecords:
 
         Raises `MetadataConflictError` when the term is over. After a `MetadataUnavailableError` it is to be read again.
         """
-        check = Check(self._guard, 0)
-        value = _encode(record)
-        outcome: CreateOutcome | PutOutcome
-        if self._version is None:
-            create = Create(self._path, value)
-            outcome = await create_certainly(self._store, create, check, attempts_max=self._attempts_max)
-        else:
-            outcome = await put_certainly(
-                self._store, self._path, value, self._version, check, attempts_max=self._attempts_max
-            )
-        match outcome:
-            case Done():
-                self._version = outcome.version
-            case Missing() | Exists() | Changed() | Overtaken():
-                raise MetadataConflictError(
-                    "there is another auditor", outcome_unknown=isinstance(outcome, Overtaken), retriable=False
-                )
-            case NotDone() | Unknown():
-                raise told(outcome)
-            case _:
-                assert_never(outcome)
+        await self._value.write(_encode(record))
 
 
 def _encode(record: AuditRecord) -> bytes:

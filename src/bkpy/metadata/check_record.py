@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown, told
-from bkpy.metadata.resolve import create_certainly, put_certainly, read_certainly
-from bkpy.metadata.store import Check, Create, MetadataStore
+from bkpy.metadata.term_value import TermValue
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bkpy.metadata.outcome import CreateOutcome, PutOutcome
+    from bkpy.metadata.store import MetadataStore
 
 RECORD_VERSION = 1
 _DEFAULTS = RecoverySettings()
@@ -52,46 +49,23 @@ class CheckRecords:
     def __init__(
         self, store: MetadataStore, root: str, *, guard: str = "", settings: RecoverySettings = _DEFAULTS
     ) -> None:
-        self._store = store
-        self._path = f"{root}/{paths.CHECKS}"
-        self._guard = guard
-        self._attempts_max = settings.metadata_write_attempts_max
-        self._version: int | None = None
+        attempts_max = settings.metadata_write_attempts_max
+        self._value = TermValue(store, f"{root}/{paths.CHECKS}", guard=guard, attempts_max=attempts_max)
 
     async def read(self) -> CheckRecord:
         """The record; an empty one if there is none, or one that is damaged: then all checks are due.
 
         Raises `UnsupportedVersionError` for one of a newer bkpy, `MetadataUnavailableError`.
         """
-        found = await read_certainly(self._store, self._path)
-        self._version = None if found is None else found[1]
-        return CheckRecord() if found is None else _decode(found[0])
+        found = await self._value.read()
+        return CheckRecord() if found is None else _decode(found)
 
     async def write(self, record: CheckRecord) -> None:
         """Replace the record that was read or written last.
 
         Raises `MetadataConflictError` when the term is over. After a `MetadataUnavailableError` it is to be read again.
         """
-        check = Check(self._guard, 0)
-        outcome: CreateOutcome | PutOutcome
-        if self._version is None:
-            create = Create(self._path, _encode(record))
-            outcome = await create_certainly(self._store, create, check, attempts_max=self._attempts_max)
-        else:
-            outcome = await put_certainly(
-                self._store, self._path, _encode(record), self._version, check, attempts_max=self._attempts_max
-            )
-        match outcome:
-            case Done():
-                self._version = outcome.version
-            case Missing() | Exists() | Changed() | Overtaken():
-                raise MetadataConflictError(
-                    "there is another auditor", outcome_unknown=isinstance(outcome, Overtaken), retriable=False
-                )
-            case NotDone() | Unknown():
-                raise told(outcome)
-            case _:
-                assert_never(outcome)
+        await self._value.write(_encode(record))
 
 
 def _encode(record: CheckRecord) -> bytes:
