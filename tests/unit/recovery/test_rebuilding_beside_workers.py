@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_integrity import QUICK, done, lost, rebuilt, written
 
 from bkpy.config.recovery import RecoverySettings
+from bkpy.metadata.audit_record import AuditRecords
 from bkpy.metadata.marks import Marks
 from bkpy.recovery.auto_recovery import AutoRecovery
 from bkpy.runtime.system import real_runtime
@@ -88,6 +90,7 @@ async def test_others_at_the_same_ledgers_do_no_harm(cluster: InProcess, names: 
         client = await cluster.client()
         left = {*ledgers}
         while left:
+            await asyncio.sleep(0.01)
             left = await all_marks(client)
         for ledger_id in ledgers:
             await whole(client, ledger_id)
@@ -98,16 +101,18 @@ async def test_marks_that_came_when_it_was_done_go_as_well(cluster: InProcess) -
     await cluster.start("abc", **QUICK)
     client = await cluster.client()
     ledgers = [await written(client, (3, 3, 2)) for _ in range(LEDGERS)]
+    records = AuditRecords(cluster.tree.session(), ROOT)
     async with recovering(cluster, lost_bookie_recovery_delay_s=3600):
-        pass
+        while "a" not in (await records.read()).instances:
+            await asyncio.sleep(0.01)
     await lost(cluster, "a")
     node = await rebuilt(cluster, "a")
     await eventually(lambda: done(node) and not cluster.service("a").read_only)
-    async with recovering(cluster, lost_bookie_recovery_delay_s=3600):
-        client = await cluster.client()
-        while not await all_marks(client):
-            pass
+    client = await cluster.client()
+    async with recovering(cluster, lost_bookie_recovery_delay_s=3600) as metrics:
+        # Counted, since marks may be gone again before anybody looks.
+        await eventually(lambda: (metrics.get_sample_value("bkpy_auditor_marks_total") or 0) >= LEDGERS)
         while await all_marks(client):
-            pass
+            await asyncio.sleep(0.01)
         for ledger_id in ledgers:
             await whole(client, ledger_id)
