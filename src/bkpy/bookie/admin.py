@@ -15,13 +15,13 @@ who shows a certificate with a name that may administer; as long as the bookie s
 from __future__ import annotations
 
 import ipaddress
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import Right, names_in
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -146,7 +146,7 @@ async def _fields(request: web.Request) -> dict[str, Any]:
     """The JSON object that the request has as its body; an empty body is an empty one."""
     body = await request.read()
     try:
-        fields = json.loads(body) if body else {}
+        fields = parsed(body) if body else {}
     except ValueError as error:
         raise AdminRequestError(400, f"the body is no JSON: {error}") from error
     if not isinstance(fields, dict):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from bkpy.bookie.add_handler import AddHandler
 from bkpy.bookie.keys import Keys
 from bkpy.bookie.request_handler import RequestHandler
-from bkpy.bookie.sockets import Socket, has_ended, watch_over
+from bkpy.bookie.sockets import has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -23,6 +23,7 @@ from bkpy.protocol.receive_buffer import ReceiveBuffer
 if TYPE_CHECKING:
     from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
+    from bkpy.runtime.accepted import Socket
 
 _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
 

@@ -69,8 +69,16 @@ def _pattern(rule: str) -> re.Pattern[str]:
     kind, colon, name = rule.partition(":")
     if not colon or kind not in ("cn", "dns", "uri") or not name:
         raise ValueError(f"{rule!r} is not cn:NAME, dns:NAME or uri:URI")
-    flags = re.IGNORECASE if kind == "dns" else re.NOFLAG
-    return re.compile("[^./:]*".join(map(re.escape, rule.split("*"))), flags)
+    # ASCII: names of hosts have no other letters, and beyond them some count as the same that are not.
+    flags = re.IGNORECASE | re.ASCII if kind == "dns" else re.NOFLAG
+    first, *others = map(re.escape, rule.split("*"))
+    if not others:
+        return re.compile(first, flags)
+    # What is between two stars is taken where it comes first and nowhere else: a later place would do no better, since
+    # no star reaches over a separator. Tried at every place, a rule of many stars would take years.
+    *middle, last = others
+    atoms = "".join(f"(?>[^./:]*?{part})" for part in middle)
+    return re.compile(f"{first}{atoms}[^./:]*{last}", flags)
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -161,7 +161,18 @@ async def test_a_name_that_is_given_a_right_has_it_at_once(guarded: Guarded) -> 
     await (await client.create_ledger()).close()
 
 
-@pytest.mark.parametrize("rules", ["read = [", "reed = []", "read = 'cn:x'", "read = [1]", "read = ['x']"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "read = [",
+        "reed = []",
+        "read = 'cn:x'",
+        "read = [1]",
+        "read = ['x']",
+        pytest.param("read = " + "[" * 100_000, id="nested deeply"),
+        pytest.param("read = " + "1" * 10_000, id="a long number"),
+    ],
+)
 async def test_a_file_that_makes_no_sense_takes_no_right_and_gives_none(
     guarded: Guarded, rules: str, caplog: pytest.LogCaptureFixture
 ) -> None:
