@@ -280,6 +280,10 @@ CONSTANTS = {
     "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
     "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
     "metadata/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "protocol/access.py": {
+        "_NAMES_TOLD": "is how much of an error's text",
+        "_NAME_CHARS_TOLD": "is how much of an error's text",
+    },
     "protocol/frame.py": {
         "PREFIX_BYTES": ON_THE_WIRE,
         "VERSION": ON_THE_WIRE,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiohttp import web
 
 from bkpy.errors import ConfigError
-from bkpy.protocol.access import Right, names_in
+from bkpy.protocol.access import Right, names_in, told
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class AdminPages:
             assert request.transport is not None
             names = names_in(request.transport.get_extra_info("peercert"))
             if not self._credentials.rights_of(names) & Right.ADMINISTER:
-                raise AdminRequestError(403, f"the file of rights does not let {', '.join(names)} administer")
+                raise AdminRequestError(403, f"the file of rights does not let {told(names)} administer")
         elif self._settings.admin_clients == "local" and not is_local(request.remote):
             raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
 

@@ -137,9 +137,9 @@ async def _serve(
         beside = None if companion is None else functools.partial(companion, settings, store, root, runtime)
         mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
         node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
-        await node.start()
         if settings.tls_certificate_file is not None:  # for others it ends the process, as without a handler
             loop.add_signal_handler(signal.SIGHUP, node.reload)
+        await node.start()
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
         gc.freeze()  # modules and settings: nothing of them will ever be garbage
         stop = asyncio.ensure_future(stopping.wait())

@@ -116,6 +116,26 @@ async def test_who_has_no_right_to_ledgers_is_refused_at_the_greeting(
     assert not any(connection.greeted for b in "abc" for connection in guarded.cluster.connections(b))
 
 
+@pytest.mark.parametrize(
+    ("name", "hosts", "words"),
+    [
+        ("evil\n2026-01-01 ERROR", (), "does not give cn:evil\\n2026-01-01 ERROR the right"),
+        ("many", tuple(f"{n}.example" for n in range(3000)), "cn:many, dns:0.example, dns:1.example, dns:2.example, "),
+        ("", ("127.0.0.1",), "does not give a certificate without names the right"),
+    ],
+)
+async def test_whatever_somebody_is_called_it_is_told_on_one_short_line(
+    guarded: Guarded, name: str, hosts: tuple[str, ...], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await guarded.client(name, hosts=hosts, file="strange")
+    with pytest.raises(UnauthorizedError) as caught:
+        await client.create_ledger()
+    assert words in caught.value.message
+    told = [record.getMessage() for record in caplog.records if "does not give" in record.getMessage()]
+    assert told
+    assert all(words in line and "\n" not in line and len(line) < 1000 for line in told)
+
+
 async def test_a_name_that_loses_its_right_while_it_writes(guarded: Guarded) -> None:
     client = await guarded.client("writer")
     writer = await client.create_ledger(ack_quorum=3)
@@ -224,13 +244,13 @@ async def pages(tmp_path: Path) -> AsyncIterator[Guarded]:
     await made.cluster.stop()
 
 
-async def ask(pages: Guarded, method: str, path: str, name: str) -> tuple[int, Any]:
+async def ask(pages: Guarded, method: str, path: str, name: str, body: bytes = b"") -> tuple[int, Any]:
     """The status and the body that somebody with this name gets."""
     issued = pages.ca.issue(name)
     context = ssl.create_default_context(cafile=str(pages.ca.file))
     context.load_cert_chain(issued.certificate, issued.key)
     url = f"https://127.0.0.1:{pages.cluster.node('a').metrics_port}{path}"
-    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context) as response:
+    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context, data=body) as response:
         return response.status, (await response.text() if path == "/metrics" else await response.json())
 
 
@@ -251,6 +271,11 @@ async def test_commands_over_tls_are_for_those_who_may_administer(pages: Guarded
     status, told = await ask(pages, "POST", "/reload", "successor")
     assert status == 409
     assert "not TOML" in told["error"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"dry_run": 1}'], ids=lambda body: body[:9])
+async def test_a_command_that_makes_no_sense_is_refused(pages: Guarded, body: bytes) -> None:
+    assert (await ask(pages, "POST", "/gc", "operator", body))[0] == 400
 
 
 async def test_the_page_gets_a_new_certificate_too(pages: Guarded) -> None:
