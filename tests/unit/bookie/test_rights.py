@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from tests.certificates import Authority
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.unit.bookie.raw import Raw, add, frame, record
 
 import bkpy
 from bkpy.cli.bookie_pages import open_pages
@@ -18,6 +19,7 @@ from bkpy.config.access_file import read_access_file
 from bkpy.config.client import client_settings
 from bkpy.config.loading import load_bookie_settings
 from bkpy.errors import ConfigError, UnauthorizedError
+from bkpy.protocol.messages import Flags, Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,6 +57,13 @@ class Guarded:
         self.write(rules)
         for node in self.cluster.nodes:
             node.reload()
+
+    def context(self, name: str) -> ssl.SSLContext:
+        """Of a client that speaks for itself."""
+        issued = self.ca.issue(name)
+        context = ssl.create_default_context(cafile=str(self.ca.file))
+        context.load_cert_chain(issued.certificate, issued.key)
+        return context
 
     async def client(self, name: str, **kwargs: Any) -> Client:
         return await self.cluster.client(
@@ -100,6 +109,53 @@ async def test_a_reader_may_read_and_no_more(guarded: Guarded) -> None:
     for name in "abc":
         assert other.ledger_id not in await guarded.cluster.storage(name).held_ledgers(0, 100)
     writer.abandon()  # its metadata say IN_RECOVERY, which the bookies don't guard either
+
+
+async def test_no_request_of_a_reader_changes_anything_whatever_it_is_called(guarded: Guarded) -> None:
+    """A fence is a write, in whichever request it comes; and so is a key that is shown."""
+    writing = await guarded.client("writer")
+    writer = await writing.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    ledger_id, key = writer.ledger_id, writer.metadata.ledger_key
+    raw = await Raw.connect(guarded.cluster, tls=guarded.context("reader"))
+    fencing = int(Flags.RECOVERY)
+    raw.send(
+        frame(Op.PRESENT, [[ledger_id, 999], [key, key]]),
+        frame(Op.READ, [fencing, ledger_id, 0, 0, 1000], correlation_id=10),
+        frame(Op.READ, [fencing, 999, 0, 0, 1000], correlation_id=11),
+        frame(Op.READ_LAC, [fencing, ledger_id], correlation_id=12),
+        frame(Op.WRITE_LAC, [ledger_id], record(ledger_id), correlation_id=13),
+        frame(Op.FORCE, [ledger_id], correlation_id=14),
+        add(ledger_id, 1, correlation_id=15),
+        add(999, flags=fencing, correlation_id=16),
+        frame(Op.READ, [0, ledger_id, 0, 0, 1000], correlation_id=17),
+    )
+    for number in range(10, 17):
+        _, head = await raw.reply(number)
+        assert (head if isinstance(head, int) else head[0]) == Status.FORBIDDEN
+    assert (await raw.reply(17))[1][0] == Status.OK
+    assert not len(raw.near.keys)
+    assert await guarded.cluster.storage("a").held_ledgers(-1, 100) == [ledger_id]
+    assert await writer.append(b"y") == 1  # it was not fenced
+    await writer.close()
+    raw.writer.close()
+
+
+async def test_a_long_poll_ends_when_its_client_loses_all_rights(guarded: Guarded) -> None:
+    writing = await guarded.client("writer")
+    writer = await writing.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    raw = await Raw.connect(guarded.cluster, tls=guarded.context("reader"))
+    raw.send(frame(Op.WAIT_LAC, [writer.ledger_id, 5, True, 3_600_000], correlation_id=10))
+    await eventually(lambda: raw.near.requests.in_flight == 1)
+    guarded.reload(RULES.replace("cn:reader", "cn:another"))
+    told = await raw.rest()
+    assert told[0][1][0] == Status.FORBIDDEN
+    assert 10 not in told or told[10][1][0] != Status.OK
+    await eventually(lambda: raw.near not in guarded.cluster.connections("a"))
+    assert raw.near.requests.in_flight == 0
+    await writer.append(b"y")
+    await writer.close()
 
 
 @pytest.mark.parametrize("name", ["stranger", "operator"])
@@ -246,9 +302,7 @@ async def pages(tmp_path: Path) -> AsyncIterator[Guarded]:
 
 async def ask(pages: Guarded, method: str, path: str, name: str, body: bytes = b"") -> tuple[int, Any]:
     """The status and the body that somebody with this name gets."""
-    issued = pages.ca.issue(name)
-    context = ssl.create_default_context(cafile=str(pages.ca.file))
-    context.load_cert_chain(issued.certificate, issued.key)
+    context = pages.context(name)
     url = f"https://127.0.0.1:{pages.cluster.node('a').metrics_port}{path}"
     async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context, data=body) as response:
         return response.status, (await response.text() if path == "/metrics" else await response.json())

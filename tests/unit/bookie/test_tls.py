@@ -146,6 +146,26 @@ async def test_a_client_does_not_talk_to_a_bookie_whose_certificate_is_not_good(
     assert words in await refusal(client)
 
 
+def test_a_certificate_that_is_replaced_while_it_is_read_is_read_again(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = secure.ca.settings(secure.of_bookies)
+    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+    read = ssl.SSLContext.load_cert_chain
+
+    def and_replaced(self: ssl.SSLContext, *arguments: Any) -> None:
+        read(self, *arguments)
+        new = secure.ca.issue("bookie", file="new")
+        new.certificate.replace(secure.of_bookies.certificate)
+        new.key.replace(secure.of_bookies.key)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(ssl.SSLContext, "load_cert_chain", and_replaced)
+        certificates = Certificates(names, Side.BOOKIE)
+    assert certificates.reload()
+    assert not certificates.reload()
+
+
 def test_a_common_name_is_not_the_name_of_a_host(secure: Secure) -> None:
     """Whoever signs certificates for clients looks at what they are called, and not at which hosts are called so."""
     files = secure.ca.settings(secure.ca.issue("b1.example", ()))
@@ -160,6 +180,18 @@ def test_a_common_name_is_not_the_name_of_a_host(secure: Secure) -> None:
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         far.do_handshake()
     assert explained(caught.value, "the bookie", names)[0] is Failure.HOST_NAME
+
+
+async def test_an_older_tls_is_refused_and_told_so_at_both_ends(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start()
+    old = secure.context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with caplog.at_level(logging.WARNING, "bkpy.bookie"):
+        assert "takes no TLS as old as this side's" in await refusal(await secure.cluster.client(tls=old, **PATIENT))
+    assert "the client speaks an older TLS than 1.3" in caplog.text
+    assert secure.refused(Failure.VERSION) >= 3
 
 
 async def test_a_client_without_tls_is_told_to_speak_it(secure: Secure) -> None:

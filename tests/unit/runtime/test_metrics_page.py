@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 MOST = 4
 
 
+@pytest.mark.parametrize("most", [1, MOST])
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("first_bytes", [b"", b"\x16\x03\x01", b"GET /metrics HTTP/1.1\r\n"])
 async def test_those_who_only_hold_connections_keep_nobody_out(
-    tmp_path: Path, secure: bool, first_bytes: bytes
+    tmp_path: Path, most: int, secure: bool, first_bytes: bytes
 ) -> None:
     """With TLS they are at their handshake, and no request of theirs is waited for yet."""
     ca = Authority(tmp_path)
@@ -35,15 +36,15 @@ async def test_those_who_only_hold_connections_keep_nobody_out(
     tls = Certificates(files, Side.BOOKIE).context if secure else None
     async with (
         asyncio.timeout(DEADLINE_S),
-        metrics_page(lambda: b"x 1\n", "127.0.0.1", 0, tls=tls, connections_max=MOST, handshake_timeout_s=3600) as port,
+        metrics_page(lambda: b"x 1\n", "127.0.0.1", 0, tls=tls, connections_max=most, handshake_timeout_s=3600) as port,
     ):
-        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5 * MOST)]
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5 * most)]
         for _, writer in strangers:
             writer.write(first_bytes)
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as response:
             assert await response.text() == "x 1\n"
-            for reader, _ in strangers[: 4 * MOST + 1]:
+            for reader, _ in strangers[: 4 * most + 1]:
                 with contextlib.suppress(ConnectionError):
                     await reader.read()  # to the end
         for _, writer in strangers:
