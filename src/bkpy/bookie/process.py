@@ -123,6 +123,8 @@ async def _serve(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if settings.tls_certificate_file is not None:  # for others it ends the process, as without a handler
+        loop.add_signal_handler(signal.SIGHUP, _nothing)  # what has changed by now is read later anyway
     runtime = real_runtime()
     # Each step of a start may take long on a busy machine: what it waits for is said before.
     log.info("bookie %s looks for its metadata at %s", settings.bookie_id, settings.metadata_uri)
@@ -137,7 +139,7 @@ async def _serve(
         beside = None if companion is None else functools.partial(companion, settings, store, root, runtime)
         mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
         node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
-        if settings.tls_certificate_file is not None:  # for others it ends the process, as without a handler
+        if settings.tls_certificate_file is not None:
             loop.add_signal_handler(signal.SIGHUP, node.reload)
         await node.start()
         runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
@@ -150,3 +152,7 @@ async def _serve(
         await node.stop()
     finally:
         await store.close()
+
+
+def _nothing() -> None:
+    pass

@@ -166,20 +166,37 @@ def test_a_certificate_that_is_replaced_while_it_is_read_is_read_again(
     assert not certificates.reload()
 
 
-def test_a_common_name_is_not_the_name_of_a_host(secure: Secure) -> None:
-    """Whoever signs certificates for clients looks at what they are called, and not at which hosts are called so."""
-    files = secure.ca.settings(secure.ca.issue("b1.example", ()))
-    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+def ends(names: TlsFiles, host: str) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """A client's end and a bookie's, that are at the beginning of their handshake."""
     client, bookie = Certificates(names, Side.CLIENT).context, Certificates(names, Side.BOOKIE).context
     to_near, to_far = ssl.MemoryBIO(), ssl.MemoryBIO()
-    far = client.wrap_bio(to_far, to_near, server_hostname="b1.example")
+    far = client.wrap_bio(to_far, to_near, server_hostname=host)
     near = bookie.wrap_bio(to_near, to_far, server_side=True)
     for end in (far, near):
         with pytest.raises(ssl.SSLWantReadError):
             end.do_handshake()
+    return far, near
+
+
+def test_a_common_name_is_not_the_name_of_a_host(secure: Secure) -> None:
+    """Whoever signs certificates for clients looks at what they are called, and not at which hosts are called so."""
+    files = secure.ca.settings(secure.ca.issue("b1.example", ()))
+    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+    far, _ = ends(names, "b1.example")
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         far.do_handshake()
     assert explained(caught.value, "the bookie", names)[0] is Failure.HOST_NAME
+
+
+def test_no_client_resumes_a_session(secure: Secure) -> None:
+    """It would not show its certificate again, which may have ended, or be of a CA that is not trusted any more."""
+    files = secure.ca.settings(secure.of_client)
+    far, near = ends(TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"]), "127.0.0.1")
+    far.do_handshake()
+    near.do_handshake()
+    near.write(b"x")
+    assert far.read(1) == b"x"  # and with it whatever came before
+    assert far.session is None or not far.session.has_ticket
 
 
 async def test_an_older_tls_is_refused_and_told_so_at_both_ends(
