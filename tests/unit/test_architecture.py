@@ -284,6 +284,11 @@ CONSTANTS = {
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
+    "protocol/log_list.py": {
+        "LIST_VERSION": ON_DISK,
+        "OPEN_MAX": "is what the proof of takeovers stands on",
+        "UNSEALED": A_MARK,
+    },
     "protocol/ledger_metadata.py": {
         "FORMAT_VERSION": ON_DISK,
         "LEDGER_KEY_BYTES": ON_DISK,
@@ -452,6 +457,7 @@ INHERITED = {
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
+    "errors.LedgerFencedError": "what is caught says how much is",
     "metadata.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",
