@@ -258,6 +258,7 @@ CONSTANTS = {
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
+    "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
     "client/write/batch.py": {"_UNSENT": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},

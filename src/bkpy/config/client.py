@@ -29,6 +29,12 @@ class ClientSettings(MetadataSettings):
     add_quorum_timeout_s: Seconds = Field(
         default=30.0, description="seconds without any progress after which a writer's pending appends fail"
     )
+    close_linger_s: float = Field(
+        default=1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds that closing a ledger may wait for bookies that the ack quorum was quicker than",
+    )
     no_bookies_timeout_s: float = Field(
         default=3.0,
         ge=0,
