@@ -238,6 +238,7 @@ NOT_DRAWN: Mapping[str, str] = {
     "add_timeout_s": "the same",
     "add_quorum_timeout_s": "the same",
     "no_bookies_timeout_s": "the same",
+    "close_linger_s": "patience with bookies that are slower than the ack quorum",
     "ensemble_changes_window_s": "the time over which ensemble_changes_max counts",
     "read_timeout_s": "patience, which runs choose",
     "metadata_timeout_s": "simulated sessions have their own",

@@ -260,6 +260,7 @@ CONSTANTS = {
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
+    "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
     "client/write/batch.py": {"_UNSENT": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
@@ -289,6 +290,11 @@ CONSTANTS = {
         "VERSION": ON_THE_WIRE,
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
+    },
+    "protocol/log_list.py": {
+        "LIST_VERSION": ON_DISK,
+        "OPEN_MAX": "is what the proof of takeovers stands on",
+        "UNSEALED": A_MARK,
     },
     "protocol/ledger_metadata.py": {
         "FORMAT_VERSION": ON_DISK,
@@ -458,6 +464,7 @@ INHERITED = {
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
+    "errors.LedgerFencedError": "what is caught says how much is",
     "metadata.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",

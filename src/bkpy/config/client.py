@@ -29,6 +29,10 @@ class ClientSettings(MetadataSettings):
     add_quorum_timeout_s: Seconds = Field(
         default=30.0, description="seconds without any progress after which a writer's pending appends fail"
     )
+    close_linger_s: SecondsOrZero = Field(
+        default=1.0,
+        description="seconds that closing a ledger may wait for bookies that the ack quorum was quicker than",
+    )
     no_bookies_timeout_s: SecondsOrZero = Field(
         default=3.0,
         description="seconds a writer waits for bookies, when too few are left and no others can replace them",

@@ -50,7 +50,8 @@ class Checking:
         self.registry = CollectorRegistry()
         self.marks = Marks(store, ROOT, store.runtime, self.settings)
         self.records = CheckRecords(store, ROOT, guard=GUARD, settings=self.settings)
-        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, CheckMetrics(self.registry))
+        metrics = CheckMetrics(self.registry, (REPLICAS, PLACEMENT))
+        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, metrics)
 
     async def ended(self, *, runs: int = 1) -> dict[str, CheckRun]:
         """Run until every check has ended so often; what the record says then."""
@@ -106,6 +107,8 @@ async def test_what_is_whole_is_not_marked(five: InProcess) -> None:
     assert await checking.marked() == {}
     assert {name: (run.ledgers, run.marked) for name, run in runs.items()} == {REPLICAS: (5, 0), PLACEMENT: (5, 0)}
     assert checking.registry.get_sample_value("bkpy_check_read_bytes_total")
+    for check in (REPLICAS, PLACEMENT):  # zeros are there: an alarm asks whether they have increased
+        assert checking.registry.get_sample_value("bkpy_check_marked_total", {"check": check}) == 0
     await writer.close()
 
 
