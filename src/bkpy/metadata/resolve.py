@@ -61,7 +61,8 @@ async def attempt(call: Awaitable[T]) -> Answer[T] | StoreRefusal | NotDone | Un
     try:
         return Answer(await call)
     except StoreRefusal as refusal:
-        return refusal
+        # That which was raised keeps the frames it came through, and all that their callers have at hand. A value doesn't.
+        return type(refusal)(refusal.node, refusal.index)
     except BookKeeperError as error:
         return Unknown(error) if error.outcome_unknown else NotDone(error)
 
