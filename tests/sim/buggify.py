@@ -212,6 +212,7 @@ CLIENT: Mapping[str, Bound] = {
 # Numbers that bound nothing that a run could reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
     "metrics_port": "a port; there is no metrics page in a world",
+    "metrics_connections_max": "of that page",
     "index_bytes_max": "a full index stops the bookie, by design and for good",
     "disk_free_bytes_min": "runs choose when a disk is full, and by how much",
     "disk_free_bytes_resume": "the same",

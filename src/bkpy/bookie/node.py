@@ -444,6 +444,8 @@ class BookieNode:
                 settings.metrics_port,
                 self._pages.add_to,
                 None if certificates is None else certificates.following(),
+                connections_max=settings.metrics_connections_max,
+                handshake_timeout_s=settings.tls_handshake_timeout_s,
             )
         )
         scheme = "http" if certificates is None else "https"
