@@ -89,6 +89,10 @@ def test_a_bookie_is_nobody_in_particular_and_ends_when_it_is_told_to(composed: 
     assert composed.state("bookie1")["User"] == "bkpy"
     composed.compose("stop", "bookie1")
     assert composed.state("bookie1")["ExitCode"] == 0
+    for _ in range(3):  # while it is loaded, too
+        composed.compose("start", "bookie1")
+        composed.compose("stop", "bookie1")
+        assert composed.state("bookie1")["ExitCode"] in (0, 143)
     composed.compose("start", "bookie1")
     until(lambda: composed.healthy("bookie1"))
 
@@ -112,7 +116,7 @@ def test_what_was_stored_outlives_the_containers(composed: Composed) -> None:
 
 
 def test_a_fourth_bookie_comes_and_one_goes(composed: Composed) -> None:
-    """The two lines that docs/operations.md has."""
+    """The two lines that docs/operations/containers.md has."""
     composed.compose("up", "-d", "bookie4")
     until(lambda: composed.healthy("bookie4"))
     composed.compose("kill", "bookie2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy._version import version
 from bkpy.client.arguments import check_ledger_id, check_password, check_size
@@ -12,6 +12,7 @@ from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
+from bkpy.client.deletion import delete_ledger
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
@@ -22,11 +23,13 @@ from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import ClientSettings, client_settings
-from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.ledgers import Created
-from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.logs import LogStore
+from bkpy.metadata.outcome import told
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
@@ -112,6 +115,12 @@ class Client:
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
         return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
+
+    @property
+    def logs(self) -> LogStore:
+        """The lists of named logs, for bkpy's own parts; not for applications."""
+        cluster = self._cluster
+        return LogStore(cluster.store, cluster.root, cluster.catalog.layout, self._runtime, self._settings)
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
@@ -302,25 +311,27 @@ class Client:
         return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        """Delete a ledger, whatever its state.
+
+        Raises `NoSuchLedgerError`, and `ConfigError` for a ledger that is a part of a log.
+        """
         check_ledger_id(ledger_id)
         self._check_open()
-        outcome = await self._cluster.catalog.delete(ledger_id)
-        match outcome:
-            case Gone():
-                return
-            case Missing():
-                raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
-            case Changed() | Overtaken():
-                raise MetadataConflictError(
-                    "there are nodes below the ledger's in ZooKeeper",
-                    ledger_id=ledger_id,
-                    outcome_unknown=isinstance(outcome, Overtaken),
-                )
-            case NotDone() | Unknown():
-                raise told(outcome, ledger_id=ledger_id)
-            case _:
-                assert_never(outcome)
+        await delete_ledger(ledger_id, self._cluster.catalog, self.logs)
+
+    async def list_logs(self) -> AsyncIterator[str]:
+        """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
+        self._check_open()
+        async for name in self.logs.living_names():
+            yield name
+
+    async def delete_log(self, name: str) -> None:
+        """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
+
+        If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
+        """
+        self._check_open()
+        await LogUpkeep(self.logs, self._cluster.catalog).delete(name)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
