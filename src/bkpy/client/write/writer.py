@@ -144,8 +144,7 @@ class LedgerWriter:
         An entry is acknowledged once `ack_quorum` bookies have it. One that could not take it (its disk is full, it
         died) and that nobody could replace in time lacks it, until somebody copies it there. Empty if every
         acknowledged entry is on its whole write set, or still on its way to the rest of it, as far as this writer
-        knows: a bookie that has not answered yet counts as one that will. Nothing is lost with it while the others
-        are there; the property keeps its value after `close`, which logs a warning that says the same.
+        knows: a bookie that has not answered yet counts as one that will. `close` logs a warning that says the same.
         """
         return self._replication.lacking
 
@@ -437,6 +436,7 @@ class LedgerWriter:
         self._replication.move(Event.STORED)
         if not abandoned:
             self._let_go()
+        await self._pool.linger(self._ledger_id, self.ensemble)
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""
