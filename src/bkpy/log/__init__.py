@@ -1,1 +1,0 @@
-"""Named logs: one sequence of entries, on ledgers that follow each other."""
