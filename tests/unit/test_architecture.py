@@ -306,6 +306,7 @@ CONSTANTS = {
     "protocol/records.py": {
         "HEADER_BYTES": ON_THE_WIRE,
         "MAC_BYTES": ON_THE_WIRE,
+        "STAMP_BYTES": ON_THE_WIRE,
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from itertools import accumulate, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from bkpy.client.write.batch import SENT, Chunk, PendingBatch, PendingEntry, chunks
@@ -247,7 +247,7 @@ class PendingAppends:
         self._send_chunks(sorted(cut, key=lambda chunk: chunk.first_id))
 
     def _measure(self, batch: PendingBatch, payloads: Sequence[bytes]) -> None:
-        batch.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
+        batch.lengths = self._codec.lengths(payloads, self._sent_length)
         self._sent_length = batch.end_length = batch.lengths[-1]
 
     def _cut(
@@ -256,14 +256,14 @@ class PendingAppends:
         return chunks(queue, payloads, first, stride, lengths, self._overhead, self.replication.batch_bytes_max)
 
     def _send_chunks(self, cut: list[Chunk]) -> None:
-        replication = self.replication
+        replication, stamp = self.replication, self._codec.stamp()
         for chunk in cut:
             count = len(chunk.payloads)
             last_id = chunk.first_id + (count - 1) * chunk.stride
             batch = BareBatch(self._ledger_id, chunk.first_id, last_id, replication)
             self._acks.sent(batch)
             parts = replication.queues[chunk.queue].add(batch, count, chunk.stride, chunk.size)
-            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths)
+            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths, stamp)
 
     def on_confirmed(self, confirmed: int, count: int) -> None:
         """Resolve futures in id order and make room."""
