@@ -140,6 +140,7 @@ BOOKIE: Mapping[str, Bound] = {
     "stuck_ledgers_max": Bound((1, 3)),
     "metadata_retry_pause_s": Bound((0.001, 1.0)),
     "metadata_write_attempts_max": Bound((1, 2)),
+    "log_conflicts_max": Bound((1, 3)),
     "requests_in_flight_max": Bound((1, 3)),
     "long_polls_max": Bound((1, 3)),
     "long_poll_max_s": Bound((0.001, 0.1)),
@@ -201,6 +202,7 @@ CLIENT: Mapping[str, Bound] = {
     "metadata_conflicts_max": Bound((1, 3)),
     "metadata_retry_pause_s": Bound((0.001, 1.0)),
     "metadata_write_attempts_max": Bound((1, 2)),
+    "log_conflicts_max": Bound((1, 3)),
     "metadata_write_pause_s": Bound((0.001, 1.0)),
     "slow_bookie_s": Bound((0.001, 1.0)),
     "read_late_in_a_row": Bound((1,)),
@@ -211,6 +213,7 @@ CLIENT: Mapping[str, Bound] = {
 
 # Numbers that bound nothing that a run could reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
+    "log_list_bytes_max": "a list that is too long stops the log, by design, until somebody truncates it",
     "metrics_port": "a port; there is no metrics page in a world",
     "index_bytes_max": "a full index stops the bookie, by design and for good",
     "disk_free_bytes_min": "runs choose when a disk is full, and by how much",

@@ -268,6 +268,12 @@ CONSTANTS = {
     "metadata/audit_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/check_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/log_consumers.py": {"CONSUMER_VERSION": ON_DISK},
+    "metadata/logs.py": {
+        "LEASE_VERSION": ON_DISK,
+        "_TOKEN_BYTES": "is how unlike others a name is",
+        "_WARNED_PERCENT": "is a part of log_list_bytes_max",
+    },
     "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,

@@ -26,6 +26,7 @@ from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, Metadat
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.ledgers import Created
+from bkpy.metadata.logs import LogStore
 from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -112,6 +113,12 @@ class Client:
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
         return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
+
+    @property
+    def logs(self) -> LogStore:
+        """The lists of named logs, for bkpy's own parts; not for applications."""
+        cluster = self._cluster
+        return LogStore(cluster.store, cluster.root, cluster.catalog.layout, self._runtime, self._settings)
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 

@@ -103,6 +103,20 @@ class MetadataSettings(Settings):
         description="bytes of the largest answer that is taken for ZooKeeper's; a million nodes' names have 30 MB",
     )
 
+    log_list_bytes_max: int = Field(
+        default=768 * KIB,
+        gt=0,
+        le=1000 * KIB,
+        description="bytes of the stored list of one log, some 70 for each of its ledgers: ZooKeeper takes no value of "
+        "a megabyte. Where a log grows beyond it, roll its ledgers later, truncate it or set retention",
+    )
+
+    log_conflicts_max: Size = Field(
+        default=20,
+        description="writes about a named log, lost one after the other to somebody else's change of it, before that "
+        "is an error",
+    )
+
     @model_validator(mode="after")
     def _certificates(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
