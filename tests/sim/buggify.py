@@ -116,6 +116,7 @@ BOOKIE: Mapping[str, Bound] = {
     "integrity_flush_ledgers": Bound((1, 3)),
     "replicas_check_interval_s": Bound((1.0, 20.0)),
     "placement_check_interval_s": Bound((1.0, 20.0)),
+    "log_orphan_interval_s": Bound((1.0, 20.0)),
     "check_progress_interval_s": Bound((0.001, 1.0)),
     "check_bytes_per_s_max": Bound((10_000, 10_000_000)),
     "check_read_bytes": Bound((1, 1000)),
@@ -141,6 +142,8 @@ BOOKIE: Mapping[str, Bound] = {
     "metadata_retry_pause_s": Bound((0.001, 1.0)),
     "metadata_write_attempts_max": Bound((1, 2)),
     "log_conflicts_max": Bound((1, 3)),
+    "log_deletes_at_once": Bound((1, 2)),
+    "log_retention_interval_s": Bound((0.1, 5.0)),
     "requests_in_flight_max": Bound((1, 3)),
     "long_polls_max": Bound((1, 3)),
     "long_poll_max_s": Bound((0.001, 0.1)),
@@ -209,6 +212,8 @@ CLIENT: Mapping[str, Bound] = {
     "log_roll_retry_s": Bound((0.001, 0.1)),
     "log_open_pause_min_s": Bound((0.001,)),
     "log_open_pause_max_s": Bound((0.05,)),
+    "log_deletes_at_once": Bound((1, 2)),
+    "log_retention_interval_s": Bound((0.1, 5.0)),
     "metadata_write_pause_s": Bound((0.001, 1.0)),
     "slow_bookie_s": Bound((0.001, 1.0)),
     "read_late_in_a_row": Bound((1,)),
@@ -219,6 +224,7 @@ CLIENT: Mapping[str, Bound] = {
 
 # Numbers that bound nothing that a run could reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
+    "log_orphan_grace_s": "patience with those who are about to add a ledger, which runs choose",
     "log_list_bytes_max": "a list that is too long stops the log, by design, until somebody truncates it",
     "metrics_port": "a port; there is no metrics page in a world",
     "index_bytes_max": "a full index stops the bookie, by design and for good",

@@ -291,6 +291,7 @@ CONSTANTS = {
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
+    "protocol/log_retention.py": {"_MS": "is a unit"},
     "protocol/log_list.py": {
         "LIST_VERSION": ON_DISK,
         "OPEN_MAX": "is what the proof of takeovers stands on",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 from bkpy._version import version
 from bkpy.client.arguments import check_ledger_id, check_password, check_size
@@ -13,6 +13,7 @@ from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.creation import NewLedger, create_ledger
+from bkpy.client.deletion import delete_ledger
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
@@ -22,12 +23,12 @@ from bkpy.client.write.lac_publisher import Publisher
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
-from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
 from bkpy.log.client import open_log
 from bkpy.log.parts import LogParts
 from bkpy.metadata.cluster import Cluster, open_cluster
+from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.logs import LogStore
-from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
@@ -311,25 +312,27 @@ class Client:
         return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        """Delete a ledger, whatever its state.
+
+        Raises `NoSuchLedgerError`, and `ConfigError` for a ledger that is a part of a log.
+        """
         check_ledger_id(ledger_id)
         self._check_open()
-        outcome = await self._cluster.catalog.delete(ledger_id)
-        match outcome:
-            case Gone():
-                return
-            case Missing():
-                raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
-            case Changed() | Overtaken():
-                raise MetadataConflictError(
-                    "there are nodes below the ledger's in ZooKeeper",
-                    ledger_id=ledger_id,
-                    outcome_unknown=isinstance(outcome, Overtaken),
-                )
-            case NotDone() | Unknown():
-                raise told(outcome, ledger_id=ledger_id)
-            case _:
-                assert_never(outcome)
+        await delete_ledger(ledger_id, self._cluster.catalog, self.logs)
+
+    async def list_logs(self) -> AsyncIterator[str]:
+        """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
+        self._check_open()
+        async for name in self.logs.living_names():
+            yield name
+
+    async def delete_log(self, name: str) -> None:
+        """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
+
+        If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
+        """
+        self._check_open()
+        await LogUpkeep(self.logs, self._cluster.catalog).delete(name)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""

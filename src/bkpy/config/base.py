@@ -117,6 +117,15 @@ class MetadataSettings(Settings):
         "is an error",
     )
 
+    log_deletes_at_once: Size = Field(
+        default=32, description="ledgers of a log that are deleted at the same time, when it is truncated or deleted"
+    )
+    log_retention_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two looks at what a named log's retention keeps no longer: by its writer, and by "
+        "the auditor where there is none",
+    )
+
     @model_validator(mode="after")
     def _certificates(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):

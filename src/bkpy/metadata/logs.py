@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy.config.base import MetadataSettings
-from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLogError
+from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
 from bkpy.metadata import paths
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, PutOutcome, Unknown
 from bkpy.metadata.resolve import (
@@ -31,9 +31,12 @@ from bkpy.metadata.resolve import (
     read_certainly,
 )
 from bkpy.metadata.store import Check, Create, MetadataStore, Watch
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import LogList
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from bkpy.metadata.layout import Layout
     from bkpy.runtime.interfaces import Runtime
 
@@ -179,6 +182,17 @@ class LogStore:
         folder = f"{self.root}/{paths.LOGS}"
         await self.store.sync(folder)
         return sorted(await children_if_there(self.store, folder))
+
+    async def living_names(self) -> AsyncIterator[str]:
+        """The same without those that are being deleted. Reads all the lists, one at a time."""
+        for name in await self.names():
+            try:
+                await self.read(name)
+            except NoSuchLogError:
+                continue
+            except (CorruptDataError, UnsupportedVersionError):  # it is there, though nobody can read it
+                pass
+            yield name
 
     def watch(self, name: str) -> Watch:
         """Wakes whenever the list may have changed or gone; to be closed by the caller."""
