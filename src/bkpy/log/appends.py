@@ -84,6 +84,12 @@ class LogAppends:
         """The position that the next append gets."""
         return self.pending.base + self.pending.next_id
 
+    @property
+    def acknowledged(self) -> int:
+        """The position up to which everything is acknowledged."""
+        told = self.pending if self._former is None else self._former
+        return told.base + told.lac + 1
+
     # --- the window -------------------------------------------------------------------------------------------------
 
     def check(self, size: int) -> None:

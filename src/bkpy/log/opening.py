@@ -22,6 +22,7 @@ from bkpy.errors import (
     NoSuchLogError,
     UnauthorizedError,
 )
+from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
 from bkpy.metadata.logs import HeldBy, Taken
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol.log_opening import AFTER_OPENING, Act, ListSays, SegmentEnd, Told, begun, list_says, settled
@@ -53,7 +54,7 @@ def new_ledger(name: str, lst: LogList) -> NewLedger:
         lst.ack_quorum,
         lst.digest,
         lst.ledger_key,
-        {"bkpy.log": name.encode(), "bkpy.log_uid": lst.uid.encode()},
+        {LOG_NAME: name.encode(), LOG_UID: lst.uid.encode()},
     )
 
 

@@ -11,6 +11,8 @@ a ledger's entries get are not earlier than those of the ledger before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
@@ -23,6 +25,7 @@ from bkpy.errors import (
 )
 from bkpy.log.appends import LogAppends
 from bkpy.log.opening import discard, new_ledger, told_of
+from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol.log_opening import AFTER_ROLLING, Act, ListSays, SegmentEnd, begun, ended, list_says, sealed
 from bkpy.protocol.records import RecordCodec, digest_key
@@ -89,6 +92,10 @@ class Roller:
         self._rolling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._upkeep = LogUpkeep(parts.logs, parts.catalog)
+        self._rolled = asyncio.Event()
+        self._rolled.set()  # what was doomed before goes now
+        self._keeping = self._runtime.spawn(self._keep(), name=f"retention of log {name}", on_death=self._died)
         self.appends.begin(self._present.pending, self.lst.segments[-1].first_position, *self._due)
         self._arm()
 
@@ -285,6 +292,7 @@ class Roller:
         if not self._lock.locked():  # else whoever has it is about to write the list
             async with self._lock:
                 await self._write(lambda lst: lst)
+        self._rolled.set()
 
     async def _write(self, change: Callable[[LogList], LogList]) -> bool:
         """Write the list anew; whether that was done. Nothing depends on it."""
@@ -311,6 +319,28 @@ class Roller:
                     assert_never(outcome)
         return False
 
+    # --- what is kept -----------------------------------------------------------------------------------------------
+
+    async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
+        """See `LogWriter.truncate`."""
+        end = self.appends.acknowledged
+        lst = await self._upkeep.truncate(self._name, before, end=end, ignore_consumers=ignore_consumers)
+        if lst.writer == self._token:
+            self.lst = dataclasses.replace(self.lst, first_position=max(before, self.lst.first_position))
+
+    async def _keep(self) -> None:
+        """Delete what is not to be kept, after each roll and every now and then, and show that there is a writer."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.log_retention_interval_s):
+                    await self._rolled.wait()
+            self._rolled.clear()
+            try:
+                await self._upkeep.retain(self._name)
+                await self._logs.take_lease(self._name, self._token, self._parts.label)
+            except BookKeeperError as error:
+                log.info("log %s is not looked after now: %s", self._name, error)
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -330,6 +360,11 @@ class Roller:
             await self._write(lambda lst: ended(lst, metadata.ledger_id))
             self.ended = True
         await self._drop_lease()
+        if self.lst.doomed:
+            try:
+                await self._upkeep.finish(self._name)
+            except BookKeeperError as error:
+                log.info("the auditor deletes what log %s has done with: %s", self._name, error)
 
     def _stop(self) -> None:
         """The writer has failed, or was abandoned."""
@@ -338,6 +373,7 @@ class Roller:
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 
     def _stop_rolling(self) -> None:
+        self._keeping.cancel()
         if self._timer is not None:
             self._timer.cancel()
 

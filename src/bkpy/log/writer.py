@@ -129,6 +129,14 @@ class LogWriter:
         pending.window_entries += count
         return await pending.add_batch(payloads, size)
 
+    async def truncate(self, before: int, *, ignore_consumers: bool = False) -> None:
+        """Delete the entries below the position `before`; those that share a ledger with later ones go with these.
+
+        Raises `ConfigError`, with nothing deleted, for a position past what is acknowledged, or one that a consumer has
+        yet to reach unless they are ignored; `MetadataUnavailableError`.
+        """
+        await self._roller.truncate(before, ignore_consumers=ignore_consumers)
+
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
         await self._appends.flush()
