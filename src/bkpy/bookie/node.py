@@ -252,7 +252,9 @@ class BookieNode:
 
     def reload(self) -> None:
         """Look now whether certificates have changed, instead of after `tls_reload_interval_s`."""
-        if self._credentials is not None:
+        if self.settings.tls_certificate_file is None:
+            self._log.info("there is nothing to be read again: this bookie has no certificate")
+        elif self._credentials is not None:
             self._credentials.look()
 
     async def _directories_anew(self, identity: bytes) -> None:
@@ -297,9 +299,11 @@ class BookieNode:
         finally:
             if self._registration is not None:
                 try:
-                    await self._registration.unregister()
-                except MetadataUnavailableError as e:
-                    self._log.warning("not deregistered, the session's end will do that: %s", e)
+                    async with self._store.session_events.while_there(self.settings.metadata_close_timeout_s):
+                        await self._registration.unregister()
+                except (MetadataUnavailableError, TimeoutError) as e:
+                    why = str(e) or "the metadata store is away"
+                    self._log.warning("not deregistered, the session's end will do that: %s", why)
             await self._serving_pages.aclose()
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
@@ -440,6 +444,8 @@ class BookieNode:
                 settings.metrics_port,
                 self._pages.add_to,
                 None if certificates is None else certificates.following(),
+                connections_max=settings.metrics_connections_max,
+                handshake_timeout_s=settings.tls_handshake_timeout_s,
             )
         )
         scheme = "http" if certificates is None else "https"

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.metadata.log_world import LIST, NAME, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
 
-from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLogError
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
 from bkpy.metadata.log_upkeep import log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
@@ -65,6 +65,16 @@ async def test_a_consumer_holds_back_a_truncation_that_is_not_told_to_go_on(worl
     await world.upkeep.truncate(NAME, 12)
     await world.upkeep.truncate(NAME, 20, ignore_consumers=True)
     assert left(world) == world.segments[2:]
+
+
+async def test_a_consumer_that_can_not_be_read_holds_back_everything(world: LogWorld) -> None:
+    world.tree.apply(Create(f"{LIST}/{UID}/consumers/billing", b"?"), 0)
+    with pytest.raises(CorruptDataError, match="consumer billing of log orders"):
+        await world.upkeep.truncate(NAME, 10)
+    await world.upkeep.truncate(NAME, 10, ignore_consumers=True)
+    assert left(world) == world.segments[1:]
+    await world.upkeep.delete(NAME)
+    assert not [path for path in world.tree.paths if path.startswith(LIST)]
 
 
 @pytest.mark.parametrize(("consumer", "kept"), [(None, 3), (25, 2), (5, 0)])
