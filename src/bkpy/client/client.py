@@ -26,6 +26,7 @@ from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
 from bkpy.log.client import open_log
 from bkpy.log.parts import LogParts
+from bkpy.log.reading import LogReading
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.logs import LogStore
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.write.interfaces import AppendsOwner
     from bkpy.config.client import ClientSettings
+    from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.ledgers import Created
     from bkpy.metadata.store import MetadataStore
@@ -341,6 +343,20 @@ class Client:
             yield ledger_id
 
     # --- named logs -------------------------------------------------------------------------------------------------
+
+    @property
+    def _log_reading(self) -> LogReading:
+        return LogReading(self.logs, self._cluster.catalog, self._pool, self._settings, self._runtime)
+
+    async def read_log(self, name: str, *, password: bytes = b"") -> LogReader:
+        """Open a named log for reading; never disturbs its writer. Raises `NoSuchLogError`, `UnauthorizedError`."""
+        self._check_open()
+        return await self._log_reading.open(name, password)
+
+    async def open_segment(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        """A log's ledger for reading: payloads begin behind their stamps; not for applications."""
+        self._check_open()
+        return await self._log_reading.segments.open(ledger_id, password)
 
     @property
     def _log_parts(self) -> LogParts:
