@@ -78,6 +78,14 @@ class NoSuchEntryError(CallerError):
     """The entry was never acknowledged, or lies past the end of what may be read."""
 
 
+class NoSuchLogError(CallerError):
+    """There is no log of that name."""
+
+
+class TruncatedError(CallerError):
+    """The log's entries at that position were deleted, by truncation or retention."""
+
+
 class NoSuchClusterError(CallerError):
     """No cluster has been initialised under that root."""
 
@@ -141,6 +149,14 @@ class LedgerFencedError(ClusterError):
 
     retriable = False
     outcome_unknown = True
+
+
+class LogFencedError(LedgerFencedError):
+    """Somebody else has become the log's writer; this one can never write again. `Client.open_log` takes it back."""
+
+
+class LogLockedError(ClusterError):
+    """The log has a writer, and it was asked not to take its place."""
 
 
 class LedgerRecoveryError(ClusterError):

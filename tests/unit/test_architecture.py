@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(bkpy.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"_version", "buffers", "errors", "runtime", "config"}
+BASE = {"_version", "buffers", "errors", "runtime", "config", "stored_json"}
 
 # What each layer may import, besides itself. A part that is not named here builds the real thing out of the layers, or
 # stands outside them, and may import anything.
@@ -27,18 +27,20 @@ LAYERS = {
     "_version": set[str](),
     "buffers": set[str](),
     "errors": set[str](),
+    "stored_json": set[str](),
     "runtime": {"buffers", "errors"},
     "config": {"errors"},
-    "protocol": {"buffers", "errors"},
+    "protocol": {"buffers", "errors", "stored_json"},
     "metadata": {"protocol", *BASE},
     "storage": {"metadata", "protocol", *BASE},
     "client": {"metadata", "protocol", *BASE},
-    "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
+    "client/client": {"client", "log", "recovery", "metadata", "protocol", *BASE},  # assembles the parts
+    "client/connecting": {"client", "client/client", "metadata", "protocol", *BASE},
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
     "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
-    "log": {"client", "client/client", "metadata", "protocol", *BASE},
+    "log": {"client", "metadata", "protocol", *BASE},
 }
 
 # Modules of the standard library that reach outside: clocks, files, randomness, threads, the network.
@@ -248,6 +250,7 @@ A_MARK = "is a value that stands for something, and is never reached"
 CONSTANTS = {
     "bookie/files.py": {
         "_OF_HANDSHAKE": OF_MEMORY,
+        "_OF_PAGE_VISITOR": OF_MEMORY,
         "_OF_PROCESS": OF_MEMORY,
         "_OF_JOURNAL_DIRECTORY": OF_MEMORY,
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
@@ -258,8 +261,9 @@ CONSTANTS = {
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
+    "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
-    "client/write/batch.py": {"_UNSENT": A_MARK},
+    "client/write/batch.py": {"NEVER": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
@@ -268,6 +272,12 @@ CONSTANTS = {
     "metadata/audit_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/check_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/log_consumers.py": {"CONSUMER_VERSION": ON_DISK},
+    "metadata/logs.py": {
+        "LEASE_VERSION": ON_DISK,
+        "_TOKEN_BYTES": "is how unlike others a name is",
+        "_WARNED_PERCENT": "is a part of log_list_bytes_max",
+    },
     "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
@@ -278,11 +288,21 @@ CONSTANTS = {
     "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
     "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
     "metadata/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "protocol/access.py": {
+        "_NAMES_TOLD": "is how much of an error's text",
+        "_NAME_CHARS_TOLD": "is how much of an error's text",
+    },
     "protocol/frame.py": {
         "PREFIX_BYTES": ON_THE_WIRE,
         "VERSION": ON_THE_WIRE,
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
+    },
+    "protocol/log_retention.py": {"_MS": "is a unit"},
+    "protocol/log_list.py": {
+        "LIST_VERSION": ON_DISK,
+        "OPEN_MAX": "is what the proof of takeovers stands on",
+        "UNSEALED": A_MARK,
     },
     "protocol/ledger_metadata.py": {
         "FORMAT_VERSION": ON_DISK,
@@ -301,6 +321,7 @@ CONSTANTS = {
     "protocol/records.py": {
         "HEADER_BYTES": ON_THE_WIRE,
         "MAC_BYTES": ON_THE_WIRE,
+        "STAMP_BYTES": ON_THE_WIRE,
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
@@ -452,6 +473,7 @@ INHERITED = {
     "errors.CallerError": "what is caught says how much is",
     "errors.ClusterError": "what is caught says how much is",
     "errors.DiskError": "what is caught says how much is",
+    "errors.LedgerFencedError": "what is caught says how much is",
     "metadata.store.StoreRefusal": "what is caught says how much is",
     "config.base.Settings": "checks and describes the fields of whoever inherits",
     "config.base.MetadataSettings": "has the fields that clients and bookies share",

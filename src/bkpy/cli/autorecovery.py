@@ -180,7 +180,8 @@ async def _run(
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(_cluster(uri))
         if metrics[1] >= 0:
-            page = metrics_page(lambda: generate_latest(registry), *metrics, tls=tls)
+            most = settings.metrics_connections_max
+            page = metrics_page(lambda: generate_latest(registry), *metrics, tls=tls, connections_max=most)
             port = await stack.enter_async_context(page)
             say(f"metrics at {'http' if tls is None else 'https'}://{metrics[0]}:{port}/metrics")
         store = cluster.store

@@ -14,7 +14,10 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+SECONDS_MAX = 1e9  # thirty years are as good as never; far more could not be counted in milliseconds
+
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Size = Annotated[int, Field(gt=0)]
 
 
@@ -101,6 +104,29 @@ class MetadataSettings(Settings):
         default=64 * MIB,
         ge=MIB,
         description="bytes of the largest answer that is taken for ZooKeeper's; a million nodes' names have 30 MB",
+    )
+
+    log_list_bytes_max: int = Field(
+        default=768 * KIB,
+        gt=0,
+        le=1000 * KIB,
+        description="bytes of the stored list of one log, some 70 for each of its ledgers: ZooKeeper takes no value of "
+        "a megabyte. Where a log grows beyond it, roll its ledgers later, truncate it or set retention",
+    )
+
+    log_conflicts_max: Size = Field(
+        default=20,
+        description="writes about a named log, lost one after the other to somebody else's change of it, before that "
+        "is an error",
+    )
+
+    log_deletes_at_once: Size = Field(
+        default=32, description="ledgers of a log that are deleted at the same time, when it is truncated or deleted"
+    )
+    log_retention_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two looks at what a named log's retention keeps no longer: by its writer, and by "
+        "the auditor where there is none",
     )
 
     @model_validator(mode="after")

@@ -316,7 +316,8 @@ async def test_a_record_that_is_damaged_is_none_and_a_newer_one_is_refused(five:
     await checking.records.read()
     await checking.records.write(CheckRecord({REPLICAS: CheckRun(5, 6)}))
     path = f"{ROOT}/{CHECKS}"
-    for data in (b"", b"[]", b"{}", b'{"version": 1, "checks": {"replicas": {}}}', b'{"version": 1, "checks": 3}'):
+    damaged = (b'{"version": 1, "checks": {"replicas": {}}}', b'{"version": 1, "checks": 3}', b"[" * 100_000)
+    for data in (b"", b"[]", b"{}", *damaged):
         five.tree.apply(Put(path, data, five.tree.node(path).version), 0)
         assert await checking.records.read() == CheckRecord()
     five.tree.apply(Put(path, b'{"version": 2}', five.tree.node(path).version), 0)
