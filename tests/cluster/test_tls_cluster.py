@@ -84,6 +84,25 @@ async def test_commands_show_certificates(tmp_path: Path) -> None:
         await asyncio.to_thread(tried)
 
 
+@pytest.mark.usefixtures("real_bookies")
+async def test_the_health_of_a_bookie_whose_page_has_tls(tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    port = free_port()
+    variables = {f"BKPY_{name.upper()}": value for name, value in ca.settings(ca.issue("probe", hosts=())).items()}
+    variables |= {"BKPY_METRICS_PORT": str(port), "BKPY_METRICS_TLS": "true"}
+    settings = config(ca, tmp_path, metrics_port=port, metrics_tls=True)
+    async with LocalCluster(tmp_path / "cluster", 1, settings):
+
+        def asked() -> None:
+            ready = b"bookie bookie-1 is ready\n"
+            assert command("bookie", "health", "--ready", **variables).stdout == ready
+            assert command("bookie", "health", "--admin", f"https://127.0.0.1:{port}", **variables).stdout == ready
+            told = command("bookie", "health", "--admin", f"127.0.0.1:{port}", status=1, **variables).stderr
+            assert b"no bookie answers" in told
+
+        await asyncio.to_thread(asked)
+
+
 def test_metrics_of_a_process_without_a_bookie_can_be_kept_from_others(cluster: LocalCluster, tmp_path: Path) -> None:
     ca = Authority(tmp_path / "ca")
     mine = ca.settings(ca.issue("prometheus"))
