@@ -34,12 +34,13 @@ LAYERS = {
     "metadata": {"protocol", *BASE},
     "storage": {"metadata", "protocol", *BASE},
     "client": {"metadata", "protocol", *BASE},
-    "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
+    "client/client": {"client", "log", "recovery", "metadata", "protocol", *BASE},  # assembles the parts
+    "client/connecting": {"client", "client/client", "metadata", "protocol", *BASE},
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
     "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
-    "log": {"client", "client/client", "metadata", "protocol", *BASE},
+    "log": {"client", "metadata", "protocol", *BASE},
 }
 
 # Modules of the standard library that reach outside: clocks, files, randomness, threads, the network.
@@ -262,7 +263,7 @@ CONSTANTS = {
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
-    "client/write/batch.py": {"_UNSENT": A_MARK},
+    "client/write/batch.py": {"NEVER": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
@@ -320,6 +321,7 @@ CONSTANTS = {
     "protocol/records.py": {
         "HEADER_BYTES": ON_THE_WIRE,
         "MAC_BYTES": ON_THE_WIRE,
+        "STAMP_BYTES": ON_THE_WIRE,
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },
