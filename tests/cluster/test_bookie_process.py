@@ -231,6 +231,7 @@ async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
     assert found["bkpy_bookie_journal_group_frames_count", None] >= 2
     assert found["bkpy_bookie_memtable_bytes", None] > 500 * 132
     assert found["bkpy_bookie_damage_total", None] == 0
+    assert f'bkpy_build_info{{version="{bkpy.__version__}"}} 1.0' in page.splitlines()
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest(cluster: LocalCluster, tmp_path: Path) -> None:

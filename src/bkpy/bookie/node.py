@@ -13,7 +13,7 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from bkpy._version import version
+from bkpy._version import VERSION
 from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
@@ -180,7 +180,7 @@ class BookieNode:
             address=self.address,
             rack=settings.rack,
             region=settings.region,
-            version=version(),
+            version=VERSION,
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
             metrics_tls=settings.metrics_tls,

@@ -90,9 +90,9 @@ def debugging() -> bool:
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from bkpy._version import VERSION
 
-        click.echo(f"bkpy {version('bkpy')}")
+        click.echo(f"bkpy {VERSION}")
         ctx.exit()
 
 

@@ -61,16 +61,18 @@ class LogUpkeep:
         self._attempts_max = logs.settings.metadata_write_attempts_max
 
     async def truncate(
-        self, name: str, before: int, *, end: int | None = None, ignore_consumers: bool = False
+        self, name: str, before: int, *, end: int | None = None, uid: str = "", ignore_consumers: bool = False
     ) -> LogList:
         """Delete the entries below the position `before`; the list then. `end`: the position up to which it is known
-        that entries are acknowledged; without it, only what the list knows counts.
+        that entries of the log with this `uid` are acknowledged; without it, only what the list knows counts.
 
         Raises `ConfigError` for a position past the end, or that a consumer has yet to read unless they are to be
         ignored. Entries in a ledger that has others as well are out of reach at once, and deleted with those.
         """
 
         def change(lst: LogList, consumers: Mapping[str, int]) -> LogList:
+            if uid and lst.uid != uid:
+                raise NoSuchLogError(f"log {name} was deleted, and there is another one of that name")
             known = lst.sealed_end if end is None else end
             return truncated(name, lst, before, known, consumers, self._logs.now_ms())
 

@@ -57,6 +57,13 @@ async def test_what_is_not_known_to_be_acknowledged_is_not_truncated(world: LogW
     assert left(world) == world.segments
 
 
+async def test_one_who_has_written_another_log_of_that_name_truncates_nothing(world: LogWorld) -> None:
+    with pytest.raises(NoSuchLogError, match="another one of that name"):
+        await world.upkeep.truncate(NAME, 35, end=40, uid="u0")
+    assert left(world) == world.segments
+    assert (await world.upkeep.truncate(NAME, 35, end=40, uid=UID)).first_position == 35
+
+
 async def test_a_consumer_holds_back_a_truncation_that_is_not_told_to_go_on(world: LogWorld) -> None:
     await world.consumer("billing", 12)
     with pytest.raises(ConfigError, match=r"from 12 on: billing\. Let them go on"):
