@@ -112,9 +112,9 @@ def write(uri: str, name: str, file: str, as_json: bool, no_takeover: bool, **op
     Whoever was its writer is fenced: it can't append any more. Prints the position of the first line before that is
     appended, so that others can follow it. However it ends, it says how many entries were acknowledged.
     """
-    from bkpy.cli.log_write import Writing
+    from bkpy.cli.log_write import Appending
 
-    writing = Writing(name)
+    writing = Appending(name)
     try:
         run(writing.run(uri, file, {**creation_arguments(opening), "wait": not no_takeover}, announce=not as_json))
     except BaseException as e:

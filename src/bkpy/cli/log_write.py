@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Writing:
+class Appending:
     """Lines of a file, appended to a log. All of it but `run` may be asked at any time, also after a second Ctrl-C."""
 
     def __init__(self, name: str) -> None:
