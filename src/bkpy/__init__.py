@@ -45,6 +45,9 @@ if TYPE_CHECKING:
         UnauthorizedError,
         WouldBlock,
     )
+    from bkpy.log.consumer import LogConsumer
+    from bkpy.log.entries import LogBlock, LogEntry
+    from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
@@ -68,8 +71,12 @@ __all__ = [
     "LedgerReader",
     "LedgerRecoveryError",
     "LedgerWriter",
+    "LogBlock",
+    "LogConsumer",
+    "LogEntry",
     "LogFencedError",
     "LogLockedError",
+    "LogReader",
     "LogWriter",
     "MetadataConflictError",
     "MetadataUnavailableError",
@@ -99,6 +106,10 @@ _MODULES = {
     "LedgerMetadata": "bkpy.protocol.ledger_metadata",
     "LedgerReader": "bkpy.client.read.reader",
     "LedgerWriter": "bkpy.client.write.writer",
+    "LogBlock": "bkpy.log.entries",
+    "LogConsumer": "bkpy.log.consumer",
+    "LogEntry": "bkpy.log.entries",
+    "LogReader": "bkpy.log.reader",
     "LogWriter": "bkpy.log.writer",
     "connect": "bkpy.client.connecting",
 }
@@ -108,9 +119,9 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__version__":
-        from bkpy._version import version
+        from bkpy._version import VERSION
 
-        value: Any = version()
+        value: Any = VERSION
     elif name in __all__:
         value = getattr(importlib.import_module(_MODULES.get(name, "bkpy.errors")), name)
     else:

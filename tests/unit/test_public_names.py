@@ -18,6 +18,10 @@ CLASSES = [
     bkpy.Client,
     bkpy.LedgerWriter,
     bkpy.LedgerReader,
+    bkpy.LogReader,
+    bkpy.LogConsumer,
+    bkpy.LogEntry,
+    bkpy.LogBlock,
     bkpy.LogWriter,
     bkpy.Block,
     bkpy.Entry,
@@ -80,7 +84,9 @@ def test_the_arguments_of_a_call_and_their_defaults_are_those_in_the_documentati
 
 
 @pytest.mark.parametrize(
-    "cls", [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.LogWriter], ids=lambda cls: cls.__name__
+    "cls",
+    [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.LogWriter, bkpy.LogReader],
+    ids=lambda cls: cls.__name__,
 )
 def test_every_public_name_is_explained(cls: type) -> None:
     assert [name for name in sorted(public(cls)) if not inspect.getdoc(getattr(cls, name, None))] == []

@@ -6,7 +6,7 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING, Final
 
-from bkpy._version import version
+from bkpy._version import VERSION
 from bkpy.client.arguments import check_ledger_id, check_password, check_size
 from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
@@ -26,6 +26,7 @@ from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
 from bkpy.log.client import open_log
 from bkpy.log.parts import LogParts
+from bkpy.log.reading import LogReading
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.logs import LogStore
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.write.interfaces import AppendsOwner
     from bkpy.config.client import ClientSettings
+    from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.ledgers import Created
     from bkpy.metadata.store import MetadataStore
@@ -79,7 +81,7 @@ class Client:
         self._runtime = runtime
         self._owns_store = owns_store
         self._pool = BookiePool(
-            directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
+            directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{VERSION}"
         )
         self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)
@@ -341,6 +343,20 @@ class Client:
             yield ledger_id
 
     # --- named logs -------------------------------------------------------------------------------------------------
+
+    @property
+    def _log_reading(self) -> LogReading:
+        return LogReading(self.logs, self._cluster.catalog, self._pool, self._settings, self._runtime)
+
+    async def read_log(self, name: str, *, password: bytes = b"") -> LogReader:
+        """Open a named log for reading; never disturbs its writer. Raises `NoSuchLogError`, `UnauthorizedError`."""
+        self._check_open()
+        return await self._log_reading.open(name, password)
+
+    async def open_segment(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        """A log's ledger for reading: payloads begin behind their stamps; not for applications."""
+        self._check_open()
+        return await self._log_reading.segments.open(ledger_id, password)
 
     @property
     def _log_parts(self) -> LogParts:

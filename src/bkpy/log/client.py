@@ -19,6 +19,7 @@ from bkpy.protocol.records import DIGESTS, ledger_key
 if TYPE_CHECKING:
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
+    from bkpy.metadata.logs import LogStore
 
 log = logging.getLogger("bkpy.client")
 
@@ -46,28 +47,18 @@ async def open_log(
     check_password(password)
     limits = _limits(parts, roll_bytes, roll_entries, roll_s)
     if create:
-        for what, size in (
-            ("ensemble_size", ensemble_size),
-            ("write_quorum", write_quorum),
-            ("ack_quorum", ack_quorum),
-        ):
-            check_size(what, size)
-        check_sizes(ensemble_size, write_quorum, ack_quorum)
-        if digest not in DIGESTS:
-            raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
-        lst = LogList(
-            uid=parts.logs.new_token(),
+        await create_log(
+            parts.logs,
+            name,
+            password=password,
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             digest=digest,
-            ledger_key=ledger_key(password),
-            created_ms=parts.logs.now_ms(),
             retention_s=retention_s,
             retention_bytes=retention_bytes,
             consumer_lag_max_s=consumer_lag_max_s,
         )
-        await _create(parts, name, lst)
     opened = await Opening(name, password, parts, wait=wait).run()
     if wait:
         await _show(parts, name, opened)
@@ -88,18 +79,58 @@ def _limits(parts: LogParts, roll_bytes: int | None, roll_entries: int | None, r
     return limits
 
 
-async def _create(parts: LogParts, name: str, lst: LogList) -> None:
+async def create_log(
+    logs: LogStore,
+    name: str,
+    *,
+    password: bytes,
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    digest: str,
+    retention_s: float | None,
+    retention_bytes: int | None,
+    consumer_lag_max_s: float | None,
+) -> bool:
+    """Make a log, see `Client.open_log`; False if there is one of that name, which stays as it is."""
+    checked_name(name)
+    check_password(password)
+    check_size("ensemble_size", ensemble_size)
+    check_size("write_quorum", write_quorum)
+    check_size("ack_quorum", ack_quorum)
+    check_sizes(ensemble_size, write_quorum, ack_quorum)
+    if digest not in DIGESTS:
+        raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
+    lst = LogList(
+        uid=logs.new_token(),
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest=digest,
+        ledger_key=ledger_key(password),
+        created_ms=logs.now_ms(),
+        retention_s=retention_s,
+        retention_bytes=retention_bytes,
+        consumer_lag_max_s=consumer_lag_max_s,
+    )
     try:
-        await parts.logs.read(name, fresh=True)
+        await logs.read(name, fresh=True)
     except NoSuchLogError:
-        outcome = await parts.logs.create(name, lst)
-        match outcome:
-            case Done() | Exists():
-                return
-            case NotDone() | Unknown():
-                raise told(outcome) from None
-            case _:
-                assert_never(outcome)
+        return await _created(logs, name, lst)
+    return False
+
+
+async def _created(logs: LogStore, name: str, lst: LogList) -> bool:
+    outcome = await logs.create(name, lst)
+    match outcome:
+        case Done():
+            return True
+        case Exists():
+            return False
+        case NotDone() | Unknown():
+            raise told(outcome) from None
+        case _:
+            assert_never(outcome)
 
 
 async def _show(parts: LogParts, name: str, opened: Opened) -> None:

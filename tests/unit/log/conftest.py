@@ -1,4 +1,4 @@
-"""Clusters in one process for the client's tests."""
+"""Clusters in one process for the tests of logs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
