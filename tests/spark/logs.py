@@ -48,6 +48,7 @@ class TestLog:
         self._writer = await self.client.open_log(
             self.name, create=create, roll_entries=self._roll_entries, **self._attributes
         )
+        self.end = self._writer.next_position
 
     def append(self, count: int, at_once: int = 500) -> None:
         """So many entries more; readers see all of them afterwards."""
