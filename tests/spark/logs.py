@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import bkpy
+from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ class TestLog:
         await self._open()
 
     def truncate(self, before: int) -> None:
-        self._loop.call(self._writer.truncate(before=before))
+        """The entries below that position are gone."""
+        upkeep = LogUpkeep(self.client.logs, self.client.upkeep.cluster.catalog)
+        self._loop.call(upkeep.truncate(self.name, before, end=self.end))
 
     def close(self) -> None:
         self._loop.call(self._close())
