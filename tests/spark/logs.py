@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import bkpy
-from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:
@@ -99,8 +98,7 @@ class TestLog:
 
     def truncate(self, before: int) -> None:
         """The entries below that position are gone."""
-        upkeep = LogUpkeep(self.client.logs, self.client.upkeep.cluster.catalog)
-        self._loop.call(upkeep.truncate(self.name, before, end=self.end))
+        self._loop.call(self._writer.truncate(before=before))
 
     def close(self) -> None:
         self._loop.call(self._close())

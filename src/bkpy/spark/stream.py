@@ -155,12 +155,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._view is None:
             self._view = await LogView.of(self._client, self._options)
         view = self._view
-        await view.refresh(0 if seen is None else seen["position"])
         if seen is not None and seen["log_uid"] != view.uid:
             raise ConfigError(
                 f"the checkpoint is that of another log {self._options.log}, which was deleted since: begin anew, with"
                 " another checkpointLocation"
             )
+        await view.refresh(0 if seen is None else seen["position"])
         return view
 
     @staticmethod
