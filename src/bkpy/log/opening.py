@@ -15,6 +15,7 @@ from bkpy.client.creation import NewLedger
 from bkpy.client.read.reader import LedgerReader
 from bkpy.errors import (
     BookKeeperError,
+    ConfigError,
     CorruptDataError,
     LogLockedError,
     MetadataConflictError,
@@ -159,7 +160,11 @@ class Opening:
         wanted = begun(ready, ledger_id, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
-        outcome = await self._logs.write(self._name, wanted, version, check)
+        try:
+            outcome = await self._logs.write(self._name, wanted, version, check)
+        except ConfigError:  # the list is too long
+            self._created = created
+            raise
         what, says = told_of(outcome), ListSays.NOTHING
         if AFTER_OPENING[what, says] is Act.LOOK:
             wanted, version, says = await self._look(wanted, ledger_id)

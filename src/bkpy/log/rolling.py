@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import (
     BookKeeperError,
+    ClientClosedError,
     LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
@@ -91,7 +92,7 @@ class Roller:
         self._unsealed: dict[int, SegmentEnd] = {}  # ledgers that are CLOSED there, as the list has yet to say
         self._rolling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopped = False  # it has failed, or is being closed: no further roll is begun
         self._upkeep = LogUpkeep(parts.logs, parts.catalog)
         self._rolled = asyncio.Event()
         self._rolled.set()  # what was doomed before goes now
@@ -160,11 +161,17 @@ class Roller:
             try:
                 await self.appends.stop()
                 await self._add(created)
-            except BaseException:
+            except BookKeeperError:
                 following.abandon()
                 if self.appends.error is None:  # else the list may name the ledger
                     self.appends.go_on()
                     await discard(created.metadata.ledger_id, self._name, self._parts)
+                raise
+            except (
+                BaseException
+            ):  # cancelled, as all tasks are when a program is interrupted: perhaps the list names it
+                following.abandon()
+                self._failed(ClientClosedError(f"the writer of log {self._name} was interrupted while it rolled"))
                 raise
             self._switch(following)
 
@@ -299,10 +306,10 @@ class Roller:
         self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
 
     async def _write(self, change: Callable[[LogList], LogList]) -> bool:
-        """Write the list anew; whether that was done. Nothing depends on it."""
+        """Write the list anew, with the ledgers that it has; whether that was done. Nothing depends on it."""
         for _ in range(self._settings.log_conflicts_max):
             wanted = change(self._sealed(self.lst))
-            outcome = await self._logs.write(self._name, wanted, self._version)
+            outcome = await self._logs.write_anyway(self._name, wanted, self._version)
             match outcome:
                 case Done():
                     self.lst, self._version, self._unsealed = wanted, outcome.version, {}
@@ -328,7 +335,8 @@ class Roller:
     async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
         """See `LogWriter.truncate`."""
         end = self.appends.acknowledged
-        lst = await self._upkeep.truncate(self._name, before, end=end, ignore_consumers=ignore_consumers)
+        uid = self.lst.uid
+        lst = await self._upkeep.truncate(self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers)
         if lst.writer == self._token:
             self.lst = dataclasses.replace(self.lst, first_position=max(before, self.lst.first_position))
 
@@ -340,8 +348,14 @@ class Roller:
                     await self._rolled.wait()
             self._rolled.clear()
             try:
-                await self._upkeep.retain(self._name)
+                lst = await self._upkeep.retain(self._name)
+                if lst.writer != self._token:
+                    self._failed(self._fenced())
+                    return
                 await self._logs.take_lease(self._name, self._token, self._parts.label)
+            except NoSuchLogError as error:
+                self._failed(error)
+                return
             except BookKeeperError as error:
                 log.info("log %s is not looked after now: %s", self._name, error)
 
@@ -349,15 +363,15 @@ class Roller:
 
     async def close(self) -> None:
         """Close the present ledger, and give up the log. See `LogWriter.close`."""
+        self._stopped = True
         self._stop_rolling()
+        await self._stop_ending()  # a roll may wait for it
         async with self._lock:
             if self.ended:
                 return
             await self.appends.flush()
+            await self._stop_ending()  # that of a roll which came before
             try:
-                if self._ending is not None:
-                    self._ending.cancel()  # it would try for ever
-                    await asyncio.wait([self._ending])
                 if self._former is not None:
                     await self._close_former(self._former)
                 await self._present.close()
@@ -373,10 +387,16 @@ class Roller:
             except BookKeeperError as error:
                 log.info("the auditor deletes what log %s has done with: %s", self._name, error)
 
+    async def _stop_ending(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()  # it would try for ever
+            await asyncio.wait([self._ending])
+
     def _stop(self) -> None:
         """The writer has failed, or was abandoned."""
         self._stopped = True
         self._stop_rolling()
+        self._runtime.spawn(self._drop_lease(), name=f"lease of log {self._name}")
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 
     def _stop_rolling(self) -> None:
@@ -388,10 +408,6 @@ class Roller:
         for writer in (self._former, self._present):
             if writer is not None:
                 writer.abandon()
-
-    def give_up(self) -> None:
-        """Give up the lease, and nothing else: see `LogWriter.abandon`."""
-        self._runtime.spawn(self._drop_lease(), name=f"lease of log {self._name}")
 
     async def _drop_lease(self) -> None:
         try:
