@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
+    ConfigError,
     LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
@@ -201,7 +202,12 @@ class Roller:
             token = self._logs.new_token()
             act = Act.WAIT
             while act is Act.WAIT:
-                outcome = await self._logs.write(self._name, wanted, self._version, check, token=token)
+                try:
+                    outcome = await self._logs.write(self._name, wanted, self._version, check, token=token)
+                except ConfigError:  # the list is too long, unless it has been truncated since
+                    if (await self._logs.read(self._name, fresh=True))[1] == self._version:
+                        raise
+                    outcome = Changed()
                 if isinstance(outcome, NotDone):
                     outcome = doubted(outcome, doubt)
                 doubt = doubt or isinstance(outcome, Unknown)
