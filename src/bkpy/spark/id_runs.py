@@ -44,7 +44,7 @@ class Runs:
                 raise ValueError(f"{part!r} is no run of numbers")
             pairs.append((int(found[1]), int(found[2] or found[1]) + 1))
         runs = cls._joined(pairs)
-        if str(runs) != text:
+        if str(runs) != text or any(start >= end for start, end in pairs):
             raise ValueError("the runs don't ascend, or touch")
         return runs
 
