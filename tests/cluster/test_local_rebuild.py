@@ -75,7 +75,8 @@ def test_deleted_directories_are_made_anew_and_filled_from_the_others(tmp_path: 
         """Delete it, see the bookie end, and wait until all is as before."""
         cookie = directory / which / ("cookie.json" if "/" in which else "ledgers/cookie.json")
         before = cookie.read_bytes()
-        shutil.rmtree(directory / which)
+        (directory / which).rename(tmp_path / "lost")  # at once: the bookie may be making a file in it
+        shutil.rmtree(tmp_path / "lost")
 
         async def anew() -> bool:
             return cookie.exists() and cookie.read_bytes() != before

@@ -59,7 +59,7 @@ _NAMED_MAX = 100
 _KINDS = {Sight.FOREIGN: "foreign", Sight.OLDER: "older"}  # of failures, by what a look saw
 _OLDER = (
     "; nothing is collected until this bookie is started again: put the newer state back, or see *Space* in "
-    "docs/operations.md for how to go on without it"
+    "docs/operations/disks.md for how to go on without it"
 )
 
 

@@ -1,4 +1,4 @@
-"""Every message about a bookie's identity is in a table of docs/operations.md with its remedy, and no other is."""
+"""Each message about a bookie's identity has its row in docs/operations/identity.md, and no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import bkpy
 
 PACKAGE = Path(bkpy.__file__).parent
-PAGE = PACKAGE.parents[1] / "docs" / "operations.md"
+PAGE = PACKAGE.parents[1] / "docs" / "operations" / "identity.md"
 SOURCES = [
     "storage/identity.py",
     "storage/open.py",
@@ -41,10 +41,8 @@ def _text(node: ast.expr) -> str:
 
 def table() -> list[tuple[str, str]]:
     """(message, remedy) of the rows."""
-    section = PAGE.read_text(encoding="utf-8").split("## A bookie's identity")[1].split("\n## ")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
-    ]
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     return [(row[1], row[2]) for row in rows[2:]]
 
 
