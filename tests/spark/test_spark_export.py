@@ -141,7 +141,7 @@ def test_a_uri_is_exported_to_once(spark: SparkSession, ledgers: Ledgers, tmp_pa
     assert pq.read_table(tmp_path / "out").num_rows == summary.rows
     with pytest.raises(ConfigError, match="there is something already where the export is to go"):
         exported("out")
-    service = Exporter(ExportRequest(ledgers.uri, "closed", "viewfs://cluster/data/x"), spark=spark)
+    service = Exporter(ExportRequest(ledgers.uri, "viewfs://cluster/data/x", "closed"), spark=spark)
     with pytest.raises(ConfigError, match="to a URI can't go on"):
         service.follow(1.0, print, print)
 
@@ -258,7 +258,7 @@ def test_a_service_tells_of_each_round(spark: SparkSession, ledgers: Ledgers, tm
         ledgers.delete(made.pop())
         made.append(ledgers.write([b"3"]))
 
-    request = ExportRequest(ledgers.uri, "closed", tmp_path / "out")
+    request = ExportRequest(ledgers.uri, tmp_path / "out", "closed")
     with pytest.raises(EnoughError), Exporter(request, spark=spark) as exporter:
         exporter.follow(0.05, on_round, on_error)
     for ledger_id in made:

@@ -33,8 +33,9 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @click.command()
 @connect_option
 @click.option(
-    "--ledgers", required=True, metavar="LEDGERS", help='Ids and ranges, as in 7,9-12, or "closed" for all closed ones.'
+    "--ledgers", metavar="LEDGERS", help='Ids and ranges, as in 7,9-12, or "closed" for all closed ones, not of logs.'
 )
+@click.option("--log", metavar="NAME", help="A named log, as far as it can be read.")
 @click.option(
     "--to", "directory", required=True, metavar="DIR", help="A directory: a new one, or with an export that goes on."
 )
@@ -47,6 +48,7 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @click.option("--partition-by", type=click.Choice(["day"]), help="Write to folders day=YYYY-MM-DD, in UTC.")
 @click.option("--password-file", metavar="FILE", help="A file with the ledgers' password.  [default: no password]")
 @click.option("--skip-unauthorized", is_flag=True, help="Leave out, and list, ledgers with another password.")
+@click.option("--skip-truncated", is_flag=True, help="Go on behind entries of the log that were truncated meanwhile.")
 @click.option(
     "-o",
     "--option",
@@ -76,13 +78,15 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @json_option
 def export(
     uri: str,
-    ledgers: str,
+    ledgers: str | None,
+    log: str | None,
     directory: str,
     form: str,
     payload: str | None,
     partition_by: str | None,
     password_file: str | None,
     skip_unauthorized: bool,
+    skip_truncated: bool,
     options: dict[str, str],
     batch_bytes: int | None,
     follow: bool,
@@ -91,26 +95,31 @@ def export(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Add to a directory the entries of closed ledgers that it doesn't have yet, with Apache Spark.
+    """Add to a directory the entries of closed ledgers, or of a log, that it doesn't have yet, with Apache Spark.
 
-    Columns: log, ledger_id, entry_id, payload, length, position. Run again, or with --follow, it adds what is new, each
-    entry once, however it was ended before. Nothing is added if a ledger doesn't exist, isn't closed or has another
-    password, or while another export writes to the same place.
+    Columns: log, ledger_id, entry_id, payload, length, position, and of a log time. Run again, or with --follow, it
+    adds what is new, each entry once, however it was ended before. Nothing is added if a ledger doesn't exist, isn't
+    closed or has another password, if entries of a log were truncated before they were exported, or while another
+    export writes there.
 
     Exit status: 0 if everything asked for is there, which with --skip-unauthorized is what isn't listed as left out,
     and with --follow after SIGTERM; 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from bkpy.spark.export import Exporter, ExportRequest
 
+    if (ledgers is None) == (log is None):
+        raise click.UsageError("either --ledgers or --log says what is exported")
     request = ExportRequest(
         uri,
-        ledgers,
         directory,
+        ledgers,
+        log,
         format=form,
         payload=payload,
         partition_by=partition_by,
         password_file=password_file,
         skip_unauthorized=skip_unauthorized,
+        skip_truncated=skip_truncated,
         options={**_security(), **options},
         batch_bytes=batch_bytes,
     )
@@ -184,6 +193,8 @@ def _show(summary: ExportSummary, as_json: bool) -> None:
 
     if summary.skipped:
         say(f"left out {len(summary.skipped)} ledgers, which have another password: {format_ledgers(summary.skipped)}")
+    if summary.truncated:
+        say(f"left out {summary.truncated:,} entries, which were truncated before they were exported")
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
@@ -195,10 +206,9 @@ def _told(summary: ExportSummary) -> str:
     total = summary.total
     if summary.rows == 0:
         return f"nothing new; {total.rows:,} entries in {total.files} files"
-    added = (
-        f"{summary.rows:,} entries, {human_bytes(summary.bytes)}, of {summary.ledgers} ledgers "
-        f"in {summary.seconds:.2f} s to {summary.files} files"
-    )
+    of = f", of {summary.ledgers} ledgers" if summary.ledgers else ""
+    what = f"{summary.rows:,} entries, {human_bytes(summary.bytes)}{of}"
+    added = f"{what} in {summary.seconds:.2f} s to {summary.files} files"
     return added if total.rows == summary.rows else f"{added}; {total.rows:,} entries in {total.files} files now"
 
 

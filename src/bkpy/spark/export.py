@@ -1,4 +1,4 @@
-"""Ledgers as Parquet, CSV or JSON files, written by the workers of a Spark session; each once, however often it is run.
+"""Ledgers and logs as Parquet, CSV or JSON files, written by the workers of a Spark session, each entry once.
 
 Invariants: everything that can be known to be wrong is refused before Spark starts and before anything is written; a
 batch becomes part of an export only if every entry that was planned was also written, and nothing else was.
@@ -45,12 +45,16 @@ _NOT_OPTIONS: Final = frozenset(
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What was added: entries and their payload bytes, from how many ledgers, in how many files of `directory`."""
+    """What was added: entries and their payload bytes, from how many ledgers, in how many files of `directory`.
+
+    Of a log, ledgers aren't counted, and `truncated` is how many of its entries were skipped.
+    """
 
     directory: str
     format: str
     ledgers: int
     skipped: list[int]  # ledgers with another password, left out on request
+    truncated: int
     rows: int
     bytes: int
     files: int
@@ -60,21 +64,29 @@ class ExportSummary:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is exported, where to and how; see `export_ledgers`."""
+    """What is exported, where to and how: either `ledgers` or a `log`. See `export_ledgers` and `export_log`."""
 
     connect_string: str
-    ledgers: str | Sequence[int]
     to: str | Path
+    ledgers: str | Sequence[int] | None = None
+    log: str | None = None
     format: str = "parquet"
     payload: str | None = None
     partition_by: str | None = None
     password_file: str | None = None
     skip_unauthorized: bool = False
+    skip_truncated: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     batch_bytes: int | None = None
 
     def check(self) -> None:
         """Raises `ConfigError`."""
+        if (self.ledgers is None) == (self.log is None):
+            raise ConfigError("either ledgers or a log are exported")
+        if self.skip_unauthorized and self.log is not None:
+            raise ConfigError("a log has one password: --skip-unauthorized is for ledgers")
+        if self.skip_truncated and self.log is None:
+            raise ConfigError("ledgers are not truncated: --skip-truncated is for a log")
         if self.format not in FORMATS:
             raise ConfigError(f"format {self.format!r} is not one of {', '.join(FORMATS)}")
         if self.payload is not None and self.payload not in PAYLOADS:
@@ -95,8 +107,11 @@ class ExportRequest:
     def given(self) -> dict[str, str]:
         """The data source's options."""
         given = {**self.options, "metadataServiceUri": self.connect_string}
-        given["skipUnauthorized"] = str(self.skip_unauthorized)
-        given["ledgers"] = self.ledgers if isinstance(self.ledgers, str) else format_ledgers(self.ledgers)
+        if self.log is not None:
+            given["log"] = self.log
+        elif self.ledgers is not None:
+            given["skipUnauthorized"] = str(self.skip_unauthorized)
+            given["ledgers"] = self.ledgers if isinstance(self.ledgers, str) else format_ledgers(self.ledgers)
         if self.password_file is not None:
             given["passwordFile"] = self.password_file
         return given
@@ -136,9 +151,57 @@ def export_ledgers(
     `DiskError`, and `CorruptDataError` if payloads are not UTF-8 or anything else was written than was planned.
     """
     request = ExportRequest(
-        connect_string, ledgers, to, format, payload, partition_by, password_file, skip_unauthorized, options or {},
-        batch_bytes,
-    )  # fmt: skip
+        connect_string,
+        to,
+        ledgers,
+        format=format,
+        payload=payload,
+        partition_by=partition_by,
+        password_file=password_file,
+        skip_unauthorized=skip_unauthorized,
+        options=options or {},
+        batch_bytes=batch_bytes,
+    )
+    with Exporter(request, spark=spark, master=master, output=output, progress=progress) as exporter:
+        return exporter.round()
+
+
+def export_log(
+    connect_string: str,
+    log: str,
+    to: str | Path,
+    *,
+    format: str = "parquet",
+    payload: str | None = None,
+    partition_by: str | None = None,
+    password_file: str | None = None,
+    skip_truncated: bool = False,
+    options: Mapping[str, str] | None = None,
+    batch_bytes: int | None = None,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    output: int | None = None,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Add the entries of a log that aren't there yet, up to the last one that can be read, to the directory `to`.
+
+    As `export_ledgers` does; the first time from the log's first entry on. With `partition_by="day"`, files are in
+    folders by the day, in UTC, of each entry's time. Entries that were truncated after the last export, before this
+    one, are a `TruncatedError`, or are gone without a trace but `truncated` with `skip_truncated`. Another log of the
+    same name is refused.
+    """
+    request = ExportRequest(
+        connect_string,
+        to,
+        log=log,
+        format=format,
+        payload=payload,
+        partition_by=partition_by,
+        password_file=password_file,
+        skip_truncated=skip_truncated,
+        options=options or {},
+        batch_bytes=batch_bytes,
+    )
     with Exporter(request, spark=spark, master=master, output=output, progress=progress) as exporter:
         return exporter.round()
 
@@ -214,15 +277,18 @@ class Exporter:
                 added, plan = self._add_all(directory, plan)
                 total = directory.state.totals
         return ExportSummary(
-            str(self._path or self._request.to), self._request.format, added.ledgers, plan.skipped, added.rows,
-            added.bytes, added.files, time.monotonic() - started, total,
+            str(self._path or self._request.to), self._request.format, added.ledgers, plan.skipped, plan.truncated,
+            added.rows, added.bytes, added.files, time.monotonic() - started, total,
         )  # fmt: skip
 
     def _plan(self) -> Plan:
-        from bkpy.spark.export_plan import BATCH_BYTES, plan_ledgers
+        from bkpy.spark.export_plan import BATCH_BYTES, plan_ledgers, plan_log
 
         batch_bytes = None if self._path is None else self._request.batch_bytes or BATCH_BYTES
-        return plan_ledgers(self._options, self._given, self._state, batch_bytes)
+        if self._request.log is None:
+            return plan_ledgers(self._options, self._given, self._state, batch_bytes)
+        skip_truncated = self._request.skip_truncated
+        return plan_log(self._options, self._given, self._state, batch_bytes, skip_truncated=skip_truncated)
 
     def _state(self, source: Source) -> State:
         """What is there already."""

@@ -1,19 +1,24 @@
-"""What an export has yet to do: ledgers that it doesn't hold, in batches of a bounded size.
+"""What an export has yet to do: ledgers, or positions of a log, that it doesn't hold, in batches of a bounded size.
 
 Invariants: the batches of a plan are disjoint, and none has anything that is done already.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+import bkpy
 from bkpy.config.base import GIB
 from bkpy.config.client import ClientSettings
+from bkpy.errors import TruncatedError
 from bkpy.spark.id_runs import Runs
+from bkpy.spark.log_view import LogView
 from bkpy.spark.manifest import Source, State
-from bkpy.spark.options import format_ledgers
+from bkpy.spark.options import EARLIEST, format_ledgers
 from bkpy.spark.planning import load_ledgers, plan
 
 if TYPE_CHECKING:
@@ -46,13 +51,15 @@ class Batch:
 class Plan:
     """The `batches` that an export in this `state` lacks, and the ids of ledgers with another password.
 
-    `nothing` is a batch without entries, for an export of nothing.
+    `nothing` is a batch without entries, for an export of nothing. `truncated` is how many entries of a log were gone
+    before they were exported; the first batch says of their positions that they are done.
     """
 
     state: State
     batches: Sequence[Batch]
     nothing: Batch
     skipped: list[int]
+    truncated: int = 0
 
     def has_all_of(self, batch: Batch) -> bool:
         """Whether it holds all that the batch of another plan does."""
@@ -121,6 +128,60 @@ def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given
         len(ids),
         {metadata.ledger_id: _day(metadata.created_ms) for metadata in ledgers},
     )
+
+
+def plan_log(
+    options: SourceOptions,
+    given: Mapping[str, str],
+    state_of: Callable[[Source], State],
+    bytes_max: int | None,
+    *,
+    skip_truncated: bool,
+) -> Plan:
+    """The positions of the log of `options` that an export doesn't have yet, up to the last one that can be read.
+
+    In batches of about `bytes_max` bytes; without a maximum, in one. Blocks. Raises what `LogView` raises, and
+    `TruncatedError` for entries that were truncated after the last export, unless they are to be skipped.
+    """
+    return asyncio.run(_plan_log(options, given, state_of, bytes_max, skip_truncated))
+
+
+async def _plan_log(
+    options: SourceOptions,
+    given: Mapping[str, str],
+    state_of: Callable[[Source], State],
+    bytes_max: int | None,
+    skip_truncated: bool,
+) -> Plan:
+    refused_s = ClientSettings().metadata_refused_timeout_s
+    settings = options.client_settings() | {"metadata_refused_timeout_s": refused_s}
+    async with bkpy.connect(options.metadata_uri, **settings) as client:
+        view = await LogView.of(client, options)
+        state = state_of(Source(client.instance_id, options.log, view.uid))
+        earliest = await view.position(EARLIEST)
+        done = max(state.done.ends, default=earliest)  # an export begins where the log does
+        end = max(view.end_position, done)  # fewer bookies may tell how far it goes than at the last export
+        start = max(done, min(earliest, end))
+        if start > done and not skip_truncated:
+            raise TruncatedError(
+                f"positions {done} to {start - 1} of log {options.log} were truncated before they were exported; "
+                "--skip-truncated goes on without them"
+            )
+        batches = []
+        first, position = done, start
+        while position < end:
+            stop = end if bytes_max is None else view.end_within(position, end, bytes_max)
+            tasks = len(view.plan(position, stop))
+            ids = Runs.between(first, stop)
+            batches.append(Batch(ids, _between(given, position, stop), stop - position, tasks, 0))
+            first = position = stop
+        nothing = Batch(Runs(), _between(given, start, start), 0, 0, 0)
+        return Plan(state, batches, nothing, [], start - done)
+
+
+def _between(given: Mapping[str, str], start: int, end: int) -> dict[str, str]:
+    offsets = (("startingOffsets", start), ("endingOffsets", end))
+    return {**given, **{option: json.dumps({"position": position}) for option, position in offsets}}
 
 
 def _day(time_ms: int) -> str:
