@@ -10,7 +10,8 @@ TYPE_CHECKING = False  # for which type checkers know the name, and `typing` nee
 if TYPE_CHECKING:
     from typing import Any
 
-    from bkpy.client.client import Client, connect
+    from bkpy.client.client import Client
+    from bkpy.client.connecting import connect
     from bkpy.client.read.block import Block, Entry
     from bkpy.client.read.reader import LedgerReader
     from bkpy.client.write.writer import LedgerWriter
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
         UnauthorizedError,
         WouldBlock,
     )
+    from bkpy.log.consumer import LogConsumer
+    from bkpy.log.entries import LogBlock, LogEntry
+    from bkpy.log.reader import LogReader
+    from bkpy.log.writer import LogWriter
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
     __version__: str
@@ -66,8 +71,13 @@ __all__ = [
     "LedgerReader",
     "LedgerRecoveryError",
     "LedgerWriter",
+    "LogBlock",
+    "LogConsumer",
+    "LogEntry",
     "LogFencedError",
     "LogLockedError",
+    "LogReader",
+    "LogWriter",
     "MetadataConflictError",
     "MetadataUnavailableError",
     "NoSuchClusterError",
@@ -96,7 +106,12 @@ _MODULES = {
     "LedgerMetadata": "bkpy.protocol.ledger_metadata",
     "LedgerReader": "bkpy.client.read.reader",
     "LedgerWriter": "bkpy.client.write.writer",
-    "connect": "bkpy.client.client",
+    "LogBlock": "bkpy.log.entries",
+    "LogConsumer": "bkpy.log.consumer",
+    "LogEntry": "bkpy.log.entries",
+    "LogReader": "bkpy.log.reader",
+    "LogWriter": "bkpy.log.writer",
+    "connect": "bkpy.client.connecting",
 }
 
 

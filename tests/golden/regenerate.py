@@ -14,7 +14,7 @@ from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
 from bkpy.storage.at_risk import IN_MEMORY
 from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, Defect
-from bkpy.storage.entry_log.entry_log import LogWriter, Place, encode_block, kept_log_id, log_name
+from bkpy.storage.entry_log.entry_log import BlockWriter, Place, encode_block, kept_log_id, log_name
 from bkpy.storage.identity import Cookie, LedgerDirectory
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
@@ -73,7 +73,7 @@ def journal() -> bytes:
 def entry_log() -> bytes:
     disk = SimDisk()
     disk.make_dirs("/d")
-    log = LogWriter(disk, "/d", 3, UUID)
+    log = BlockWriter(disk, "/d", 3, UUID)
     log.append(LEDGER, Ids(0, 3), [(0, 0)], [records([0, 1, 2])])
     log.append(LEDGER + 1, Ids(9, 1), [(0, 0)], [records([9])])
     log.finish()

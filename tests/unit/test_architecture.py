@@ -33,12 +33,13 @@ LAYERS = {
     "metadata": {"protocol", *BASE},
     "storage": {"metadata", "protocol", *BASE},
     "client": {"metadata", "protocol", *BASE},
-    "client/client": {"client", "recovery", "metadata", "protocol", *BASE},  # assembles the parts, recovery among them
+    "client/client": {"client", "log", "recovery", "metadata", "protocol", *BASE},  # assembles the parts
+    "client/connecting": {"client", "client/client", "metadata", "protocol", *BASE},
     "bookie": {"storage", "metadata", "protocol", *BASE},
     "recovery": {"client", "metadata", "protocol", *BASE},
     "recovery/integrity": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
     "recovery/auto_recovery": {"recovery", "client", "client/client", "metadata", "protocol", *BASE},  # the same
-    "log": {"client", "client/client", "metadata", "protocol", *BASE},
+    "log": {"client", "metadata", "protocol", *BASE},
 }
 
 # Modules of the standard library that reach outside: clocks, files, randomness, threads, the network.
@@ -259,7 +260,7 @@ CONSTANTS = {
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
-    "client/write/batch.py": {"_UNSENT": A_MARK},
+    "client/write/batch.py": {"NEVER": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/draining.py": {"DRAIN_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/cluster.py": {"LAYOUT_VERSION": ON_DISK},
@@ -268,6 +269,12 @@ CONSTANTS = {
     "metadata/audit_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/check_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
+    "metadata/log_consumers.py": {"CONSUMER_VERSION": ON_DISK},
+    "metadata/logs.py": {
+        "LEASE_VERSION": ON_DISK,
+        "_TOKEN_BYTES": "is how unlike others a name is",
+        "_WARNED_PERCENT": "is a part of log_list_bytes_max",
+    },
     "metadata/marks.py": {"MARK_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/registration.py": {
         "REGISTRATION_VERSION": ON_DISK,
@@ -284,6 +291,7 @@ CONSTANTS = {
         "REPLY": ON_THE_WIRE,
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
+    "protocol/log_retention.py": {"_MS": "is a unit"},
     "protocol/log_list.py": {
         "LIST_VERSION": ON_DISK,
         "OPEN_MAX": "is what the proof of takeovers stands on",
@@ -306,6 +314,7 @@ CONSTANTS = {
     "protocol/records.py": {
         "HEADER_BYTES": ON_THE_WIRE,
         "MAC_BYTES": ON_THE_WIRE,
+        "STAMP_BYTES": ON_THE_WIRE,
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
     },

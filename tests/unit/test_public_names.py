@@ -18,12 +18,21 @@ CLASSES = [
     bkpy.Client,
     bkpy.LedgerWriter,
     bkpy.LedgerReader,
+    bkpy.LogReader,
+    bkpy.LogConsumer,
+    bkpy.LogEntry,
+    bkpy.LogBlock,
+    bkpy.LogWriter,
     bkpy.Block,
     bkpy.Entry,
     bkpy.LedgerMetadata,
     LocalCluster,
 ]
-CALLS = {"create_ledger": bkpy.Client.create_ledger, "LocalCluster": LocalCluster.__init__}
+CALLS = {
+    "create_ledger": bkpy.Client.create_ledger,
+    "open_log": bkpy.Client.open_log,
+    "LocalCluster": LocalCluster.__init__,
+}
 ARGUMENTS_OF = "Arguments of `{}`"
 
 
@@ -74,7 +83,11 @@ def test_the_arguments_of_a_call_and_their_defaults_are_those_in_the_documentati
         assert row[1].strip() == default
 
 
-@pytest.mark.parametrize("cls", [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls",
+    [bkpy.Client, bkpy.LedgerWriter, bkpy.LedgerReader, bkpy.LogWriter, bkpy.LogReader],
+    ids=lambda cls: cls.__name__,
+)
 def test_every_public_name_is_explained(cls: type) -> None:
     assert [name for name in sorted(public(cls)) if not inspect.getdoc(getattr(cls, name, None))] == []
 

@@ -22,6 +22,7 @@ from bkpy.cli.common import (
     say,
 )
 from bkpy.cli.explain import explain
+from bkpy.cli.formats import FORMATS, json_line, payload_line
 from bkpy.config.password_file import read_password
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
-_FORMATS = ("text", "hex", "json")
 _LEDGER = click.IntRange(min=0)
 _ENTRY = click.IntRange(min=0)
 
@@ -64,6 +64,20 @@ def _custom_metadata(ctx: click.Context, _: click.Parameter, pairs: tuple[str, .
     return {key: value.encode() for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
+digest_option = click.option(
+    "--digest", type=click.Choice(["crc32c", "hmac-sha256"]), default="crc32c", show_default=True
+)
+quorums_option = click.option(
+    "--ensemble",
+    "quorums",
+    default="3,3,2",
+    show_default=True,
+    metavar="E,QW,QA",
+    callback=_quorums,
+    help="Bookies of the ledger, copies of each entry, and copies that must be durable.",
+)
+
+
 def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what kind of ledger is created."""
     for option in (
@@ -75,17 +89,9 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
             callback=_custom_metadata,
             help="Something to keep with the ledger; may be given several times.",
         ),
-        click.option("--digest", type=click.Choice(["crc32c", "hmac-sha256"]), default="crc32c", show_default=True),
+        digest_option,
         password_option,
-        click.option(
-            "--ensemble",
-            "quorums",
-            default="3,3,2",
-            show_default=True,
-            metavar="E,QW,QA",
-            callback=_quorums,
-            help="Bookies of the ledger, copies of each entry, and copies that must be durable.",
-        ),
+        quorums_option,
     ):
         function = option(function)
     return function
@@ -130,7 +136,7 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
 
     writing = Writing()
     try:
-        run(writing.run(uri, file, _creation_arguments(creation), announce=not as_json))
+        run(writing.run(uri, file, creation_arguments(creation), announce=not as_json))
     except BaseException as e:
         writing.tell_of(e)
         raise
@@ -151,7 +157,7 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
     is_flag=True,
     help="Also entries that were perhaps never acknowledged; without --last, up to the first that no bookie has.",
 )
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
 @password_option
 def read(
@@ -175,7 +181,7 @@ def read(
 @connect_option
 @click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
 @click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
 @password_option
 def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, password: bytes) -> None:
@@ -293,12 +299,13 @@ def _reason(error: BookKeeperError) -> str:
 async def _create(uri: str, creation: dict[str, Any]) -> int:
 
     async with connect(uri) as client:
-        writer = await client.create_ledger(**_creation_arguments(creation))
+        writer = await client.create_ledger(**creation_arguments(creation))
         await writer.close()
         return writer.ledger_id
 
 
-def _creation_arguments(creation: dict[str, Any]) -> dict[str, Any]:
+def creation_arguments(creation: dict[str, Any]) -> dict[str, Any]:
+    """The options' values as `Client` takes them."""
     ensemble_size, write_quorum, ack_quorum = creation.pop("quorums")
     return {**creation, "ensemble_size": ensemble_size, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
 
@@ -308,23 +315,10 @@ _Formatter = Callable[[int, int, bytes], bytes]
 
 def _formatter(form: str) -> _Formatter:
     """From ledger id, entry id and payload to a line of output."""
-    if form == "text":
-        return lambda ledger_id, entry_id, data: data + b"\n"
-    if form == "hex":
-        return lambda ledger_id, entry_id, data: data.hex().encode() + b"\n"
-    return _json_line
-
-
-def _json_line(ledger_id: int, entry_id: int, data: bytes) -> bytes:
-    import base64
-    import json
-
-    line: dict[str, object] = {"ledger_id": ledger_id, "entry_id": entry_id, "length": len(data)}
-    try:
-        line["text"] = data.decode()
-    except UnicodeDecodeError:
-        line["base64"] = base64.b64encode(data).decode()
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    if form == "json":
+        return lambda ledger_id, entry_id, data: json_line({"ledger_id": ledger_id, "entry_id": entry_id}, data)
+    line = payload_line(form)
+    return lambda ledger_id, entry_id, data: line(data)
 
 
 async def _read(

@@ -33,6 +33,13 @@ def check_last(last: Any, ledger_id: int) -> None:
         raise ConfigError(f"last must not be above {ENTRY_ID_MAX}, and is {last}", ledger_id=ledger_id)
 
 
+def check_position(name: str, position: Any) -> None:
+    """`ConfigError` unless it is a position that an entry of a log can have."""
+    _check_whole(name, position)
+    if not 0 <= position <= ENTRY_ID_MAX:
+        raise ConfigError(f"{name} must be from 0 to {ENTRY_ID_MAX}, not {position}")
+
+
 def check_size(name: str, size: Any) -> None:
     """`ConfigError` unless it is a whole number; of which sizes fit together is another question."""
     _check_whole(name, size)

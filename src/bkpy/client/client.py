@@ -1,10 +1,10 @@
-"""`connect` and the `Client`: one session with the metadata store and connections to the bookies it needs."""
+"""The `Client`: one session with the metadata store and connections to the bookies it needs."""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 from bkpy._version import version
 from bkpy.client.arguments import check_ledger_id, check_password, check_size
@@ -12,6 +12,8 @@ from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
 from bkpy.client.bookies.pool import BookiePool
+from bkpy.client.creation import NewLedger, create_ledger
+from bkpy.client.deletion import delete_ledger
 from bkpy.client.inspection import last_entries
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
@@ -21,23 +23,28 @@ from bkpy.client.write.lac_publisher import Publisher
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
-from bkpy.config.client import ClientSettings, client_settings
-from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
+from bkpy.log.client import open_log
+from bkpy.log.parts import LogParts
+from bkpy.log.reading import LogReading
 from bkpy.metadata.cluster import Cluster, open_cluster
-from bkpy.metadata.connect import connect_store
-from bkpy.metadata.ledgers import Created
-from bkpy.metadata.outcome import Changed, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.logs import LogStore
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
-from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
 from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
 from bkpy.recovery.upkeep import Upkeep
-from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
+    from bkpy.client.write.interfaces import AppendsOwner
+    from bkpy.config.client import ClientSettings
+    from bkpy.log.reader import LogReader
+    from bkpy.log.writer import LogWriter
+    from bkpy.metadata.ledgers import Created
     from bkpy.metadata.store import MetadataStore
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
@@ -113,6 +120,12 @@ class Client:
         """What bkpy's own re-replication works with; not for applications."""
         return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
 
+    @property
+    def logs(self) -> LogStore:
+        """The lists of named logs, for bkpy's own parts; not for applications."""
+        cluster = self._cluster
+        return LogStore(cluster.store, cluster.root, cluster.catalog.layout, self._runtime, self._settings)
+
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
     async def create_ledger(
@@ -150,46 +163,41 @@ class Client:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
         if ack_quorum == 1:
             warnings.warn(_ONE_ACK, stacklevel=2)
-        custom = _custom(custom_metadata)
-        key = ledger_key(password)
-        bookies = await self._ensembles.new(ensemble_size)
-        created_ms = int(self._runtime.clock.time() * 1000)
-        token = self._runtime.rng.randbytes(16).hex()
-        created = await self._cluster.catalog.create(
-            lambda ledger_id: LedgerMetadata(
-                ledger_id=ledger_id,
-                state=LedgerState.OPEN,
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                digest=digest,
-                ledger_key=key,
-                fragments=(Fragment(0, bookies),),
-                created_ms=created_ms,
-                owner_token=token,
-                custom_metadata=custom,
-                caller_ids=caller_ids,
-                deferred_sync=deferred_sync,
-            )
+        new = NewLedger(
+            ensemble_size,
+            write_quorum,
+            ack_quorum,
+            digest,
+            ledger_key(password),
+            _custom(custom_metadata),
+            caller_ids=caller_ids,
+            deferred_sync=deferred_sync,
         )
-        if not isinstance(created, Created):
-            raise told(created)
-        metadata, version = created.metadata, created.version
+        created = await self._create(new)
+        return self._writer(created, RecordCodec(created.metadata.ledger_id, digest, digest_key(password)))
+
+    async def _create(self, new: NewLedger) -> Created:
+        self._check_open()
+        return await create_ledger(new, self._cluster.catalog, self._ensembles, self._runtime)
+
+    def _writer(self, created: Created, codec: RecordCodec, owner: AppendsOwner | None = None) -> LedgerWriter:
+        metadata = created.metadata
         if self._closed:
             raise ClientClosedError(
                 "the client was closed while the ledger was made: it is open and has no entries",
                 ledger_id=metadata.ledger_id,
             )
-        self._pool.add_key(metadata.ledger_id, key)
+        self._pool.add_key(metadata.ledger_id, metadata.ledger_key)
         self._leaving.start()
         writer = LedgerWriter(
             metadata,
-            version,
-            codec=RecordCodec(metadata.ledger_id, digest, digest_key(password)),
+            created.version,
+            codec=codec,
             catalog=self._cluster.catalog,
             publisher=self._publisher,
             parts=self._parts,
             on_closed=self._ended,
+            owner=owner,
         )
         self._begun(writer)
         return writer
@@ -236,10 +244,14 @@ class Client:
         check_ledger_id(ledger_id)
         check_password(password)
         self._check_open()
+        metadata = await self._ended_ledger(ledger_id, password)
+        return self._reader(metadata, password)
+
+    async def _ended_ledger(self, ledger_id: int, password: bytes) -> LedgerMetadata:
         metadata, version = await self._cluster.catalog.read(ledger_id)
         metadata = metadata.authorised(password)
         codec = RecordCodec(ledger_id, metadata.digest, digest_key(password))
-        return self._reader(await self._recover(metadata, version, codec), password)
+        return await self._recover(metadata, version, codec)
 
     async def _recover_unread(self, ledger_id: int) -> LedgerMetadata:
         """The same for those who don't know the password: entries are verified by their checksums alone."""
@@ -302,31 +314,102 @@ class Client:
         return await last_entries(metadata, self._pool, self._settings.read_timeout_s)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger, whatever its state. Raises `NoSuchLedgerError`."""
+        """Delete a ledger, whatever its state.
+
+        Raises `NoSuchLedgerError`, and `ConfigError` for a ledger that is a part of a log.
+        """
         check_ledger_id(ledger_id)
         self._check_open()
-        outcome = await self._cluster.catalog.delete(ledger_id)
-        match outcome:
-            case Gone():
-                return
-            case Missing():
-                raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
-            case Changed() | Overtaken():
-                raise MetadataConflictError(
-                    "there are nodes below the ledger's in ZooKeeper",
-                    ledger_id=ledger_id,
-                    outcome_unknown=isinstance(outcome, Overtaken),
-                )
-            case NotDone() | Unknown():
-                raise told(outcome, ledger_id=ledger_id)
-            case _:
-                assert_never(outcome)
+        await delete_ledger(ledger_id, self._cluster.catalog, self.logs)
+
+    async def list_logs(self) -> AsyncIterator[str]:
+        """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
+        self._check_open()
+        async for name in self.logs.living_names():
+            yield name
+
+    async def delete_log(self, name: str) -> None:
+        """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
+
+        If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
+        """
+        self._check_open()
+        await LogUpkeep(self.logs, self._cluster.catalog).delete(name)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
         self._check_open()
         async for ledger_id in self._cluster.catalog.ids():
             yield ledger_id
+
+    # --- named logs -------------------------------------------------------------------------------------------------
+
+    @property
+    def _log_reading(self) -> LogReading:
+        return LogReading(self.logs, self._cluster.catalog, self._pool, self._settings, self._runtime)
+
+    async def read_log(self, name: str, *, password: bytes = b"") -> LogReader:
+        """Open a named log for reading; never disturbs its writer. Raises `NoSuchLogError`, `UnauthorizedError`."""
+        self._check_open()
+        return await self._log_reading.open(name, password)
+
+    async def open_segment(self, ledger_id: int, password: bytes = b"", confirmed: int = -1) -> LedgerReader:
+        """A log's ledger for reading: payloads begin behind their stamps; not for applications. See `Segments.open`."""
+        self._check_open()
+        return await self._log_reading.segments.open(ledger_id, password, confirmed)
+
+    @property
+    def _log_parts(self) -> LogParts:
+        label = f"the client with session {self._cluster.store.session_id:#x}"
+        return LogParts(
+            label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._ended_ledger
+        )
+
+    async def open_log(
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        wait: bool = True,
+        password: bytes = b"",
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: str = "crc32c",
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
+        consumer_lag_max_s: float | None = None,
+        roll_bytes: int | None = None,
+        roll_entries: int | None = None,
+        roll_s: float | None = None,
+    ) -> LogWriter:
+        """Become the writer of a log, and fence whoever was.
+
+        With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`, and what
+        is older than `retention_s` seconds or lies before the last `retention_bytes` bytes is deleted, but for what a
+        consumer has yet to read, for at most `consumer_lag_max_s` seconds. `roll_*`: in place of the settings
+        `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError` if the log has a
+        writer. Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if it can't be
+        decided now where the log ends, and what `create_ledger` raises.
+        """
+        self._check_open()
+        return await open_log(
+            self._log_parts,
+            name,
+            create=create,
+            wait=wait,
+            password=password,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest=digest,
+            retention_s=retention_s,
+            retention_bytes=retention_bytes,
+            consumer_lag_max_s=consumer_lag_max_s,
+            roll_bytes=roll_bytes,
+            roll_entries=roll_entries,
+            roll_s=roll_s,
+        )
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -406,75 +489,6 @@ async def open_client(
         placement=placement,
         owns_store=owns_store,
     )
-
-
-class _Connecting:
-    """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
-
-    def __init__(
-        self,
-        uri: str,
-        settings: ClientSettings,
-        *,
-        ssl: TlsContext | None,
-        tls: TlsContext | None,
-        placement: Placement | None,
-    ) -> None:
-        self._uri = uri
-        self._settings = settings
-        self._ssl = ssl
-        self._tls = tls
-        self._placement = placement
-        self._client: Client | None = None
-
-    async def _connect(self) -> Client:
-        runtime = process_runtime()
-        store, root = await connect_store(
-            self._uri,
-            runtime,
-            session_timeout_s=self._settings.session_timeout_s,
-            connect_timeout_s=self._settings.metadata_timeout_s,
-            refused_timeout_s=self._settings.metadata_refused_timeout_s,
-            call_timeout_s=self._settings.metadata_timeout_s,
-            ssl=self._ssl,
-            settings=self._settings,
-        )
-        try:
-            return await open_client(
-                store, root, runtime, self._settings, placement=self._placement, owns_store=True, tls=self._tls
-            )
-        except BaseException:
-            await store.close()
-            raise
-
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(self, *error: Any) -> None:
-        assert self._client is not None
-        await self._client.__aexit__(*error)
-
-
-def connect(
-    uri: str,
-    *,
-    ssl: TlsContext | None = None,
-    tls: TlsContext | None = None,
-    placement: Placement | None = None,
-    **settings: Any,
-) -> _Connecting:
-    """Connect to the cluster at `uri`, "zk://host:port[,host:port...]/root".
-
-    `settings` are those of `ClientSettings` by name. `tls` secures the connections to bookies, in place of the settings
-    `tls_ca_file`, `tls_certificate_file` and `tls_key_file`; `ssl` the one to ZooKeeper. Raises `ConfigError` for a bad
-    URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if no server
-    could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
-    """
-    return _Connecting(uri, client_settings(**settings), ssl=ssl, tls=tls, placement=placement)
 
 
 def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:

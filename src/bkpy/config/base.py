@@ -103,6 +103,36 @@ class MetadataSettings(Settings):
         description="bytes of the largest answer that is taken for ZooKeeper's; a million nodes' names have 30 MB",
     )
 
+    log_list_bytes_max: int = Field(
+        default=768 * KIB,
+        gt=0,
+        le=1000 * KIB,
+        description="bytes of the stored list of one log, some 70 for each of its ledgers: ZooKeeper takes no value of "
+        "a megabyte. Where a log grows beyond it, roll its ledgers later, truncate it or set retention",
+    )
+
+    log_sinks_max: Size = Field(
+        default=1000,
+        description="writers of batches that a log remembers, each by an id of its own and the last batch that was "
+        "committed; those that have been silent longest are forgotten, and a batch of theirs that is repeated is "
+        "written twice",
+    )
+
+    log_conflicts_max: Size = Field(
+        default=20,
+        description="writes about a named log, lost one after the other to somebody else's change of it, before that "
+        "is an error",
+    )
+
+    log_deletes_at_once: Size = Field(
+        default=32, description="ledgers of a log that are deleted at the same time, when it is truncated or deleted"
+    )
+    log_retention_interval_s: Seconds = Field(
+        default=60.0,
+        description="seconds between two looks at what a named log's retention keeps no longer: by its writer, and by "
+        "the auditor where there is none",
+    )
+
     @model_validator(mode="after")
     def _certificates(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):

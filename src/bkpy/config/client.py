@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from bkpy.config.base import KIB, MIB, MetadataSettings, Seconds, Size
+from bkpy.config.base import GIB, KIB, MIB, MetadataSettings, Seconds, Size
 from bkpy.config.checking import build, check_name
 
 
@@ -112,6 +112,28 @@ class ClientSettings(MetadataSettings):
     )
     ledger_id_pause_max_s: Seconds = Field(
         default=0.05, description="seconds, at most, before another id is tried, so that clients get out of step"
+    )
+    log_roll_bytes: Size = Field(
+        default=GIB,
+        description="bytes of a log's ledger after which its writer goes on in another one: what is deleted at a time",
+    )
+    log_roll_entries: Size = Field(
+        default=10_000_000, description="entries of a log's ledger after which its writer goes on in another one"
+    )
+    log_roll_s: Seconds = Field(
+        default=3600.0,
+        description="seconds after which a log's writer goes on in another ledger, unless the present one is empty",
+    )
+    log_roll_retry_s: Seconds = Field(
+        default=1.0,
+        description="seconds between two attempts to roll a log, or to close a ledger of it, where that isn't possible",
+    )
+    log_open_pause_min_s: Seconds = Field(
+        default=0.05,
+        description="seconds, at most, before a log is opened again if somebody else has become its writer meanwhile",
+    )
+    log_open_pause_max_s: Seconds = Field(
+        default=2.0, description="seconds to which that pause grows, so that those who take it from each other get on"
     )
     bookie_reads_at_once: Size = Field(
         default=32, description="bookies' registrations that are read at the same time, when the list has changed"

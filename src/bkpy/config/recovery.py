@@ -66,6 +66,20 @@ class RecoverySettings(MetadataSettings):
         default=500, description="ledgers after which it flushes what it has copied, and ends their limbo"
     )
 
+    # How the auditor looks after named logs.
+    log_orphan_interval_s: Seconds = Field(
+        default=21_600.0,
+        description="seconds between two searches for ledgers that belong to a named log and that its list doesn't "
+        "name; each reads the metadata of all ledgers",
+    )
+    log_orphan_grace_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after its creation in which such a ledger is left alone, as somebody may be about to add "
+        "it to the list: longer than any Spark task that writes one takes",
+    )
+
     # How bookies leave.
     drain_look_interval_s: Seconds = Field(
         default=1.0, description="seconds between two looks at the ledgers that still name a bookie which is draining"

@@ -31,6 +31,7 @@ from bkpy.metadata.resolve import (
     attempt,
     create_certainly,
     delete_certainly,
+    delete_together,
     ensure_path,
     put_certainly,
     read_certainly,
@@ -191,9 +192,12 @@ class LedgerCatalog:
             self._store, path, metadata.encode(), expected_version, held, attempts_max=self._attempts_max
         )
 
-    async def delete(self, ledger_id: int) -> DeleteOutcome:
-        """Remove the ledger."""
-        return await delete_certainly(self._store, self.path_of(ledger_id), attempts_max=self._attempts_max)
+    async def delete(self, ledger_id: int, *checks: Check) -> DeleteOutcome:
+        """Remove the ledger, if the `checks` pass: else `Changed`, or `Missing` with an index."""
+        path = self.path_of(ledger_id)
+        if not checks:
+            return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
+        return await delete_together(self._store, Delete(path), *checks, attempts_max=self._attempts_max)
 
     async def ids(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; one partition is in flight at a time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from bkpy.errors import ConfigError
+from bkpy.protocol.log_list import checked_name
 
 LAYOUT = "LAYOUT"
 INSTANCE_ID = "INSTANCEID"
@@ -21,6 +22,7 @@ AUDIT = "underreplication/audit"
 CHECKS = "underreplication/checks"
 WORKERS = "underreplication/workers"
 ELECTION = "underreplication/auditorelection"
+LOGS = "logs"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 
@@ -48,3 +50,7 @@ def ledger_lock(root: str, ledger_id: int) -> str:
 
 def draining(root: str, bookie_id: str) -> str:
     return f"{root}/{DRAINING}/{checked_bookie_id(bookie_id)}"
+
+
+def log(root: str, name: str) -> str:
+    return f"{root}/{LOGS}/{checked_name(name)}"

@@ -37,6 +37,7 @@ from bkpy.metadata.store import (
     NodeExists,
     NoNode,
     NotEmpty,
+    Operation,
     Put,
     StoreRefusal,
 )
@@ -109,15 +110,17 @@ async def _whose_node(store: MetadataStore, operation: Create) -> CreateOutcome:
 
 
 async def put_certainly(
-    store: MetadataStore, path: str, data: bytes, expected_version: int, *checks: Check, attempts_max: int
+    store: MetadataStore, path: str, data: bytes, expected_version: int, *others: Operation, attempts_max: int
 ) -> PutOutcome:
-    """Replace the value, if its version is the expected one, and if the nodes of `checks` are there.
+    """Replace the value, if its version is the expected one, in one transaction with `others` if there are any.
 
-    These are nodes that are never changed and whose names no others ever get. `Missing` names the one that is gone.
+    `Missing` with an `index` names the node of one that was refused: it is gone, or has another version. What was
+    refused once must be refused for ever, so they are of nodes that are never made again, as one below a name that is
+    unlike any other. No node that they create may be there already.
     """
     unknown: Unknown | None = None
     for _ in range(attempts_max):
-        result = await attempt(_put(store, Put(path, data, expected_version), checks))
+        result = await attempt(_put(store, Put(path, data, expected_version), others))
         match result:
             case Answer():
                 return Done(result.value)
@@ -140,10 +143,10 @@ async def put_certainly(
     return unknown
 
 
-async def _put(store: MetadataStore, put: Put, checks: Sequence[Check]) -> int:
-    if not checks:
+async def _put(store: MetadataStore, put: Put, others: Sequence[Operation]) -> int:
+    if not others:
         return await store.put(put.path, put.data, put.expected_version)
-    version = (await store.multi([put, *checks]))[0]
+    version = (await store.multi([put, *others]))[0]
     assert isinstance(version, int)
     return version
 

@@ -188,9 +188,9 @@ class LogList:
             "writer_label": self.writer_label,
             "first_position": self.first_position,
             "deleted": self.deleted,
-            "retention_s": self.retention_s,
+            "retention_s": _stored_seconds(self.retention_s),
             "retention_bytes": self.retention_bytes,
-            "consumer_lag_max_s": self.consumer_lag_max_s,
+            "consumer_lag_max_s": _stored_seconds(self.consumer_lag_max_s),
             "sinks": dict(self.sinks),
             "segments": [list(dataclasses.astuple(segment)) for segment in self.segments],
             "doomed": list(self.doomed),
@@ -250,3 +250,7 @@ def _of(kind: type, value: Any) -> Any:
 
 def _seconds(value: Any) -> float | None:
     return None if value is None else float(_of(float if isinstance(value, float) else int, value))
+
+
+def _stored_seconds(value: float | None) -> float | None:
+    return None if value is None else float(value)  # 60 and 60.0 are equal, and so are their bytes

@@ -12,6 +12,9 @@ The checksum covers the ledger id without storing it, so a record that strays in
 MAC is inside what the CRC covers: copies can be checked without the password. A record with entry id -1 and no payload
 is an *explicit last add confirmed*: the same digests, no entry.
 
+In ledgers of named logs the payload of each entry begins with a *stamp*, the time at which its writer sent it: 8 bytes,
+milliseconds since the epoch (i64). Sizes, lengths and digests count it like any payload; users never see it.
+
 Invariant: only `RecordCodec.scan` and `check` turn bytes into entries, and never one whose digests don't match.
 """
 
@@ -30,13 +33,14 @@ from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bkpy.buffers import Bytes
 
 
 HEADER_BYTES: Final = 32
 MAC_BYTES: Final = 32
+STAMP_BYTES: Final = 8
 EXPLICIT_LAC_ENTRY: Final = -1
 
 DIGESTS: Final = ("crc32c", "hmac-sha256")
@@ -45,8 +49,10 @@ _COPY_BYTES_MAX: Final = 1024  # below this, one checksum over a copy is quicker
 
 _HEAD = struct.Struct("<II")
 _TAIL = struct.Struct("<qqq")
+_STAMPED_TAIL = struct.Struct("<qqqq")
 _HEADER = struct.Struct("<IIqqq")
 _LEDGER = struct.Struct("<q")
+_STAMP = struct.Struct("<q")
 _ENTRY_ID = struct.Struct("<8xq")
 _LAST_ADD_CONFIRMED = struct.Struct("<16xq")
 
@@ -77,18 +83,39 @@ class EntryHeader:
 class RecordCodec:
     """Makes and checks the records of one ledger.
 
-    `digest` is "crc32c" or "hmac-sha256"; the latter needs `mac_key` (see `digest_key`).
+    `digest` is "crc32c" or "hmac-sha256"; the latter needs `mac_key` (see `digest_key`). In a ledger of a log, entries
+    have stamps: `stamp` tells the time for what is encoded, in milliseconds since the epoch, and never falls. Whoever
+    only reads such a ledger gives `stamped`.
     """
 
-    __slots__ = ("_mac", "_seed", "mac_bytes")
+    __slots__ = ("_clock", "_mac", "_payload_at", "_seed", "mac_bytes")
 
-    def __init__(self, ledger_id: int, digest: str = "crc32c", mac_key: bytes = b"") -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        digest: str = "crc32c",
+        mac_key: bytes = b"",
+        *,
+        stamp: Callable[[], int] | None = None,
+        stamped: bool = False,
+    ) -> None:
         if digest not in DIGESTS:
             raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}", ledger_id=ledger_id)
         packed = _LEDGER.pack(ledger_id)
         self._seed: int = crc32c(packed)
         self._mac = hmac.new(mac_key, packed, hashlib.sha256) if digest == "hmac-sha256" else None
         self.mac_bytes = MAC_BYTES if self._mac is not None else 0
+        self._clock = stamp
+        self._payload_at = HEADER_BYTES + STAMP_BYTES * (stamped or stamp is not None)
+
+    def stamp(self) -> bytes:
+        """What the payloads of entries begin with that are sent now; nothing where entries have no stamps."""
+        return b"" if self._clock is None else _STAMP.pack(self._clock())
+
+    def lengths(self, payloads: Sequence[bytes], length: int) -> list[int]:
+        """The ledger's cumulative length after each of these entries, the next ones after `length`."""
+        stamp_bytes = self._payload_at - HEADER_BYTES
+        return list(accumulate([len(payload) + stamp_bytes for payload in payloads], initial=length))[1:]
 
     def encode_run(self, parts: list[Bytes], payloads: Sequence[bytes], first_id: int, lac: int, length: int) -> int:
         """Append the records of payloads first_id, first_id + 1, ... to `parts`.
@@ -96,15 +123,37 @@ class RecordCodec:
         `length` is the ledger's cumulative length before the first of them; returns what it is after the last.
         """
         if self._mac is not None:
-            lengths = list(accumulate(map(len, payloads), initial=length))
-            self.encode(parts, payloads, first_id, 1, lac, lengths[1:])
-            return lengths[-1]
+            lengths = self.lengths(payloads, length)
+            self.encode(parts, payloads, first_id, 1, lac, lengths, self.stamp())
+            return lengths[-1] if lengths else length
+        if self._clock is not None:
+            return self._encode_stamped(parts, payloads, first_id, lac, length, self._clock())
         pack_head, pack_tail, seed, add = _HEAD.pack, _TAIL.pack, self._seed, parts.append
         entry_id = first_id
         for payload in payloads:
             size = len(payload)
             length += size
             body = pack_tail(entry_id, lac, length)
+            if size < _COPY_BYTES_MAX:
+                body += payload
+                add(pack_head(size, crc32c(body, seed)))
+                add(body)
+            else:
+                add(pack_head(size, crc32c(payload, crc32c(body, seed))) + body)
+                add(payload)
+            entry_id += 1
+        return length
+
+    def _encode_stamped(
+        self, parts: list[Bytes], payloads: Sequence[bytes], first_id: int, lac: int, length: int, stamp: int
+    ) -> int:
+        """The same with a stamp: a loop of its own, so that neither asks in each turn which of them it is."""
+        pack_head, pack_tail, seed, add = _HEAD.pack, _STAMPED_TAIL.pack, self._seed, parts.append
+        entry_id = first_id
+        for payload in payloads:
+            size = len(payload) + STAMP_BYTES
+            length += size
+            body = pack_tail(entry_id, lac, length, stamp)
             if size < _COPY_BYTES_MAX:
                 body += payload
                 add(pack_head(size, crc32c(body, seed)))
@@ -123,19 +172,20 @@ class RecordCodec:
         stride: int,
         lac: int,
         lengths: Sequence[int],
+        stamp: bytes = b"",
     ) -> None:
         """Append the records of payloads first_id, first_id + stride, ... to `parts`.
 
-        `lengths` are the ledger's cumulative lengths, one an entry.
+        `lengths` are the ledger's cumulative lengths, one an entry; each payload begins with `stamp`.
         """
         entry_id = first_id
         for payload, length in zip(payloads, lengths, strict=True):
-            tail = _TAIL.pack(entry_id, lac, length) + payload
+            tail = _TAIL.pack(entry_id, lac, length) + stamp + payload
             if self._mac is not None:
                 mac = self._mac.copy()
                 mac.update(tail)
                 tail += mac.digest()
-            parts.append(_HEAD.pack(len(payload) + self.mac_bytes, crc32c(tail, self._seed)))
+            parts.append(_HEAD.pack(len(stamp) + len(payload) + self.mac_bytes, crc32c(tail, self._seed)))
             parts.append(tail)
             entry_id += stride
 
@@ -147,8 +197,8 @@ class RecordCodec:
 
     @property
     def overhead_bytes(self) -> int:
-        """What a record has beside its payload."""
-        return HEADER_BYTES + self.mac_bytes
+        """What a record has beside its payload: the stamp is counted here."""
+        return self._payload_at + self.mac_bytes
 
     def record_end(self, payload_end: int) -> int:
         """Where the record ends whose payload ends there."""
@@ -156,9 +206,9 @@ class RecordCodec:
 
     def locate(self, records: Sequence[Bytes], starts: array[int], ends: array[int]) -> None:
         """Append where the payloads of these records start and end when the records are put together."""
-        mac_bytes, offset = self.mac_bytes, 0
+        mac_bytes, payload_at, offset = self.mac_bytes, self._payload_at, 0
         for record in records:
-            starts.append(offset + HEADER_BYTES)
+            starts.append(offset + payload_at)
             offset += len(record)
             ends.append(offset - mac_bytes)
 
@@ -183,7 +233,7 @@ class RecordCodec:
         record that isn't the next entry or doesn't verify: whoever asked tries another replica from there.
         """
         unpack, add_start, add_end, seed = _HEADER.unpack_from, starts.append, ends.append, self._seed
-        mac_bytes, size_of_view = self.mac_bytes, len(view)
+        mac_bytes, payload_at, size_of_view = self.mac_bytes, self._payload_at, len(view)
         offset, entry_id = 0, first
         while entry_id <= last and offset + HEADER_BYTES <= size_of_view:
             size, stored, found, _, _ = unpack(view, offset)
@@ -195,7 +245,7 @@ class RecordCodec:
                     self.check(view, offset, end)
                 except DigestMismatchError:
                     break
-            add_start(offset + HEADER_BYTES)
+            add_start(offset + payload_at)
             add_end(end - mac_bytes)
             offset = end
             entry_id += 1
@@ -226,6 +276,12 @@ def last_add_confirmed_at(buffer: Bytes, offset: int) -> int:
     """The last add confirmed in the record header that begins at `offset`."""
     lac: int = _LAST_ADD_CONFIRMED.unpack_from(buffer, offset)[0]
     return lac
+
+
+def stamp_at(buffer: Bytes, start: int) -> int:
+    """The stamp of the entry whose payload starts there, as `RecordCodec.scan` tells: milliseconds since the epoch."""
+    stamp: int = _STAMP.unpack_from(buffer, start - STAMP_BYTES)[0]
+    return stamp
 
 
 def walk(buffer: Bytes, offset: int = 0) -> Iterator[EntryHeader]:

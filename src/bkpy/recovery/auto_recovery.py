@@ -23,6 +23,7 @@ from bkpy.recovery.auditor_metrics import AuditorMetrics
 from bkpy.recovery.check_metrics import CheckMetrics
 from bkpy.recovery.checks import PeriodicChecks
 from bkpy.recovery.copy_turns import no_clients
+from bkpy.recovery.log_keeper import LogKeeper
 from bkpy.recovery.worker import ReplicationWorker
 from bkpy.recovery.worker_metrics import WorkerMetrics
 from bkpy.recovery.worker_report import WorkerReport
@@ -97,12 +98,17 @@ class AutoRecovery:
 
         async def lead(node: str) -> None:
             checks = PeriodicChecks(client.upkeep, node, self._runtime, settings, self._check_metrics)
-            checking = self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks")
+            keeper = LogKeeper(cluster, self._runtime, settings)
+            beside = [
+                self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),
+                self._runtime.spawn(self._kept_up("logs are not looked after", keeper.run), name="keeper of logs"),
+            ]
             try:
                 await auditor.audit(node)
             finally:
-                checking.cancel()
-                await asyncio.wait([checking])
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)
 
         self._marks = Marks(self._store, self._root, self._runtime, settings)
         locks = LedgerLocks(self._store, self._root, self._name, self._runtime, settings)

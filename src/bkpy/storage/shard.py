@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from bkpy.storage.checkpoint.flush import Flush, WrittenLedgers, last_add_confirmed
 from bkpy.storage.checkpoint.kept_runs import KeptFiles, KeptRuns
-from bkpy.storage.entry_log.entry_log import KEPT, LogReader, LogWriter, Place, StoredBlock, log_id_of, log_name
+from bkpy.storage.entry_log.entry_log import KEPT, BlockReader, BlockWriter, Place, StoredBlock, log_id_of, log_name
 from bkpy.storage.index.index import (
     BlockRow,
     LedgerRow,
@@ -102,9 +102,9 @@ class Shard:
         self._runtime = runtime
         self._settings = settings
         self._observer = observer
-        self._log: LogWriter | None = None
+        self._log: BlockWriter | None = None
         self._kept_files = KeptFiles(runtime.files, directory, settings)
-        self._reader = LogReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
+        self._reader = BlockReader(runtime.files, directory, open_max=settings.open_entry_logs_max)
         self.cache = BlockCache(settings.block_cache_bytes_max, memory)
         self.ahead = ReadAhead(
             self.cache,
@@ -301,9 +301,9 @@ class Shard:
         """Hold the log open no longer: its file is gone, so no read can open it again, and its space becomes free."""
         await self._read_worker.run(self._reader.forget, log_id)
 
-    def open_log(self, log_id: int) -> LogWriter:
+    def open_log(self, log_id: int) -> BlockWriter:
         """Begin a log. Blocks."""
-        return LogWriter(
+        return BlockWriter(
             self._runtime.files,
             self.directory,
             log_id,

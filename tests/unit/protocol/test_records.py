@@ -11,11 +11,13 @@ from bkpy.errors import ConfigError, CorruptDataError, DigestMismatchError
 from bkpy.protocol.records import (
     EXPLICIT_LAC_ENTRY,
     HEADER_BYTES,
+    STAMP_BYTES,
     RecordCodec,
     digest_key,
     entry_id_at,
     last_add_confirmed_at,
     ledger_key,
+    stamp_at,
     walk,
 )
 
@@ -59,6 +61,51 @@ def test_payloads_are_found_in_whole_records_put_together(digest: str, key: byte
     assert [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)] == payloads
     assert [codec.record_end(end) for end in ends] == [header.end for header in walk(view)]
     assert {len(r) - len(p) for r, p in zip(records, payloads, strict=True)} == {codec.overhead_bytes}
+
+
+@pytest.mark.parametrize(("digest", "key"), CODECS)
+@given(
+    payloads=st.lists(st.binary(max_size=200) | st.just(b"x" * 2000) | st.just(b"x" * 1016), min_size=1, max_size=20),
+    at_ms=st.integers(-(2**63), 2**63 - 1),
+)
+def test_stamps_lie_before_the_payloads_that_are_read_back(
+    digest: str, key: bytes, payloads: list[bytes], at_ms: int
+) -> None:
+    writing = RecordCodec(7, digest, key, stamp=lambda: at_ms)
+    reading = RecordCodec(7, digest, key, stamped=True)
+    plain = RecordCodec(7, digest, key)
+    parts: list[bytes] = []
+    end = writing.encode_run(parts, payloads, 3, 1, 100)
+    data = b"".join(parts)
+    assert end == 100 + sum(len(payload) + STAMP_BYTES for payload in payloads)
+    assert scan(reading, data, 3, 100) == scan(writing, data, 3, 100) == payloads
+    assert scan(plain, data, 3, 100) == [at_ms.to_bytes(8, "little", signed=True) + payload for payload in payloads]
+    starts, ends = array("q"), array("q")
+    reading.scan(memoryview(data), 3, 100, starts, ends)
+    assert {stamp_at(data, start) for start in starts} == {at_ms}
+    assert [header.length for header in walk(data)] == writing.lengths(payloads, 100)
+    assert len(data) == sum(len(payload) + reading.overhead_bytes for payload in payloads)
+
+    view, located = memoryview(data), (array("q"), array("q"))
+    reading.locate([view[header.offset : header.end] for header in walk(view)], *located)
+    assert located == (starts, ends)
+
+    cut: list[bytes] = []  # as a large batch leaves, or one of a striped ledger
+    writing.encode(cut, payloads, 3, 1, 1, writing.lengths(payloads, 100), writing.stamp())
+    assert b"".join(cut) == data
+
+
+def test_one_time_is_asked_for_what_leaves_together() -> None:
+    asked = iter([1000])
+    codec = RecordCodec(1, stamp=lambda: next(asked))
+    parts: list[bytes] = []
+    codec.encode_run(parts, [b"a", b"b", b"c"], 0, -1, 0)
+    assert RecordCodec(1, stamped=True).stamp() == RecordCodec(1).stamp() == b""
+
+
+def test_an_explicit_last_add_confirmed_has_no_stamp() -> None:
+    stamped = RecordCodec(1, stamp=lambda: 1000)
+    assert stamped.explicit_lac(4, 50) == RecordCodec(1).explicit_lac(4, 50)
 
 
 def test_headers_carry_ids_last_add_confirmed_and_cumulative_length() -> None:

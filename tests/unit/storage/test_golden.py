@@ -8,7 +8,7 @@ from tests.sim.disk import SimDisk
 from tests.unit.storage.support import found_ids
 
 from bkpy.storage.at_risk import IN_MEMORY, is_lost
-from bkpy.storage.entry_log.entry_log import LogReader, Place, decode_block, kept_in, log_name
+from bkpy.storage.entry_log.entry_log import BlockReader, Place, decode_block, kept_in, log_name
 from bkpy.storage.identity import decode_cookie
 from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import decode_tombstone, tombstone_key
@@ -44,7 +44,7 @@ def test_the_golden_entry_log_is_read() -> None:
     data = (HERE / "entry-log.log").read_bytes()
     disk.replace(f"/d/{log_name(3)}", data)
     length = 52 + 8 + 3 * (32 + 7)
-    block = decode_block(LogReader(disk, "/d").read(Place(3, 64, length)), LEDGER)
+    block = decode_block(BlockReader(disk, "/d").read(Place(3, 64, length)), LEDGER)
     assert found_ids([block.data]) == list(block.ids.from_rank(0)) == [0, 1, 2]
     assert data.endswith(b"bkFT")
     assert UUID in data[:64]

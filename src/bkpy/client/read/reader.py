@@ -24,7 +24,7 @@ from bkpy.errors import (
     UnauthorizedError,
 )
 from bkpy.protocol import messages as m
-from bkpy.protocol.lac_reply import proven_to_reader
+from bkpy.protocol.lac_reply import LastAddConfirmed, proven_to_reader
 from bkpy.protocol.messages import Op
 from bkpy.protocol.quorum import covered
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Block, Entry
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.lac_reply import LastAddConfirmed
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime
@@ -165,6 +164,10 @@ class LedgerReader:
         except BookKeeperError as e:
             return index, e
 
+    def take_for_confirmed(self, entry_id: int) -> None:
+        """Read up to this entry, which somebody has been told is confirmed: the bookies that know may be away."""
+        self._snapshot.advance(LastAddConfirmed(entry_id, None, fenced=False))
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
@@ -245,6 +248,17 @@ class LedgerReader:
         return self._tail(first)
 
     async def _tail(self, first: int) -> AsyncGenerator[Entry, None]:
+        async with aclosing(self._tail_blocks(first)) as blocks:
+            async for block in blocks:
+                for entry in block:
+                    yield entry
+
+    def tail_blocks(self, first: int = 0) -> AsyncGenerator[Block, None]:
+        """Like `tail`, as many entries at once as have come, with no object per entry."""
+        check_first(first, self.ledger_id)
+        return self._tail_blocks(first)
+
+    async def _tail_blocks(self, first: int) -> AsyncGenerator[Block, None]:
         self._check_open()
         tail = Tail(
             self._snapshot,
@@ -259,9 +273,9 @@ class LedgerReader:
             while True:
                 last = self.last_add_confirmed
                 if first <= last:
-                    async with aclosing(self.read(first, last)) as entries:
-                        async for entry in entries:
-                            yield entry
+                    async with aclosing(self.read_blocks(first, last)) as blocks:
+                        async for block in blocks:
+                            yield block
                     first = last + 1
                 if self.closed and first > self.last_add_confirmed:
                     return

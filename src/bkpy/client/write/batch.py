@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-_UNSENT: Final = 1 << 62
+NEVER: Final = 1 << 62  # an entry, or a length, that no ledger gets to
 SENT: Final[list[bytes]] = []  # what is left of the payloads of a batch that was sent
 
 
@@ -69,7 +69,7 @@ class PendingBatch:
     ) -> None:
         self.ledger_id = ledger_id
         self.first_id = first_id
-        self.last_id = _UNSENT
+        self.last_id = NEVER  # until it is sent
         self.owner = owner
         self.done = False
         self.payloads = payloads
@@ -79,22 +79,26 @@ class PendingBatch:
         self.end_length = 0
         self.resolved = 0  # entries of it that are confirmed
 
-    def confirm(self, confirmed: int) -> bool:
-        """Resolve what is confirmed of it; whether that is all. `resolved` and the length follow."""
+    def confirm(self, confirmed: int, base: int) -> bool:
+        """Resolve what is confirmed of it; whether that is all. `resolved` follows.
+
+        Entry i is told as base + i.
+        """
         futures, entry_id = self.futures, self.first_id
         if self.resolved:
             futures, entry_id = futures[self.resolved :], entry_id + self.resolved
         whole = self.last_id <= confirmed
         if whole:
             if self.whole is not None and not self.whole.done():
-                self.whole.set_result(range(self.first_id, self.last_id + 1))
+                self.whole.set_result(range(base + self.first_id, base + self.last_id + 1))
         else:  # of several batches, some are done
             self.resolved = confirmed - self.first_id + 1
             futures = futures[: confirmed - entry_id + 1]
+        told = base + entry_id
         for future in futures:
             if not future.done():
-                future.set_result(entry_id)
-            entry_id += 1
+                future.set_result(told)
+            told += 1
         return whole
 
     def length_at(self, confirmed: int) -> int:

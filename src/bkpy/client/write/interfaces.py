@@ -72,6 +72,19 @@ class OpenFragment(Protocol):
         """What has ended it."""
 
 
+class AppendsOwner(Protocol):
+    """Whoever adds to the pending appends of ledgers itself, in the place of their writers: the writer of a log."""
+
+    def on_room(self) -> None:
+        """See `PendingAppends`."""
+
+    def on_failed(self, error: BookKeeperError) -> None:
+        """Nothing more can be added to one of the ledgers, nor confirmed."""
+
+    def as_error(self, error: BookKeeperError) -> BookKeeperError:
+        """What such an error is to the owner's users."""
+
+
 class FragmentStore(Protocol):
     """Where a change of the ensemble is stored."""
 

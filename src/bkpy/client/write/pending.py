@@ -4,17 +4,21 @@ Entry ids are assigned when an append is added. What one turn of the event loop 
 when the dispatcher drains it. Futures are resolved in id order only, when the entry and all before it are on their ack
 quorum.
 
-Invariant: once the replication has failed, everything that is pending fails with it.
+The appends to a segment of a log are *held* until the segment before it has ended: what is confirmed is not told, and
+last add confirmed stands still, so that no reader sees an entry whose predecessors may still be lost.
+
+Invariants: once the replication has failed, everything that is pending fails with it; while held, no future is resolved
+and nothing that is sent says that anything was confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from itertools import accumulate, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from bkpy.client.write.batch import SENT, Chunk, PendingBatch, PendingEntry, chunks
+from bkpy.client.write.batch import NEVER, SENT, Chunk, PendingBatch, PendingEntry, chunks
 from bkpy.client.write.replication import Replication, log
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import messages as m
@@ -24,7 +28,7 @@ from bkpy.protocol.messages import Flags, Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bkpy.client.write.interfaces import FragmentStore, ReplicationParts
+    from bkpy.client.write.interfaces import AppendsOwner, FragmentStore, ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.records import RecordCodec
@@ -37,18 +41,23 @@ class PendingAppends:
     confirmed is taken off here. While `slow_path` is set, the owner's appends look before they are added, and `on_room`
     is told whenever something is confirmed. `on_failed` is told of the error that ends everything. `may_add`: whether
     the owner may add anything more; then failures are still its concern, though nothing is pending.
+
+    Of a segment of a log, `base` is the position of its first entry: futures are resolved to positions. `on_room` is
+    also told when something is confirmed from the entry `due_entry` on, or from the length `due_length` on.
     """
 
     # Not for the memory: an object with more than thirty attributes has a dict that is slow to look into.
     __slots__ = (
         "_acks",
         "_append_bytes",
+        "_as_error",
         "_batches",
         "_codec",
         "_deferred",
         "_dispatcher",
         "_flushing",
         "_forced_length",
+        "_held",
         "_ledger_id",
         "_may_add",
         "_new_future",
@@ -62,6 +71,9 @@ class PendingAppends:
         "_sent_length",
         "_settings",
         "_unsent",
+        "base",
+        "due_entry",
+        "due_length",
         "lac",
         "lac_sent",
         "length",
@@ -83,7 +95,9 @@ class PendingAppends:
         on_room: Callable[[], None],
         on_failed: Callable[[BookKeeperError], None],
         may_add: Callable[[], bool],
+        owner: AppendsOwner | None = None,
     ) -> None:
+        """An `owner` is told in the place of the others, and what is added is held until it is released."""
         settings = parts.settings
         self.replication = Replication(
             metadata,
@@ -101,9 +115,11 @@ class PendingAppends:
         self._pool = parts.pool
         self._dispatcher = parts.dispatcher
         self._settings = settings
-        self._on_room = on_room
-        self._on_failed = on_failed
+        self._on_room = on_room if owner is None else owner.on_room
+        self._on_failed = on_failed if owner is None else owner.on_failed
         self._may_add = may_add
+        self._as_error = None if owner is None else owner.as_error
+        self._held = owner is not None
         self._new_future = asyncio.get_running_loop().create_future
         self._send_bytes = settings.launch_bytes
         self._append_bytes = settings.launch_append_bytes
@@ -115,6 +131,8 @@ class PendingAppends:
         self._sent_length = 0
         self._deferred = metadata.deferred_sync
         self._forced_length = 0  # up to `lac`, where syncs are deferred
+        self.base = 0
+        self.due_entry = self.due_length = NEVER
         self.next_id = 0
         self.length = 0  # payload bytes of the entries that were acknowledged
         self.lac = -1  # what readers may read: what is confirmed, unless syncs are deferred
@@ -172,7 +190,7 @@ class PendingAppends:
     async def flush(self) -> None:
         """Return when everything that was added so far is confirmed; raises the error that ends the replication."""
         target = self.next_id - 1
-        if target > self.replication.confirmed:
+        if target > self.replication.confirmed or (self._held and target >= 0):
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushing.append((target, flushed))
             await flushed
@@ -185,6 +203,8 @@ class PendingAppends:
 
     @property
     def has_pending(self) -> bool:
+        if self._held:
+            return self.next_id > self.replication.confirmed + 1
         return bool(self._batches)
 
     @property
@@ -247,7 +267,7 @@ class PendingAppends:
         self._send_chunks(sorted(cut, key=lambda chunk: chunk.first_id))
 
     def _measure(self, batch: PendingBatch, payloads: Sequence[bytes]) -> None:
-        batch.lengths = list(accumulate(map(len, payloads), initial=self._sent_length))[1:]
+        batch.lengths = self._codec.lengths(payloads, self._sent_length)
         self._sent_length = batch.end_length = batch.lengths[-1]
 
     def _cut(
@@ -256,18 +276,20 @@ class PendingAppends:
         return chunks(queue, payloads, first, stride, lengths, self._overhead, self.replication.batch_bytes_max)
 
     def _send_chunks(self, cut: list[Chunk]) -> None:
-        replication = self.replication
+        replication, stamp = self.replication, self._codec.stamp()
         for chunk in cut:
             count = len(chunk.payloads)
             last_id = chunk.first_id + (count - 1) * chunk.stride
             batch = BareBatch(self._ledger_id, chunk.first_id, last_id, replication)
             self._acks.sent(batch)
             parts = replication.queues[chunk.queue].add(batch, count, chunk.stride, chunk.size)
-            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths)
+            self._codec.encode(parts, chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths, stamp)
 
     def on_confirmed(self, confirmed: int, count: int) -> None:
         """Resolve futures in id order and make room."""
-        length = self.length
+        if self._held:
+            return
+        length, base = self.length, self.base
         if not self._deferred:
             self.lac = confirmed
         batches = self._batches
@@ -276,19 +298,26 @@ class PendingAppends:
                 batches.popleft()
                 self.length = batch.end_length
                 if not batch.future.done():
-                    batch.future.set_result(batch.first_id)
+                    batch.future.set_result(base + batch.first_id)
             else:
-                whole = batch.confirm(confirmed)
+                whole = batch.confirm(confirmed, base)
                 self.length = batch.length_at(confirmed)
                 if not whole:
                     break
                 batches.popleft()
         self.window_bytes -= self.length - length
         self.window_entries -= count
-        if self.slow_path:
+        if self.slow_path or confirmed >= self.due_entry or self.length >= self.due_length:
             self._on_room()
         if self._flushing:
             self._wake_flushing(confirmed)
+
+    def release(self) -> None:
+        """What is confirmed is told from now on, and what was confirmed so far is told now."""
+        self._held = False
+        if self.replication.error is None and (confirmed := self.replication.confirmed) >= 0:
+            self.on_confirmed(confirmed, confirmed + 1)
+            self._dispatcher.watch(self.replication)  # the bookies are to hear of it, though nothing may follow
 
     def _wake_flushing(self, confirmed: int) -> None:
         for target, flushed in self._flushing:
@@ -297,6 +326,8 @@ class PendingAppends:
         self._flushing = [(target, flushed) for target, flushed in self._flushing if target > confirmed]
 
     def on_failed(self, error: BookKeeperError) -> None:
+        if self._as_error is not None:
+            self.replication.error = error = self._as_error(error)
         batches, self._batches = self._batches, AT_REST
         sent = len(batches) - self._unsent
         self._unsent, self._open = 0, None
@@ -322,7 +353,7 @@ class PendingAppends:
 
     def let_go(self) -> None:
         """The owner has ended, and is told of nothing more. Else the two would be garbage for the cycle collector."""
-        self._on_room, self._on_failed, self._may_add = _nothing, _nothing, bool
+        self._on_room, self._on_failed, self._may_add, self._as_error = _nothing, _nothing, bool, None
 
     def on_rest(self) -> None:
         if self._settings.explicit_lac_interval_s > 0:

@@ -39,7 +39,7 @@ from bkpy.protocol.writer_state import Event, WriterState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bkpy.client.write.interfaces import ReplicationParts
+    from bkpy.client.write.interfaces import AppendsOwner, ReplicationParts
     from bkpy.client.write.lac_publisher import Publisher
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -77,6 +77,7 @@ class LedgerWriter:
         publisher: Publisher,
         parts: ReplicationParts,
         on_closed: Callable[[LedgerWriter], None],
+        owner: AppendsOwner | None = None,
     ) -> None:
         self._ledger_id = metadata.ledger_id
         self._fragments = StoredFragments(catalog, version, parts.settings)
@@ -89,6 +90,7 @@ class LedgerWriter:
             on_room=self._give_room,
             on_failed=self._fail_waiting,
             may_add=self._may_add,
+            owner=owner,
         )
         self._replication = self._pending.replication
         self._deferred_sync = DeferredSync(self._pending, parts) if metadata.deferred_sync else None
@@ -113,7 +115,7 @@ class LedgerWriter:
     def last_add_confirmed(self) -> int:
         """The highest id such that it and all below are durable on their ack quorums; -1 for none yet.
 
-        In a ledger with deferred sync it moves by `force` alone.
+        With deferred sync it moves by `force` alone.
         """
         return self._pending.lac
 
@@ -121,6 +123,11 @@ class LedgerWriter:
     def length(self) -> int:
         """Payload bytes of the entries that were acknowledged."""
         return self._pending.length
+
+    @property
+    def pending(self) -> PendingAppends:
+        """What is appended and not acknowledged: for the writer of a log, not for applications."""
+        return self._pending
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -141,11 +148,9 @@ class LedgerWriter:
     def under_replicated(self) -> Mapping[str, int]:
         """The bookies that may lack acknowledged entries which they are to hold, each with the first of those.
 
-        An entry is acknowledged once `ack_quorum` bookies have it. One that could not take it (its disk is full, it
-        died) and that nobody could replace in time lacks it, until somebody copies it there. Empty if every
-        acknowledged entry is on its whole write set, or still on its way to the rest of it, as far as this writer
-        knows: a bookie that has not answered yet counts as one that will. Nothing is lost with it while the others
-        are there; the property keeps its value after `close`, which logs a warning that says the same.
+        One that could not take an entry (its disk is full, it died), and that nobody could replace in time, lacks it
+        until somebody copies it there. Empty if every acknowledged entry is on its whole write set, or on its way to
+        the rest of it: a bookie that has not answered yet counts as one that will. `close` keeps it, and warns of it.
         """
         return self._replication.lacking
 
@@ -204,9 +209,8 @@ class LedgerWriter:
         An empty sequence is an empty range. The batch is admitted to the window as a whole.
         """
         if self._out_of_order is not None:
-            raise ConfigError(
-                "a ledger created with caller_ids=True takes entries one by one", ledger_id=self._ledger_id
-            )
+            what = "a ledger created with caller_ids=True takes entries one by one"
+            raise ConfigError(what, ledger_id=self._ledger_id)
         payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
@@ -375,10 +379,9 @@ class LedgerWriter:
 
     def _fail_early(self, error: BookKeeperError) -> None:
         """Fail the entries that were waiting for others before them: they were never sent."""
-        if self._out_of_order is not None:
-            early = self._out_of_order.fail_early(error, self._ledger_id)
-            self._pending.window_bytes -= sum(map(len, early))
-            self._pending.window_entries -= len(early)
+        early = () if self._out_of_order is None else self._out_of_order.fail_early(error, self._ledger_id)
+        self._pending.window_bytes -= sum(map(len, early))
+        self._pending.window_entries -= len(early)
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
@@ -386,9 +389,8 @@ class LedgerWriter:
         """Make durable what was acknowledged so far, on the whole ensemble; returns last add confirmed, which moves.
 
         For ledgers created with `deferred_sync=True`, where an append is acknowledged before it is on disk. Raises
-        `BookieUnavailableError` if a bookie can't say so. If a bookie's connection was lost since the last call and
-        something was sent since, that may be lost: then the writer has failed, and its ledger ends where the last call
-        left it.
+        `BookieUnavailableError` if a bookie can't say so. If a connection was lost since the last call, what was sent
+        meanwhile may be lost: then the writer has failed, and its ledger ends where the last call left it.
         """
         if self._deferred_sync is None:
             raise ConfigError("force is for ledgers created with deferred_sync=True", ledger_id=self._ledger_id)
@@ -464,11 +466,9 @@ class LedgerWriter:
         if self._deferred_sync is not None and replication.error is None and pending.lac < replication.confirmed:
             await self._deferred_sync.force()
         if lacking := self.under_replicated:
-            log.warning(
-                "ledger %d: closed with acknowledged entries on fewer bookies than its write quorum: %s",
-                self._ledger_id,
-                ", ".join(f"bookie {bookie_id} may lack those from {first} on" for bookie_id, first in lacking.items()),
-            )
+            bookies = ", ".join(f"bookie {name} may lack those from {first} on" for name, first in lacking.items())
+            lacks = "ledger %d: closed with acknowledged entries on fewer bookies than its write quorum: %s"
+            log.warning(lacks, self._ledger_id, bookies)
         return pending.lac, pending.lac_length
 
     def leave(self, bookie_ids: Sequence[str]) -> asyncio.Task[None] | None:

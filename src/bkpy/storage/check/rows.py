@@ -13,7 +13,7 @@ from bkpy.storage.check.defects import REBUILD, RESTORE, Defect
 from bkpy.storage.check.ledger_rows import LedgerRows, damaged_block, damaged_ledger, damaged_row
 from bkpy.storage.entry_log.entry_log import (
     BLOCK_HEADER_BYTES,
-    LogReader,
+    BlockReader,
     decode_block_head,
     decode_block_ids,
     log_name,
@@ -67,7 +67,7 @@ class RowCheck:
         self._path = index_path
         self._damages = damages
         self._found = found
-        self._reader = LogReader(files, directory, open_max=open_max)
+        self._reader = BlockReader(files, directory, open_max=open_max)
         self._running = running
         self._living = dict.fromkeys(self.logs, 0)
 

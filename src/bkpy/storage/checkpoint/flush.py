@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import OrderedStore, ReadTransaction
     from bkpy.storage.checkpoint.kept_runs import KeptRuns
-    from bkpy.storage.entry_log.entry_log import LogWriter, Place
+    from bkpy.storage.entry_log.entry_log import BlockWriter, Place
     from bkpy.storage.index.living import LivingBytes
     from bkpy.storage.journal.format import Mark
     from bkpy.storage.ledgers.info import LedgerInfo
@@ -306,8 +306,8 @@ class Flush:
         infos: Mapping[int, LedgerInfo],
         *,
         living: LivingBytes,
-        open_log: Callable[[int], LogWriter],
-        log: LogWriter | None,
+        open_log: Callable[[int], BlockWriter],
+        log: BlockWriter | None,
         settings: BookieSettings,
         unlisted_logs: Mapping[int, LogRow],
         kept: KeptRuns,
@@ -325,7 +325,7 @@ class Flush:
         self._written = WrittenLedgers()
         self._wrote = False
         self._kept = kept
-        self._new_logs: list[LogWriter] = []
+        self._new_logs: list[BlockWriter] = []
         self._committing = False
         self._steps = self._run()
         for log_id, row in unlisted_logs.items():

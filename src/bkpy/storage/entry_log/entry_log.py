@@ -271,7 +271,7 @@ def decode_log_header(raw: Bytes) -> LogHeader:
     return LogHeader(log_id, uuid)
 
 
-class LogWriter:
+class BlockWriter:
     """The log that is being filled. Everything here blocks and runs on the directory's flush worker."""
 
     def __init__(self, files: Files, directory: str, log_id: int, uuid: bytes, *, write_bytes: int = 1 << 20) -> None:
@@ -353,7 +353,7 @@ class LogWriter:
         self._file.close()
 
 
-class LogReader:
+class BlockReader:
     """Reads blocks, keeping some logs open. Blocks; runs on the directory's read worker."""
 
     def __init__(self, files: Files, directory: str, *, open_max: int = 128) -> None:

@@ -10,7 +10,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, CorruptDataError
-from bkpy.storage.entry_log.entry_log import LogReader
+from bkpy.storage.entry_log.entry_log import BlockReader
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.index.ids import Ids
@@ -159,7 +159,7 @@ class LedgerInspection:
                 yield Finding("tombstone", f"{directory}/{INDEX_NAME}", None, facts)
 
     def _blocks(self, directory: str, txn: ReadTransaction) -> Iterator[Finding]:
-        reader = LogReader(self._files, directory)
+        reader = BlockReader(self._files, directory)
         waiting = sorted(self._waiting, key=_first)
         self._waiting = []
         try:

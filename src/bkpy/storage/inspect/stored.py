@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.entry_log.entry_log import LogReader, log_id_of, log_name
+from bkpy.storage.entry_log.entry_log import BlockReader, log_id_of, log_name
 from bkpy.storage.index import index
 from bkpy.storage.inspect.finding import COPIES, Finding, damage, note
 from bkpy.storage.inspect.index import NOT_READABLE, block_facts
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bkpy.storage.index.index import BlockRow
 
 
-def stored_block(directory: str, reader: LogReader, ledger_id: int, row: BlockRow) -> Finding:
+def stored_block(directory: str, reader: BlockReader, ledger_id: int, row: BlockRow) -> Finding:
     """What is where the row says."""
     facts = block_facts(ledger_id, row)
     path = f"{directory}/{log_name(row.place.log_id)}"
@@ -51,7 +51,7 @@ def inspect_kept_file(
         return
     yield note(path, None, "a journal file: here is what the index says has stayed in it")
     log_id = log_id_of(name)
-    reader = LogReader(files, directory)
+    reader = BlockReader(files, directory)
     try:
         with store.read() as txn:
             for key, value in index.block_rows(txn):

@@ -18,13 +18,13 @@ from bkpy.storage.index.ids import Ids
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bkpy.storage.entry_log.entry_log import LogReader, Place
+    from bkpy.storage.entry_log.entry_log import BlockReader, Place
     from bkpy.storage.index.index import BlockRow, KeptBatch
 
 _SIZE: Final = struct.Struct("<I")  # a record begins with it: the bytes behind its header
 
 
-def read_block(reader: LogReader, ledger_id: int, row: BlockRow, run_bytes: int) -> StoredBlock:
+def read_block(reader: BlockReader, ledger_id: int, row: BlockRow, run_bytes: int) -> StoredBlock:
     """What the row names, all of it, verified; `CorruptDataError` if it isn't there, `OSError` if it can't be read.
 
     `run_bytes`: between two places where a walk through a batch may begin (a block brings its own). Blocks.
@@ -35,7 +35,7 @@ def read_block(reader: LogReader, ledger_id: int, row: BlockRow, run_bytes: int)
     return StoredBlock(Ids(row.kept.first, row.kept.entries), _table(raw, row.kept.entries, run_bytes), memoryview(raw))
 
 
-def verify_block(reader: LogReader, ledger_id: int, row: BlockRow) -> None:
+def verify_block(reader: BlockReader, ledger_id: int, row: BlockRow) -> None:
     """Read what the row names and forget it; raises what `read_block` does, and if it lacks ids of the row. Blocks."""
     if row.kept is None:
         check_ids(row, decode_block(reader.read(row.place), ledger_id).ids)
@@ -51,7 +51,7 @@ def check_ids(row: BlockRow, stored: Ids) -> None:
         raise CorruptDataError("the block holds other entries than the index says")
 
 
-def _read_kept(reader: LogReader, ledger_id: int, place: Place, kept: KeptBatch) -> bytes:
+def _read_kept(reader: BlockReader, ledger_id: int, place: Place, kept: KeptBatch) -> bytes:
     raw = reader.read(place)
     if len(raw) != place.length or crc32c(raw) != kept.checksum:
         reader.check_there(place.log_id)  # once its name is gone the journal may write over a file that is open here
@@ -60,7 +60,7 @@ def _read_kept(reader: LogReader, ledger_id: int, place: Place, kept: KeptBatch)
 
 
 def read_blocks(
-    reader: LogReader, ledger_id: int, rows: Iterable[BlockRow], run_bytes: int
+    reader: BlockReader, ledger_id: int, rows: Iterable[BlockRow], run_bytes: int
 ) -> dict[Place, StoredBlock | Exception]:
     """What the rows name, by place; the error for one that can't be had: the others are still good. Blocks."""
     blocks: dict[Place, StoredBlock | Exception] = {}

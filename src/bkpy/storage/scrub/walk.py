@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.errors import CorruptDataError
 from bkpy.storage.check.defects import REBUILD, Defect
 from bkpy.storage.check.ledger_rows import LedgerRows, damaged_block, damaged_ledger, damaged_row
-from bkpy.storage.entry_log.entry_log import LogReader, log_id_of
+from bkpy.storage.entry_log.entry_log import BlockReader, log_id_of
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index.index import (
     U64_END,
@@ -148,7 +148,7 @@ class RowWalk:
 def verify(files: Files, directory: str, sources: Iterable[StoredRow]) -> list[tuple[StoredRow, Exception]]:
     """Read the rows' blocks; those that can't be had, and why. No file stays open: one may be about to go."""
     failed: list[tuple[StoredRow, Exception]] = []
-    reader = LogReader(files, directory, open_max=1)
+    reader = BlockReader(files, directory, open_max=1)
     try:
         for source in sources:
             try:

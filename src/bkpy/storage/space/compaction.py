@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime
-    from bkpy.storage.entry_log.entry_log import LogWriter
+    from bkpy.storage.entry_log.entry_log import BlockWriter
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
     from bkpy.storage.space.pauses import WorkPauses
@@ -86,7 +86,7 @@ class Compactor:
         self._observer = observer
         self._worker = runtime.files.worker(f"compaction-{shard.number}")
         self._damaged: set[int] = set()  # logs with blocks that can't be read
-        self._target: LogWriter | None = None
+        self._target: BlockWriter | None = None
         self._named = False  # a row may point to the target
         self._written: set[int] = set()
         self._left: dict[int, LogRow] = {}  # logs that are full, or that an error ended, and that have no row yet
@@ -210,7 +210,7 @@ class Compactor:
                 self._shard.directory,
             )
 
-    async def _open_target(self) -> LogWriter:
+    async def _open_target(self) -> BlockWriter:
         settings, target = self._settings, self._target
         if target is not None and (
             target.size >= settings.entry_log_max_size_mb * MIB or target.blocks >= settings.entry_log_blocks_max

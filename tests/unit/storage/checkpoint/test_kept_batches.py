@@ -32,7 +32,7 @@ from tests.unit.storage.told import Told, copy_of, dropped, kept, restart, whole
 
 from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.runtime.system import real_runtime
-from bkpy.storage.entry_log.entry_log import KEPT, LogReader, Place, kept_in, kept_log_id, log_id_of, log_name
+from bkpy.storage.entry_log.entry_log import KEPT, BlockReader, Place, kept_in, kept_log_id, log_id_of, log_name
 from bkpy.storage.index.ids import Ids
 from bkpy.storage.index.index import BlockRow, KeptBatch, decode_block_row, load_shard, log_key, scan_blocks
 from bkpy.storage.inspect.ledger import LedgerInspection
@@ -548,7 +548,7 @@ async def test_an_inspection_verifies_what_stayed() -> None:
         store.close()
 
 
-def stored(data: bytes, first: int, entries: int) -> tuple[LogReader, BlockRow]:
+def stored(data: bytes, first: int, entries: int) -> tuple[BlockReader, BlockRow]:
     """A journal file that holds that, and the row that says so."""
     disk = SimDisk()
     disk.make_dirs("/d")
@@ -556,7 +556,7 @@ def stored(data: bytes, first: int, entries: int) -> tuple[LogReader, BlockRow]:
     assert log_id is not None
     disk.replace(f"/d/{log_name(log_id)}", b"before" + data + b"behind")
     row = BlockRow(Ids(first, entries), Place(log_id, 6, len(data)), KeptBatch(first, entries, crc32c(data)))
-    return LogReader(disk, "/d"), row
+    return BlockReader(disk, "/d"), row
 
 
 def test_no_flipped_byte_and_no_other_length_is_taken() -> None:

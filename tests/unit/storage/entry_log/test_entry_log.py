@@ -8,19 +8,19 @@ import pytest
 from tests.sim.disk import SimDisk
 from tests.unit.storage.support import records
 
-from bkpy.storage.entry_log.entry_log import LogReader, LogWriter, decode_block
+from bkpy.storage.entry_log.entry_log import BlockReader, BlockWriter, decode_block
 from bkpy.storage.index.ids import Ids
 
 
-def block(log: LogWriter, entry_id: int, payload: bytes = b"x") -> tuple[int, int]:
+def block(log: BlockWriter, entry_id: int, payload: bytes = b"x") -> tuple[int, int]:
     data = records(1, (entry_id,), payload=payload)
     place = log.append(1, Ids(entry_id, 1), [(0, 0)], [data])
     return place.offset, place.length
 
 
-def new_log(disk: SimDisk) -> LogWriter:
+def new_log(disk: SimDisk) -> BlockWriter:
     disk.make_dirs("/d")
-    return LogWriter(disk, "/d", 1, b"u" * 16)
+    return BlockWriter(disk, "/d", 1, b"u" * 16)
 
 
 def test_thousands_of_small_blocks_are_readable_where_their_places_say() -> None:
@@ -29,7 +29,7 @@ def test_thousands_of_small_blocks_are_readable_where_their_places_say() -> None
     data = records(1, (5,))
     places = [log.append(1, Ids(5, 1), [(0, 0)], [data]) for _ in range((2 << 20) // 100)]
     log.finish()
-    reader = LogReader(disk, "/d")
+    reader = BlockReader(disk, "/d")
     for place in places:
         assert bytes(decode_block(reader.read(place), 1).data) == data
     reader.close()

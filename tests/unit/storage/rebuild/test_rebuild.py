@@ -26,7 +26,7 @@ from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.storage.entry_log.entry_log import LogReader
+from bkpy.storage.entry_log.entry_log import BlockReader
 from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block
 from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.rebuild.builder import IndexBuilder
@@ -389,7 +389,7 @@ class DamagedLogs:
         builder = IndexBuilder(files, directory, store, initialise(store, bytes(16), 2), settings)
         while builder.step():
             pass
-        reader = LogReader(files, directory)
+        reader = BlockReader(files, directory)
         with store.read() as txn:
             rows = tuple(txn.scan(b"\0", b"\xff"))
             reads = tuple(

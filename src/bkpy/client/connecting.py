@@ -1,0 +1,85 @@
+"""`connect`: from a URI to a `Client` that owns its session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bkpy.client.client import Client, open_client
+from bkpy.config.client import ClientSettings, client_settings
+from bkpy.metadata.connect import connect_store
+from bkpy.runtime.process import process_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from bkpy.client.bookies.placement import Placement
+    from bkpy.runtime.tls import TlsContext
+
+
+class _Connecting:
+    """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
+
+    def __init__(
+        self,
+        uri: str,
+        settings: ClientSettings,
+        *,
+        ssl: TlsContext | None,
+        tls: TlsContext | None,
+        placement: Placement | None,
+    ) -> None:
+        self._uri = uri
+        self._settings = settings
+        self._ssl = ssl
+        self._tls = tls
+        self._placement = placement
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        runtime = process_runtime()
+        store, root = await connect_store(
+            self._uri,
+            runtime,
+            session_timeout_s=self._settings.session_timeout_s,
+            connect_timeout_s=self._settings.metadata_timeout_s,
+            refused_timeout_s=self._settings.metadata_refused_timeout_s,
+            call_timeout_s=self._settings.metadata_timeout_s,
+            ssl=self._ssl,
+            settings=self._settings,
+        )
+        try:
+            return await open_client(
+                store, root, runtime, self._settings, placement=self._placement, owns_store=True, tls=self._tls
+            )
+        except BaseException:
+            await store.close()
+            raise
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *error: Any) -> None:
+        assert self._client is not None
+        await self._client.__aexit__(*error)
+
+
+def connect(
+    uri: str,
+    *,
+    ssl: TlsContext | None = None,
+    tls: TlsContext | None = None,
+    placement: Placement | None = None,
+    **settings: Any,
+) -> _Connecting:
+    """Connect to the cluster at `uri`, "zk://host:port[,host:port...]/root".
+
+    `settings` are those of `ClientSettings` by name. `tls` secures the connections to bookies, in place of the settings
+    `tls_ca_file`, `tls_certificate_file` and `tls_key_file`; `ssl` the one to ZooKeeper. Raises `ConfigError` for a bad
+    URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if no server
+    could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
+    """
+    return _Connecting(uri, client_settings(**settings), ssl=ssl, tls=tls, placement=placement)

@@ -1,0 +1,60 @@
+"""Making ledgers: what a new one is to be, and its first metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bkpy.metadata.ledgers import Created
+from bkpy.metadata.outcome import told
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bkpy.client.bookies.ensembles import Ensembles
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.runtime.interfaces import Runtime
+
+
+class NewLedger(NamedTuple):
+    """What a ledger is to be. `key` is made of its password by `bkpy.protocol.records.ledger_key`."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest: str
+    key: bytes
+    custom_metadata: Mapping[str, bytes]
+    caller_ids: bool = False
+    deferred_sync: bool = False
+
+
+async def create_ledger(new: NewLedger, catalog: LedgerCatalog, ensembles: Ensembles, runtime: Runtime) -> Created:
+    """Store the metadata of a new ledger, on bookies that take entries.
+
+    Raises `NotEnoughBookiesError`, and `MetadataUnavailableError`, whose `ledger_id` is that of the ledger that may
+    have been made, where its outcome is unknown.
+    """
+    bookies = await ensembles.new(new.ensemble_size)
+    created_ms = int(runtime.clock.time() * 1000)
+    token = runtime.rng.randbytes(16).hex()
+    created = await catalog.create(
+        lambda ledger_id: LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState.OPEN,
+            ensemble_size=new.ensemble_size,
+            write_quorum=new.write_quorum,
+            ack_quorum=new.ack_quorum,
+            digest=new.digest,
+            ledger_key=new.key,
+            fragments=(Fragment(0, bookies),),
+            created_ms=created_ms,
+            owner_token=token,
+            custom_metadata=dict(new.custom_metadata),
+            caller_ids=new.caller_ids,
+            deferred_sync=new.deferred_sync,
+        )
+    )
+    if not isinstance(created, Created):
+        raise told(created)
+    return created

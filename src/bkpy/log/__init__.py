@@ -1,0 +1,1 @@
+"""Named logs: one sequence of entries, on ledgers that follow each other."""

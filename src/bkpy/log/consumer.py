@@ -1,0 +1,55 @@
+"""A consumer of a log, as users have it: a name for how far somebody has come, which keeps what he has yet to read.
+
+Invariant: the position is replaced only from the state that this object knows; who is overtaken is told so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.client.arguments import check_position
+from bkpy.client.lifetime import refuse_pickling
+
+if TYPE_CHECKING:
+    from bkpy.metadata.log_consumers import ConsumerState, LogConsumers
+
+
+class LogConsumer:
+    """One name among a log's consumers; made by `LogReader.consumer`. Retention and truncation go no further than it.
+
+    For one process at a time: of two that go by the same name, one is told with its next `commit`.
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(self, consumers: LogConsumers, log: str, name: str, state: ConsumerState) -> None:
+        self._consumers = consumers
+        self._log = log
+        self._name = name
+        self._state = state
+
+    @property
+    def name(self) -> str:
+        """Its name, which no other consumer of the log has."""
+        return self._name
+
+    @property
+    def position(self) -> int:
+        """The next position that it has to read: all below have been dealt with."""
+        return self._state.position
+
+    def __repr__(self) -> str:
+        return f"<LogConsumer log={self._log} name={self._name} position={self.position}>"
+
+    async def commit(self, position: int) -> None:
+        """Say that everything below `position` has been dealt with. It may lie before the present one, to read again.
+
+        Raises `MetadataConflictError` if somebody else goes by the name, `TruncatedError` for a step back to what is
+        not there any more, `NoSuchLogError`, `MetadataUnavailableError`.
+        """
+        check_position("position", position)
+        self._state = await self._consumers.commit(self._name, position, self._state)
+
+    async def delete(self) -> None:
+        """Forget the consumer: nothing is kept for it any more. Raises `NoSuchLogError`, `MetadataUnavailableError`."""
+        await self._consumers.delete(self._name)

@@ -1,0 +1,228 @@
+"""Becoming the writer of a log: those before it are fenced, their ledgers closed, and the list names a new one.
+
+Invariants: nothing is served before the list names the new ledger and its writer; a ledger that was made in vain is
+deleted again if it is certain that no list names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from bkpy.client.creation import NewLedger
+from bkpy.client.read.reader import LedgerReader
+from bkpy.errors import (
+    BookKeeperError,
+    CorruptDataError,
+    LogLockedError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    UnauthorizedError,
+)
+from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
+from bkpy.metadata.logs import HeldBy, Taken
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.protocol.log_opening import AFTER_OPENING, Act, ListSays, SegmentEnd, Told, begun, list_says, settled
+from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
+
+if TYPE_CHECKING:
+    from bkpy.log.parts import LogParts
+    from bkpy.metadata.ledgers import Created
+    from bkpy.metadata.outcome import PutOutcome
+    from bkpy.protocol.log_list import LogList, Segment
+
+log = logging.getLogger("bkpy.client")
+
+
+class Opened(NamedTuple):
+    """A log whose writer is the one with `token`; `created` is its new last ledger."""
+
+    lst: LogList
+    version: int
+    token: str
+    created: Created
+
+
+def new_ledger(name: str, lst: LogList) -> NewLedger:
+    """What the next ledger of the log is to be."""
+    return NewLedger(
+        lst.ensemble_size,
+        lst.write_quorum,
+        lst.ack_quorum,
+        lst.digest,
+        lst.ledger_key,
+        {LOG_NAME: name.encode(), LOG_UID: lst.uid.encode()},
+    )
+
+
+def told_of(outcome: PutOutcome) -> Told:
+    """The outcome of a write that adds a ledger to a list, as the tables know it."""
+    match outcome:
+        case Done():
+            return Told.DONE
+        case Missing():
+            return Told.LEDGER_GONE if outcome.index else Told.LOG_GONE
+        case Changed():
+            return Told.CHANGED
+        case Overtaken():
+            return Told.OVERTAKEN
+        case NotDone():
+            return Told.NOT_DONE
+        case Unknown():
+            return Told.UNKNOWN
+        case _:
+            assert_never(outcome)
+
+
+class Opening:
+    """One call of `open_log`."""
+
+    def __init__(self, name: str, password: bytes, parts: LogParts, *, wait: bool) -> None:
+        self._name = name
+        self._password = password
+        self._parts = parts
+        self._logs = parts.logs
+        self._wait = wait
+        self._token = parts.logs.new_token()
+        self._created: Created | None = None  # a ledger that no list names
+        self._writer = ""  # of the list that was read last
+
+    async def run(self) -> Opened:
+        """Raises `NoSuchLogError`, `UnauthorizedError`, `LogLockedError`, and whatever `recover_ledger` raises.
+
+        `MetadataConflictError` if other writers come in between all the time.
+        """
+        try:
+            return await self._run()
+        except BaseException:
+            if not self._wait:
+                self._parts.shared.runtime.spawn(self._logs.drop_lease(self._name, self._token), name="drop a lease")
+            raise
+        finally:
+            if self._created is not None:
+                self._parts.shared.runtime.spawn(self._discard(self._created), name="delete an unused ledger")
+
+    async def _run(self) -> Opened:
+        settings, rng = self._parts.shared.settings, self._parts.shared.runtime.rng
+        lst, version = await self._read()
+        if not self._wait:
+            await self._lock()
+        pause_s = settings.log_open_pause_min_s
+        for _ in range(settings.log_conflicts_max):
+            self._writer = lst.writer
+            opened = await self._attempt(lst, version)
+            if opened is not None:
+                return opened
+            lst, version = await self._read()
+            if lst.writer != self._writer:  # another one came in between: the next to come gives it some time
+                await asyncio.sleep(pause_s * (1 + rng.random()) / 2)
+                pause_s = min(pause_s * 2, settings.log_open_pause_max_s)
+                lst, version = await self._read()
+        raise MetadataConflictError(f"the writers of log {self._name} take its place from each other all the time")
+
+    async def _read(self) -> tuple[LogList, int]:
+        lst, version = await self._logs.read(self._name, fresh=True)
+        if lst.ledger_key != ledger_key(self._password):
+            raise UnauthorizedError(f"this is not the password of log {self._name}")
+        return lst, version
+
+    async def _lock(self) -> None:
+        """Take the lease first: whoever wants to be alone has that before it fences anybody."""
+        outcome = await self._logs.take_lease(self._name, self._token, self._parts.label)
+        match outcome:
+            case Taken():
+                return
+            case HeldBy():
+                raise LogLockedError(f"log {self._name} has a writer: {outcome.label}")
+            case NotDone() | Unknown():
+                raise told(outcome)
+            case _:
+                assert_never(outcome)
+
+    async def _attempt(self, lst: LogList, version: int) -> Opened | None:
+        """None if the list has changed meanwhile."""
+        try:
+            ends = {segment.ledger_id: await self._end_of(segment) for segment in lst.open_segments}
+        except NoSuchLedgerError as error:
+            if (await self._logs.read(self._name, fresh=True))[1] != version:
+                return None  # somebody else has dropped it
+            raise CorruptDataError(
+                f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
+            ) from error
+        ready = settled(lst, ends)
+        created = self._created or await self._parts.create(new_ledger(self._name, lst))
+        self._created = created
+        ledger_id = created.metadata.ledger_id
+        wanted = begun(ready, ledger_id, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
+        self._created = None  # whoever ends here doesn't know whether the list names it
+        check = self._logs.ledger_check(ledger_id, created.version)
+        outcome = await self._logs.write(self._name, wanted, version, check)
+        what, says = told_of(outcome), ListSays.NOTHING
+        if AFTER_OPENING[what, says] is Act.LOOK:
+            wanted, version, says = await self._look(wanted, ledger_id)
+        elif isinstance(outcome, Done):
+            version = outcome.version
+        match act := AFTER_OPENING[what, says]:
+            case Act.SERVE:
+                return Opened(wanted, version, self._token, created)
+            case Act.AGAIN:
+                self._created = created
+            case Act.ANEW:
+                pass
+            case Act.NO_LOG:
+                raise NoSuchLogError(f"log {self._name} was deleted while it was opened")
+            case Act.FAIL:
+                assert isinstance(outcome, NotDone | Unknown)
+                if isinstance(outcome, NotDone):
+                    self._created = created  # to be deleted
+                raise told(outcome)
+            case Act.LOOK | Act.BACK | Act.WAIT | Act.FENCED:
+                raise AssertionError(f"{act} while opening")
+            case _:
+                assert_never(act)
+        return None
+
+    async def _look(self, wanted: LogList, ledger_id: int) -> tuple[LogList, int, ListSays]:
+        try:
+            lst, version = await self._logs.read(self._name, fresh=True)
+        except NoSuchLogError:
+            return wanted, -1, ListSays.GONE
+        return lst, version, list_says(lst, self._token, ledger_id)
+
+    async def _end_of(self, segment: Segment) -> SegmentEnd:
+        """Where the ledger ends, which is closed there if it isn't yet."""
+        metadata = await self._parts.recover(segment.ledger_id, self._password)
+        last = metadata.last_entry
+        if last < 0:
+            return SegmentEnd(0, 0, 0)
+        codec = RecordCodec(segment.ledger_id, metadata.digest, digest_key(self._password), stamped=True)
+        last_ms = 0
+        shared = self._parts.shared
+        reader = LedgerReader(
+            metadata,
+            codec=codec,
+            catalog=self._parts.catalog,
+            pool=shared.pool,
+            settings=shared.settings,
+            runtime=shared.runtime,
+        )
+        async with aclosing(reader.read_blocks(last, last)) as blocks:
+            async for block in blocks:
+                last_ms = stamp_at(block.buffer, block.starts[0])
+        return SegmentEnd(last + 1, metadata.length, last_ms)
+
+    async def _discard(self, created: Created) -> None:
+        await discard(created.metadata.ledger_id, self._name, self._parts)
+
+
+async def discard(ledger_id: int, name: str, parts: LogParts) -> None:
+    """Delete a ledger that no list names. Where that fails, somebody who looks for such ledgers will."""
+    try:
+        outcome = await parts.catalog.delete(ledger_id)
+    except BookKeeperError as error:
+        outcome = NotDone(error)
+    if isinstance(outcome, NotDone | Unknown):
+        log.info("ledger %d, made for log %s and not used, is still there: %s", ledger_id, name, outcome.error)

@@ -1,0 +1,33 @@
+"""What the named logs of one client are made of: parts of the client, and what it does with ledgers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.client.creation import NewLedger
+    from bkpy.client.write.interfaces import AppendsOwner, ReplicationParts
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.ledgers import Created, LedgerCatalog
+    from bkpy.metadata.logs import LogStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.records import RecordCodec
+
+
+class LogParts(NamedTuple):
+    """What all logs of one client share.
+
+    `label` is what people are told of its writers. `create` is `bkpy.client.creation.create_ledger`; `writer` makes the
+    writer of such a ledger, which holds what is appended until its owner releases it; `recover` fences a ledger and
+    closes it, given its password.
+    """
+
+    label: str
+    logs: LogStore
+    catalog: LedgerCatalog
+    shared: ReplicationParts
+    create: Callable[[NewLedger], Awaitable[Created]]
+    writer: Callable[[Created, RecordCodec, AppendsOwner], LedgerWriter]
+    recover: Callable[[int, bytes], Awaitable[LedgerMetadata]]

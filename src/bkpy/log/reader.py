@@ -1,0 +1,296 @@
+"""The reader of one log: how far it may be read, ranges of it across its ledgers, and following it as it grows.
+
+Invariant: nothing at or past `next_position` is returned, and nothing that isn't the log's own. Reading never fences
+and never changes anything.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from bkpy.client.arguments import check_position
+from bkpy.client.lifetime import refuse_pickling
+from bkpy.errors import ClientClosedError, ConfigError, NoSuchEntryError, NoSuchLedgerError
+from bkpy.log.consumer import LogConsumer
+from bkpy.log.scan import scan
+from bkpy.log.search import position_at
+from bkpy.log.tail import LogTail
+from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.protocol.log_reading import ranges_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from bkpy.client.read.reader import LedgerReader
+    from bkpy.config.client import ClientSettings
+    from bkpy.log.entries import LogBlock, LogEntry
+    from bkpy.log.segments import Segments
+    from bkpy.log.snapshot import LogSnapshot
+    from bkpy.metadata.logs import LogStore
+    from bkpy.protocol.log_reading import SegmentRange
+    from bkpy.runtime.interfaces import Runtime
+
+T = TypeVar("T")
+
+
+class LogReader:
+    """Reads one log; made by `Client.read_log`. Ranges of positions are inclusive."""
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        snapshot: LogSnapshot,
+        password: bytes,
+        *,
+        logs: LogStore,
+        segments: Segments,
+        settings: ClientSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._snapshot = snapshot
+        self._password = password
+        self._logs = logs
+        self._segments = segments
+        self._settings = settings
+        self._runtime = runtime
+        self._readers: dict[int, LedgerReader] = {}  # of the segments that were open at the last look
+        self._tails: set[LogTail] = set()
+        self._closed = False
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The log's name."""
+        return self._snapshot.name
+
+    @property
+    def uid(self) -> str:
+        """What tells the log from every other one, also from one that has had its name."""
+        return self._snapshot.list.uid
+
+    @property
+    def first_position(self) -> int:
+        """The lowest position that isn't truncated, as of the last look; where nothing is, `next_position`."""
+        return self._snapshot.list.first_position
+
+    @property
+    def next_position(self) -> int:
+        """The position behind the last entry that may be read, as of the last look."""
+        return max(self._snapshot.next_position, self.first_position)
+
+    def __repr__(self) -> str:
+        return f"<LogReader log={self.name} first_position={self.first_position} next_position={self.next_position}>"
+
+    async def refresh(self, *, confirmed: int = 0) -> None:
+        """Look how far the log may be read by now, and where it begins.
+
+        What lies below the position `confirmed` may be read, as somebody knows who has: bookies that are away may be
+        the only ones that tell.
+
+        Raises `NoSuchLogError` once the log is deleted, `BookieUnavailableError` if it has an open ledger and too few
+        of its bookies can tell how far that may be read.
+        """
+        self._check_open()
+        await self._snapshot.refresh(self._logs, fresh=True)
+        await self._on_the_present_list(self._look)
+        self._snapshot.advance(confirmed)
+
+    async def _look(self) -> None:
+        snapshot = self._snapshot
+        readers: dict[int, LedgerReader] = {}
+        while (segment := snapshot.segment_for(snapshot.next_position)) is not None and not segment.sealed:
+            reader = self._readers.get(segment.ledger_id)
+            if reader is None:
+                reader = await self._look_up(segment.ledger_id)
+            readers[segment.ledger_id] = reader
+            entries = await reader.read_last_add_confirmed() + 1
+            snapshot.advance(segment.first_position + entries)
+            if not reader.closed:
+                break
+            snapshot.ended(segment, entries)
+        self._readers = readers
+
+    async def _on_the_present_list(self, act: Callable[[], Awaitable[T]]) -> T:
+        """What `act` returns, which is done again if a ledger is gone because the list has done without it since."""
+        while True:
+            try:
+                return await act()
+            except NoSuchLedgerError as e:
+                await self._snapshot.refresh(self._logs, fresh=True)
+                if any(segment.ledger_id == e.ledger_id for segment in self._snapshot.list.segments):
+                    raise
+
+    async def close(self) -> None:
+        """The reader can't be used any more, and what tails with it ends. The log isn't touched."""
+        self._closed = True
+        self._readers.clear()
+        for tail in self._tails:
+            tail.fail(self._closed_error())
+
+    async def __aenter__(self) -> LogReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClientClosedError:
+        return ClientClosedError(f"the reader of log {self.name} is closed")
+
+    async def _look_up(self, ledger_id: int) -> LedgerReader:
+        return await self._segments.look_up(ledger_id, self._password)
+
+    async def _open_range(self, wanted: SegmentRange) -> LedgerReader:
+        reader = self._readers.get(wanted.ledger_id)
+        if reader is not None and reader.last_add_confirmed >= wanted.last_entry:
+            return reader
+        return await self._segments.open(wanted.ledger_id, self._password, wanted.last_entry)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def ranges(self, first: int | None = None, last: int | None = None) -> list[SegmentRange]:
+        """In which ledgers the entries first..last are, for those who read them with several processes.
+
+        Raises `TruncatedError`, `NoSuchEntryError` as `read` does.
+        """
+        self._check_positions(first, last)
+        return [self._measured(part) for part in ranges_of(self._snapshot.list, *self._bounds(first, last))]
+
+    def _measured(self, part: SegmentRange) -> SegmentRange:
+        """With the size of what lies in a segment that isn't sealed, as far as its ledger's reader can tell."""
+        reader = self._readers.get(part.ledger_id)
+        if part.payload_bytes or reader is None or reader.last_add_confirmed < 0:
+            return part
+        return part._replace(payload_bytes=reader.length * part.entries // (reader.last_add_confirmed + 1))
+
+    def read(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogEntry, None]:
+        """The entries at positions first..last in order; all of them without bounds.
+
+        What there is, is what this reader knows: call `refresh` before, or use `tail`. Iterating raises
+        `TruncatedError` for a position that is gone, before or while it is read, `NoSuchEntryError` for a `last` past
+        the end, `NoSuchLogError` for a log that was deleted meanwhile, and else what `LedgerReader.read` does.
+        """
+        self._check_positions(first, last)
+        return _entries(self._read_blocks(first, last))
+
+    def read_blocks(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogBlock, None]:
+        """Like `read`, many entries at once, with no object per entry."""
+        self._check_positions(first, last)
+        return self._read_blocks(first, last)
+
+    async def _read_blocks(self, first: int | None, last: int | None) -> AsyncGenerator[LogBlock, None]:
+        self._check_open()
+        position, end = self._bounds(first, last)
+        ranges = ranges_of(self._snapshot.list, position, end)
+        try:
+            async with aclosing(scan(ranges, self._open_range, self._settings, self._runtime)) as blocks:
+                async for block in blocks:
+                    self._check_open()
+                    yield block
+                    position = block.positions.stop
+        except NoSuchLedgerError:
+            await self._snapshot.refresh(self._logs, fresh=True)
+            self._snapshot.check(position)
+            raise
+
+    def _check_positions(self, first: int | None, last: int | None = None) -> None:
+        if first is not None:
+            check_position("first", first)
+        if last is not None:
+            check_position("last", last)
+
+    def _bounds(self, first: int | None, last: int | None) -> tuple[int, int]:
+        """Both given, and known to be readable."""
+        begin = self.first_position if first is None else first
+        end = self.next_position - 1 if last is None else last
+        self._snapshot.check(begin)
+        if end >= self.next_position:
+            raise NoSuchEntryError(
+                f"position {end} is past the last entry of log {self.name}, {self.next_position - 1}"
+            )
+        return begin, end
+
+    # --- tailing ----------------------------------------------------------------------------------------------------
+
+    def tail(self, first: int | None = None) -> AsyncGenerator[LogEntry, None]:
+        """Entries from `first` on as they are confirmed, from one ledger into the next, whoever writes them.
+
+        Without `first` from the log's beginning. Ends by errors alone: `TruncatedError` when what would come next is
+        truncated, `NoSuchLogError` once the log is deleted, `ClientClosedError`; else as `read`. Goes on while some
+        bookies, or the metadata store, are away.
+        """
+        self._check_positions(first)
+        return _entries(self._tail_blocks(first))
+
+    def tail_blocks(self, first: int | None = None) -> AsyncGenerator[LogBlock, None]:
+        """Like `tail`, as many entries at once as have come, with no object per entry."""
+        self._check_positions(first)
+        return self._tail_blocks(first)
+
+    async def _tail_blocks(self, first: int | None) -> AsyncGenerator[LogBlock, None]:
+        self._check_open()
+        tail = LogTail(
+            self._snapshot,
+            logs=self._logs,
+            look_up=self._look_up,
+            open_range=self._open_range,
+            settings=self._settings,
+            runtime=self._runtime,
+        )
+        self._tails.add(tail)
+        try:
+            async with aclosing(tail.blocks(self.first_position if first is None else first)) as blocks:
+                async for block in blocks:
+                    yield block
+        finally:
+            self._tails.discard(tail)
+            await tail.close()
+
+    # --- consumers --------------------------------------------------------------------------------------------------
+
+    async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
+        """The consumer of that name. A new one is registered at `position`, or where the log begins.
+
+        What it has yet to read is kept from then on. Raises `TruncatedError` for a position that is gone,
+        `ConfigError` for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
+        """
+        self._check_open()
+        self._check_positions(position)
+        consumers = LogConsumers(self._logs, self.name, self._snapshot.list.uid)
+        return LogConsumer(consumers, self.name, name, await consumers.register(name, position))
+
+    # --- times ------------------------------------------------------------------------------------------------------
+
+    async def position_at(self, time: float | datetime) -> int:
+        """The first position whose entry's time isn't earlier than `time`; `next_position` if there is none.
+
+        `time` is in seconds since the epoch, or a `datetime` with a time zone. Looks how far the log may be read, and
+        reads single entries of one ledger: as many as its entries can be halved. Raises what `refresh` and `read` do.
+        """
+        seconds = _seconds(time)
+        await self.refresh()
+        return await self._on_the_present_list(lambda: position_at(self._snapshot, seconds, self._open_range))
+
+
+async def _entries(blocks: AsyncGenerator[LogBlock, None]) -> AsyncGenerator[LogEntry, None]:
+    async with aclosing(blocks):
+        async for block in blocks:
+            for entry in block:
+                yield entry
+
+
+def _seconds(time: float | datetime) -> float:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ConfigError(f"the time {time} has no time zone: give datetime(..., tzinfo=timezone.utc), or another")
+        return time.timestamp()
+    if type(time) not in (int, float) or time != time:
+        raise ConfigError(f"a time is seconds since the epoch or a datetime, not {time!r}")
+    return float(time)

@@ -1,0 +1,393 @@
+"""Rolling a log: the next ledger, the list that names it, and the end of the one before.
+
+    due -> the former but one is CLOSED -> create, beside appends -> appends wait -> write the list -> appends go on
+        -> the former is closed behind -> its segment is sealed in the list
+
+Invariants: appends go to a ledger only once the list names it at the position where they begin; at most two of the
+log's ledgers are open; while it is unknown whether the list names the next ledger, nothing is appended; the times that
+a ledger's entries get are not earlier than those of the ledger before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from bkpy.errors import (
+    BookKeeperError,
+    LogFencedError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+)
+from bkpy.log.appends import LogAppends
+from bkpy.log.opening import discard, new_ledger, told_of
+from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.protocol.log_opening import AFTER_ROLLING, Act, ListSays, SegmentEnd, begun, ended, list_says, sealed
+from bkpy.protocol.records import RecordCodec, digest_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.log.opening import Opened
+    from bkpy.log.parts import LogParts
+    from bkpy.metadata.ledgers import Created
+    from bkpy.protocol.log_list import LogList
+    from bkpy.runtime.interfaces import Clock
+
+log = logging.getLogger("bkpy.client")
+
+
+class RollLimits(NamedTuple):
+    """When a log rolls: as soon as its last ledger has so many bytes or entries, or is so old and not empty."""
+
+    bytes: int
+    entries: int
+    seconds: float
+
+
+class WriterClock:
+    """The times of one writer's entries, in milliseconds since the epoch: they never fall."""
+
+    __slots__ = ("_clock", "last_ms")
+
+    def __init__(self, clock: Clock, last_ms: int) -> None:
+        self._clock = clock
+        self.last_ms = last_ms
+
+    def __call__(self) -> int:
+        """The time now."""
+        now_ms = int(self._clock.time() * 1000)
+        if now_ms > self.last_ms:
+            self.last_ms = now_ms
+        return self.last_ms
+
+
+class Roller:
+    """The ledgers of one log's writer, and its list as this writer last wrote or read it."""
+
+    def __init__(self, name: str, opened: Opened, password: bytes, limits: RollLimits, parts: LogParts) -> None:
+        self.lst = opened.lst
+        self.ended = False  # the writer was closed
+        self._name = name
+        self._version = opened.version
+        self._token = opened.token
+        self._mac_key = digest_key(password)
+        self._limits = limits
+        self._parts = parts
+        self._logs = parts.logs
+        self._settings, self._runtime = parts.shared.settings, parts.shared.runtime
+        self.appends = LogAppends(name, self._settings, self._is_due, self._stop)
+        self._clock = WriterClock(self._runtime.clock, opened.lst.segments[-1].begun_ms)
+        self._lock = asyncio.Lock()  # whoever holds it rolls, seals or closes
+        self._present = self._writer(opened.created)
+        self._former: LedgerWriter | None = None  # until it is CLOSED
+        self._ending: asyncio.Task[None] | None = None
+        self._unsealed: dict[int, SegmentEnd] = {}  # ledgers that are CLOSED there, as the list has yet to say
+        self._rolling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._upkeep = LogUpkeep(parts.logs, parts.catalog)
+        self._rolled = asyncio.Event()
+        self._rolled.set()  # what was doomed before goes now
+        self._keeping = self._runtime.spawn(self._keep(), name=f"retention of log {name}", on_death=self._died)
+        self.appends.begin(self._present.pending, self.lst.segments[-1].first_position, *self._due)
+        self._arm()
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that appends go to."""
+        return self._present.ledger_id
+
+    def _writer(self, created: Created) -> LedgerWriter:
+        metadata = created.metadata
+        codec = RecordCodec(metadata.ledger_id, metadata.digest, self._mac_key, stamp=self._clock)
+        return self._parts.writer(created, codec, self.appends)
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _due(self) -> tuple[int, int]:
+        return self._limits.entries - 1, self._limits.bytes
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
+
+    def _is_old(self) -> None:
+        if self._present.pending.next_id:
+            self._is_due()
+        else:
+            self._arm()
+
+    def _is_due(self) -> None:
+        """The present ledger is large or old enough: roll, unless that is under way."""
+        if not self._stopped and (self._rolling is None or self._rolling.done()):
+            self._rolling = self._runtime.spawn(self._roll(), name=f"roll of log {self._name}", on_death=self._died)
+
+    def _died(self, error: BaseException) -> None:
+        log.error("log %s: rolling failed", self._name, exc_info=error)
+        self.appends.fail(BookKeeperError(f"rolling log {self._name} failed: {error!r}"))
+
+    async def _roll(self) -> None:
+        """Roll, and where that isn't possible now, try again: until then the present ledger grows."""
+        while not self._stopped:
+            try:
+                await self.roll()
+            except BookKeeperError as error:
+                if self.appends.error is not None:
+                    return
+                log.warning("log %s goes on in ledger %d, which is due: %s", self._name, self.ledger_id, error)
+            else:
+                return
+            await asyncio.sleep(self._settings.log_roll_retry_s)
+
+    # --- rolling ----------------------------------------------------------------------------------------------------
+
+    async def roll(self) -> None:
+        """Go on in a new ledger, unless the present one has no entries. Raises why that isn't possible now."""
+        async with self._lock:
+            if self._ending is not None:
+                await asyncio.wait([self._ending])
+            if self._stopped or not self._present.pending.next_id:
+                return
+            created = await self._parts.create(new_ledger(self._name, self.lst))
+            following = self._writer(created)
+            try:
+                await self.appends.stop()
+                await self._add(created)
+            except BaseException:
+                following.abandon()
+                if self.appends.error is None:  # else the list may name the ledger
+                    self.appends.go_on()
+                    await discard(created.metadata.ledger_id, self._name, self._parts)
+                raise
+            self._switch(following)
+
+    def _switch(self, following: LedgerWriter) -> None:
+        self._former, self._present = self._present, following
+        self.appends.switch(following.pending, *self._due)
+        self._ending = self._runtime.spawn(
+            self._end(self._former), name=f"end of ledger {self._former.ledger_id}", on_death=self._died
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+        self._arm()
+
+    async def _add(self, created: Created) -> None:
+        """Have the list name the ledger, behind what was appended.
+
+        Raises an error, without the writer having failed, only if the list will certainly never name it.
+        """
+        ledger_id, position = created.metadata.ledger_id, self.appends.next_position
+        check = self._logs.ledger_check(ledger_id, created.version)
+        until = self._runtime.clock.monotonic() + self._settings.add_quorum_timeout_s
+        doubt = False
+        while True:
+            wanted = begun(
+                self._sealed(self.lst), ledger_id, position, self._clock(), self._token, self.lst.writer_label
+            )
+            token = self._logs.new_token()
+            act = Act.WAIT
+            while act is Act.WAIT:
+                outcome = await self._logs.write(self._name, wanted, self._version, check, token=token)
+                if isinstance(outcome, NotDone):
+                    outcome = doubted(outcome, doubt)
+                doubt = doubt or isinstance(outcome, Unknown)
+                act = AFTER_ROLLING[told_of(outcome), ListSays.NOTHING]
+                if act is Act.WAIT:
+                    await self._pause(until)
+            found, version = wanted, outcome.version if isinstance(outcome, Done) else self._version
+            if act is Act.LOOK:
+                found, version, says = await self._look(ledger_id, until)
+                act = AFTER_ROLLING[told_of(outcome), says]
+            match act:
+                case Act.SERVE:
+                    self.lst, self._version, self._unsealed = found, version, {}
+                    if self.appends.error is not None:  # meanwhile
+                        raise self.appends.error
+                    return
+                case Act.AGAIN:
+                    self.lst, self._version = found, version
+                case Act.BACK:
+                    if isinstance(outcome, NotDone):
+                        raise told(outcome)
+                    raise MetadataConflictError("somebody has changed the next ledger of the log", ledger_id=ledger_id)
+                case Act.FENCED:
+                    raise self._failed(self._fenced())
+                case Act.NO_LOG:
+                    raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
+                case Act.WAIT | Act.LOOK | Act.ANEW | Act.FAIL:
+                    raise AssertionError(f"{act} while rolling")
+                case _:
+                    assert_never(act)
+
+    async def _pause(self, until: float) -> None:
+        """Before the store is asked again, for as long as that makes sense."""
+        if self.appends.error is not None:
+            raise self.appends.error
+        if self._runtime.clock.monotonic() > until:
+            waited = f"{self._settings.add_quorum_timeout_s:g} s"
+            raise self._failed(
+                MetadataUnavailableError(
+                    f"the metadata store could not tell for {waited} whether log {self._name} goes on in its next "
+                    "ledger"
+                )
+            )
+        await asyncio.sleep(self._settings.metadata_write_pause_s)
+
+    async def _look(self, ledger_id: int, until: float) -> tuple[LogList, int, ListSays]:
+        while True:
+            try:
+                lst, version = await self._logs.read(self._name, fresh=True)
+            except NoSuchLogError:
+                return self.lst, self._version, ListSays.GONE
+            except MetadataUnavailableError:
+                await self._pause(until)
+            except BookKeeperError as error:
+                raise self._failed(error) from None
+            else:
+                return lst, version, list_says(lst, self._token, ledger_id)
+
+    def _failed(self, error: BookKeeperError) -> BookKeeperError:
+        self.appends.fail(error)
+        return error
+
+    def _fenced(self) -> LogFencedError:
+        return LogFencedError(f"somebody else has become the writer of log {self._name}", outcome_unknown=False)
+
+    def _sealed(self, lst: LogList) -> LogList:
+        """With what is known of the ends of ledgers."""
+        for ledger_id, end in self._unsealed.items():
+            lst = sealed(lst, ledger_id, end)
+        return lst
+
+    # --- the former ledger ------------------------------------------------------------------------------------------
+
+    async def _end(self, former: LedgerWriter) -> None:
+        """Close it when all of it is acknowledged, and have the list say where it ends."""
+        last_ms = self.lst.segments[-1].begun_ms  # all times of the former are known to lie before
+        while True:
+            try:
+                await former.close()
+                break
+            except BookKeeperError as error:
+                if self._stopped:
+                    return
+                if not error.retriable:
+                    self.appends.fail(self.appends.as_error(error))
+                    return
+                log.warning("ledger %d of log %s can't be closed now: %s", former.ledger_id, self._name, error)
+                await asyncio.sleep(self._settings.log_roll_retry_s)
+        if self.appends.error is not None:
+            return  # perhaps of the former, which then ends before what was appended to it
+        self._former = None
+        metadata = former.metadata
+        assert metadata.last_entry is not None
+        self._unsealed[former.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
+        if not self._lock.locked():  # else whoever has it is about to write the list
+            async with self._lock:
+                await self._write(lambda lst: lst)
+        self._rolled.set()
+
+    async def _write(self, change: Callable[[LogList], LogList]) -> bool:
+        """Write the list anew; whether that was done. Nothing depends on it."""
+        for _ in range(self._settings.log_conflicts_max):
+            wanted = change(self._sealed(self.lst))
+            outcome = await self._logs.write(self._name, wanted, self._version)
+            match outcome:
+                case Done():
+                    self.lst, self._version, self._unsealed = wanted, outcome.version, {}
+                    return True
+                case Missing() | NotDone() | Unknown():
+                    log.info("the list of log %s is not written now: %s", self._name, outcome)
+                    return False
+                case Changed() | Overtaken():
+                    try:
+                        lst, version = await self._logs.read(self._name, fresh=True)
+                    except BookKeeperError as error:
+                        log.info("the list of log %s can't be read now: %s", self._name, error)
+                        return False
+                    if lst.writer != self._token:
+                        return False  # what is appended next will tell
+                    self.lst, self._version = lst, version
+                case _:
+                    assert_never(outcome)
+        return False
+
+    # --- what is kept -----------------------------------------------------------------------------------------------
+
+    async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
+        """See `LogWriter.truncate`."""
+        end = self.appends.acknowledged
+        lst = await self._upkeep.truncate(self._name, before, end=end, ignore_consumers=ignore_consumers)
+        if lst.writer == self._token:
+            self.lst = dataclasses.replace(self.lst, first_position=max(before, self.lst.first_position))
+
+    async def _keep(self) -> None:
+        """Delete what is not to be kept, after each roll and every now and then, and show that there is a writer."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.log_retention_interval_s):
+                    await self._rolled.wait()
+            self._rolled.clear()
+            try:
+                await self._upkeep.retain(self._name)
+                await self._logs.take_lease(self._name, self._token, self._parts.label)
+            except BookKeeperError as error:
+                log.info("log %s is not looked after now: %s", self._name, error)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close the present ledger, and give up the log. See `LogWriter.close`."""
+        self._stop_rolling()
+        async with self._lock:
+            if self.ended:
+                return
+            await self.appends.flush()
+            if self._ending is not None:
+                await asyncio.wait([self._ending])
+            await self._present.close()
+            metadata = self._present.metadata
+            assert metadata.last_entry is not None
+            end = SegmentEnd(metadata.last_entry + 1, metadata.length, self._clock.last_ms)
+            self._unsealed[metadata.ledger_id] = end
+            await self._write(lambda lst: ended(lst, metadata.ledger_id))
+            self.ended = True
+        await self._drop_lease()
+        if self.lst.doomed:
+            try:
+                await self._upkeep.finish(self._name)
+            except BookKeeperError as error:
+                log.info("the auditor deletes what log %s has done with: %s", self._name, error)
+
+    def _stop(self) -> None:
+        """The writer has failed, or was abandoned."""
+        self._stopped = True
+        self._stop_rolling()
+        asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
+
+    def _stop_rolling(self) -> None:
+        self._keeping.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _let_go(self) -> None:
+        for writer in (self._former, self._present):
+            if writer is not None:
+                writer.abandon()
+
+    def give_up(self) -> None:
+        """Give up the lease, and nothing else: see `LogWriter.abandon`."""
+        self._runtime.spawn(self._drop_lease(), name=f"lease of log {self._name}")
+
+    async def _drop_lease(self) -> None:
+        try:
+            await self._logs.drop_lease(self._name, self._token)
+        except BookKeeperError as error:
+            log.info("the lease of log %s stays until the session ends: %s", self._name, error)

@@ -1,0 +1,54 @@
+"""Opening the ledgers of a log for reading: their entries begin with stamps, which nobody else gets to see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.client.read.reader import LedgerReader
+from bkpy.protocol.records import RecordCodec, digest_key
+
+if TYPE_CHECKING:
+    from bkpy.client.bookies.pool import BookiePool
+    from bkpy.config.client import ClientSettings
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.runtime.interfaces import Runtime
+
+
+class Segments:
+    """Readers of ledgers whose entries have stamps: `bkpy.protocol.records.stamp_at` gives the one of an entry."""
+
+    def __init__(self, catalog: LedgerCatalog, pool: BookiePool, settings: ClientSettings, runtime: Runtime) -> None:
+        self._catalog = catalog
+        self._pool = pool
+        self._settings = settings
+        self._runtime = runtime
+
+    async def look_up(self, ledger_id: int, password: bytes, *, fresh: bool = False) -> LedgerReader:
+        """A reader that knows the metadata, and no bookie's word of how far an open ledger may be read.
+
+        `fresh` if the metadata must not be old. Raises `NoSuchLedgerError`, `UnauthorizedError`.
+        """
+        metadata, _ = await self._catalog.read(ledger_id, fresh=fresh)
+        return LedgerReader(
+            metadata.authorised(password),
+            codec=RecordCodec(ledger_id, metadata.digest, digest_key(password), stamped=True),
+            catalog=self._catalog,
+            pool=self._pool,
+            settings=self._settings,
+            runtime=self._runtime,
+        )
+
+    async def open(self, ledger_id: int, password: bytes, confirmed: int = -1) -> LedgerReader:
+        """A reader that may read as far as the metadata, or the bookies of an open ledger, say at this moment.
+
+        If it is known of an entry that it is `confirmed`, no bookie is asked, and the reader may read up to there: the
+        bookies that know of it may be away. Raises what `Client.open_ledger` does.
+        """
+        reader = await self.look_up(ledger_id, password)
+        if confirmed >= 0 and not reader.closed and reader.last_add_confirmed < confirmed:
+            # Not closed short of it: metadata that tell of the end may come late.
+            reader = await self.look_up(ledger_id, password, fresh=True)
+            reader.take_for_confirmed(confirmed)
+        elif confirmed < 0 and not reader.closed:
+            await reader.read_last_add_confirmed()
+        return reader

@@ -1,0 +1,63 @@
+"""What a reader knows of its log: the list of its segments, and how far it may be read.
+
+Invariants: the list is never replaced by an older one, nor by that of another log of the same name; `next_position`
+never goes back; where a segment that isn't sealed ends is known only from metadata that say CLOSED.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.errors import NoSuchLogError, TruncatedError
+from bkpy.protocol.log_reading import segment_for
+
+if TYPE_CHECKING:
+    from bkpy.metadata.logs import LogStore
+    from bkpy.protocol.log_list import LogList, Segment
+
+
+class LogSnapshot:
+    """Shared by what reads and what follows one log."""
+
+    def __init__(self, name: str, lst: LogList, version: int) -> None:
+        self.name = name
+        self.list = lst
+        self.next_position = max(lst.sealed_end, lst.first_position)
+        self._version = version
+        self._closed: dict[int, int] = {}  # entries of ledgers that are CLOSED, though their segments aren't sealed
+
+    async def refresh(self, logs: LogStore, *, fresh: bool = False) -> None:
+        """Read the list again, `fresh` if no earlier write may be missed. Raises `NoSuchLogError`."""
+        lst, version = await logs.read(self.name, fresh=fresh)
+        if lst.uid != self.list.uid:
+            raise NoSuchLogError(f"log {self.name} has been deleted, and another one has its name")
+        if version <= self._version:  # perhaps from a server that lags behind
+            return
+        self.list, self._version = lst, version
+        self.advance(max(lst.sealed_end, lst.first_position))
+        still_open = {segment.ledger_id for segment in lst.open_segments}
+        self._closed = {ledger: entries for ledger, entries in self._closed.items() if ledger in still_open}
+
+    def advance(self, position: int) -> None:
+        """What lies below `position` may be read."""
+        self.next_position = max(self.next_position, position)
+
+    def ended(self, segment: Segment, entries: int) -> None:
+        """The segment's ledger is CLOSED, with so many entries."""
+        if segment in self.list.open_segments:
+            self._closed[segment.ledger_id] = entries
+
+    def segment_for(self, position: int) -> Segment | None:
+        """See `bkpy.protocol.log_reading.segment_for`."""
+        return segment_for(self.list, position, self._closed)
+
+    def names(self, segment: Segment) -> bool:
+        """Whether the list still has the segment, sealed meanwhile or not."""
+        index = self.list.index_of(segment.first_position)
+        return index >= 0 and self.list.segments[index].ledger_id == segment.ledger_id
+
+    def check(self, position: int) -> None:
+        """Raise `TruncatedError` if entries at `position` are gone."""
+        first = self.list.first_position
+        if position < first:
+            raise TruncatedError(f"log {self.name} begins at position {first}, {position} is gone")

@@ -1,0 +1,167 @@
+"""The writer of a log, as users have it.
+
+An append costs what one to a ledger costs: it is added to what is pending in the log's present ledger, from here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.client.arguments import payload_of
+from bkpy.client.lifetime import refuse_pickling
+from bkpy.errors import ClientClosedError
+from bkpy.log.rolling import Roller
+from bkpy.protocol.records import STAMP_BYTES
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from bkpy.log.opening import Opened
+    from bkpy.log.parts import LogParts
+    from bkpy.log.rolling import RollLimits
+
+
+class LogWriter:
+    """Appends to one log; made by `Client.open_log`. Not to be shared between event loops."""
+
+    __slots__ = ("__weakref__", "_appends", "_name", "_roller")
+    __reduce__ = refuse_pickling
+
+    def __init__(self, name: str, opened: Opened, password: bytes, limits: RollLimits, parts: LogParts) -> None:
+        self._name = name
+        self._roller = Roller(name, opened, password, limits, parts)
+        self._appends = self._roller.appends
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The log's name."""
+        return self._name
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that appends go to now; it changes when the log rolls."""
+        return self._roller.ledger_id
+
+    @property
+    def first_position(self) -> int:
+        """Entries below it are gone, as far as this writer knows."""
+        return self._roller.lst.first_position
+
+    @property
+    def next_position(self) -> int:
+        """The position that the next append gets."""
+        return self._appends.next_position
+
+    @property
+    def usable(self) -> bool:
+        """Whether appends can go on: it was neither closed nor abandoned, and has not failed."""
+        return self._appends.error is None and not self._appends.closed
+
+    def __repr__(self) -> str:
+        return f"<LogWriter log={self._name} next_position={self.next_position}>"
+
+    # --- appending --------------------------------------------------------------------------------------------------
+
+    async def append(self, data: bytes) -> int:
+        """Append one entry; returns its position when it and all before it are durable on the ack quorum.
+
+        Waits for room in the window first, and while the log rolls. Cancelling the call doesn't withdraw an entry that
+        has been assigned its position.
+
+        Raises `FrameTooLargeError` or `ClientClosedError` with nothing written, `LogFencedError` if somebody else has
+        become the log's writer, and `BookieUnavailableError`, `QuorumTimeoutError` or `MetadataUnavailableError`, all
+        of which end the writer: whatever was appended behind has failed, too. Their outcome is unknown once the entry
+        was sent to any bookie, as `outcome_unknown` says.
+        """
+        if type(data) is not bytes:
+            data = payload_of(data)
+        size, appends = len(data) + STAMP_BYTES, self._appends
+        pending = appends.pending
+        if (
+            pending.slow_path
+            or size > pending.replication.entry_bytes_max
+            or pending.window_bytes + size > appends.bytes_max
+            or pending.window_entries >= appends.entries_max
+        ):
+            await appends.admit(size, size, 1)
+            pending = appends.pending
+        pending.window_bytes += size
+        pending.window_entries += 1
+        return await pending.add(data, size)
+
+    def append_nowait(self, data: bytes) -> asyncio.Future[int]:
+        """Like `append`, but returns the future of the entry's position.
+
+        Raises `WouldBlock` if the window is full or the log is rolling.
+        """
+        if type(data) is not bytes:
+            data = payload_of(data)
+        size, appends = len(data) + STAMP_BYTES, self._appends
+        pending = appends.pending
+        if pending.slow_path or size > pending.replication.entry_bytes_max or not appends.fits(size, 1):
+            appends.check(size)
+            raise appends.would_block()
+        pending.window_bytes += size
+        pending.window_entries += 1
+        return pending.add(data, size)
+
+    async def append_batch(self, entries: Sequence[bytes]) -> range:
+        """Append many entries, with consecutive positions; returns the range of them. The guarantee is `append`'s.
+
+        An empty sequence is an empty range. The batch is admitted to the window as a whole, and never lies in two
+        ledgers.
+        """
+        payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
+        count = len(payloads)
+        size = sum(map(len, payloads)) + STAMP_BYTES * count
+        largest = max(map(len, payloads), default=0) + STAMP_BYTES
+        appends = self._appends
+        pending = appends.pending
+        if pending.slow_path or largest > pending.replication.entry_bytes_max or not appends.fits(size, count):
+            await appends.admit(largest, size, count)
+            pending = appends.pending
+        if not payloads:
+            return range(self.next_position, self.next_position)
+        pending.window_bytes += size
+        pending.window_entries += count
+        return await pending.add_batch(payloads, size)
+
+    async def truncate(self, before: int, *, ignore_consumers: bool = False) -> None:
+        """Delete the entries below the position `before`; those that share a ledger with later ones go with these.
+
+        Raises `ConfigError`, with nothing deleted, for a position past what is acknowledged, or one that a consumer has
+        yet to reach unless they are ignored; `MetadataUnavailableError`.
+        """
+        await self._roller.truncate(before, ignore_consumers=ignore_consumers)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
+        await self._appends.flush()
+
+    async def close(self) -> None:
+        """Wait for what is pending, then close the log's last ledger. Closing twice is once.
+
+        Raises the writer's error if it has failed. If the metadata store can't be reached, it may be tried again.
+        """
+        if not self._roller.ended:
+            self._appends.closed = self._appends.pending.slow_path = True
+            await self._appends.drained()
+            await self._roller.close()
+
+    def abandon(self) -> None:
+        """Stop without closing anything: what is pending fails, and the next writer finds out where the log ends."""
+        self._appends.closed = True
+        self._appends.fail(ClientClosedError(f"the writer of log {self._name} was abandoned", outcome_unknown=True))
+        self._roller.give_up()
+
+    async def __aenter__(self) -> LogWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()

@@ -1,0 +1,228 @@
+"""Consumers of a named log: positions with names, which say what has yet to be read and so has to be kept.
+
+    logs/<name>/<uid>/consumers              written with every registration, every deletion and every step back
+    logs/<name>/<uid>/consumers/<consumer>   its position, and since when
+
+Invariants: a truncation takes no entry from a consumer that was registered before it, unless it is told to: its
+transaction checks `consumers`, and a registration's checks the list; a position is replaced only by one who has read
+it, and only that of the registration that he knows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, TruncatedError
+from bkpy.metadata import paths
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.resolve import children_if_there, put_certainly, read_certainly
+from bkpy.metadata.store import Check, Create, Delete, Put
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.log_list import checked_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bkpy.metadata.logs import LogStore
+    from bkpy.metadata.store import Operation
+    from bkpy.protocol.log_list import LogList
+
+CONSUMER_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """The next position that a consumer has to read, and since when (milliseconds since the epoch) it is this one."""
+
+    position: int
+    since_ms: int
+    token: str = field(default="", repr=False)  # unlike that of any other write
+    unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """All consumers of a log, by name. A transaction with `check` does nothing once there are others."""
+
+    states: dict[str, ConsumerState]
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is stored of one consumer. `state` is None if it isn't registered."""
+
+    state: ConsumerState | None
+    version: int
+    all_version: int
+
+
+class LogConsumers:
+    """The consumers of the log `name`, of the list with this `uid`: those of another one of that name are others'."""
+
+    def __init__(self, logs: LogStore, name: str, uid: str) -> None:
+        self._logs = logs
+        self._store = logs.store
+        self._settings = logs.settings
+        self._log = name
+        self._uid = uid
+        self._folder = f"{paths.log(logs.root, name)}/{uid}/consumers"
+
+    async def registered(self) -> Registered:
+        """All of them, and the check of that. Raises `NoSuchLogError`."""
+        await self._store.sync(self._folder)
+        top = await read_certainly(self._store, self._folder)
+        if top is None:
+            raise NoSuchLogError(f"log {self._log} has been deleted")
+        states = {}
+        for name in await children_if_there(self._store, self._folder):
+            found = await read_certainly(self._store, f"{self._folder}/{name}")
+            if found is not None:
+                states[name] = _decode(self._log, name, found[0])
+        return Registered(states, Check(self._folder, top[1]))
+
+    async def register(self, consumer: str, position: int | None) -> ConsumerState:
+        """The state of the consumer, which is registered at `position` if it isn't there; None is the first one.
+
+        Raises `TruncatedError` for a position that is not there any more, `ConfigError` for one that was never there,
+        `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
+        """
+        node = f"{self._folder}/{checked_name(consumer, 'consumer')}"
+        for _ in range(self._settings.log_conflicts_max):
+            known = await self._known(consumer)
+            if known.state is not None:
+                return known.state
+            lst, version = await self._list()
+            at = lst.first_position if position is None else position
+            self._check_position(lst, at)
+            state = self._state(at, {})
+            create = Create(node, _encode(state))
+            if await self._committed(known, create, self._logs.list_check(self._log, version)):
+                return state
+        raise self._given_up()
+
+    async def commit(self, consumer: str, position: int, expected: ConsumerState) -> ConsumerState:
+        """Move the consumer on, or back, if it is in the `expected` state; its new state.
+
+        Raises `MetadataConflictError` if it is in another one, for which somebody else has used its name;
+        `TruncatedError` for a position that is not there any more, `NoSuchLogError`, `MetadataUnavailableError`.
+        """
+        node = f"{self._folder}/{checked_name(consumer, 'consumer')}"
+        state = self._state(position, expected.unknown)
+        for _ in range(self._settings.log_conflicts_max):
+            known = await self._known(consumer)
+            if known.state == state:  # an attempt before has done it, though it could not be told
+                return state
+            if known.state != expected:
+                raise MetadataConflictError(
+                    f"consumer {consumer} of log {self._log} is not at position {expected.position} any more: "
+                    "somebody else goes by that name",
+                    retriable=False,
+                )
+            if position >= expected.position:
+                done = await self._put(node, _encode(state), known.version, Check(self._folder, known.all_version))
+            else:
+                lst, version = await self._list()
+                self._check_position(lst, position)
+                put = Put(node, _encode(state), known.version)
+                done = await self._committed(known, put, self._logs.list_check(self._log, version))
+            if done:
+                return state
+        raise self._given_up()
+
+    async def delete(self, consumer: str) -> bool:
+        """Forget the consumer; False if there was none. Nothing is kept for it any more."""
+        node = f"{self._folder}/{checked_name(consumer, 'consumer')}"
+        was_there = False
+        for _ in range(self._settings.log_conflicts_max):
+            known = await self._known(consumer)
+            if known.state is None:
+                return was_there
+            was_there = True
+            if await self._committed(known, Delete(node, known.version)):
+                return True
+        raise self._given_up()
+
+    async def _known(self, consumer: str) -> _Known:
+        await self._store.sync(self._folder)
+        # The version of all comes first: what changes behind it is noticed by the check of it.
+        top = await read_certainly(self._store, self._folder)
+        if top is None:
+            raise NoSuchLogError(f"log {self._log} has been deleted")
+        found = await read_certainly(self._store, f"{self._folder}/{checked_name(consumer, 'consumer')}")
+        if found is None:
+            return _Known(None, -1, top[1])
+        return _Known(_decode(self._log, consumer, found[0]), found[1], top[1])
+
+    async def _list(self) -> tuple[LogList, int]:
+        lst, version = await self._logs.read(self._log, fresh=True)
+        if lst.uid != self._uid:
+            raise NoSuchLogError(f"log {self._log} has been deleted, and there is another one of that name")
+        return lst, version
+
+    def _check_position(self, lst: LogList, position: int) -> None:
+        if position < lst.first_position:
+            raise TruncatedError(f"log {self._log} begins at position {lst.first_position}, not at {position}")
+        if not lst.open_segments and position > lst.sealed_end:
+            raise ConfigError(f"log {self._log} ends before position {lst.sealed_end}, not {position}")
+
+    async def _committed(self, known: _Known, *operations: Operation) -> bool:
+        """Whether they are done, with a write of the node of all consumers; False is to be tried again."""
+        return await self._put(self._folder, self._logs.new_token().encode(), known.all_version, *operations)
+
+    async def _put(self, node: str, data: bytes, version: int, *others: Operation) -> bool:
+        attempts_max = self._settings.metadata_write_attempts_max
+        outcome = await put_certainly(self._store, node, data, version, *others, attempts_max=attempts_max)
+        match outcome:
+            case Done():
+                return True
+            case Changed() | Missing() | Overtaken():  # what is there now says more
+                return False
+            case NotDone() | Unknown():
+                raise told(outcome)
+            case _:
+                assert_never(outcome)
+
+    def _state(self, position: int, unknown: Mapping[str, Any]) -> ConsumerState:
+        return ConsumerState(position, self._logs.now_ms(), self._logs.new_token(), unknown)
+
+    def _given_up(self) -> MetadataConflictError:
+        return MetadataConflictError(f"the consumers of log {self._log} change all the time")
+
+
+async def consumers_of(logs: LogStore, name: str) -> LogConsumers:
+    """Those of the log that has this name now. Raises `NoSuchLogError`."""
+    lst, _ = await logs.read(name)
+    return LogConsumers(logs, name, lst.uid)
+
+
+def _encode(state: ConsumerState) -> bytes:
+    fields = {
+        "version": CONSUMER_VERSION,
+        "position": state.position,
+        "since_ms": state.since_ms,
+        "token": state.token,
+        **state.unknown,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(log: str, consumer: str, data: bytes) -> ConsumerState:
+    try:
+        fields = json.loads(data)
+        version = fields.pop("version")
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{version!r} is no format version")
+        if version > CONSUMER_VERSION:
+            raise UnsupportedVersionError(
+                f"consumer {consumer} of log {log} has format version {version}, this bkpy reads up to "
+                f"{CONSUMER_VERSION}: upgrade it"
+            )
+        position, since_ms, token = fields.pop("position"), fields.pop("since_ms"), fields.pop("token")
+        if type(position) is not int or position < 0 or type(since_ms) is not int or type(token) is not str:
+            raise ValueError("no position, or no time")
+        return ConsumerState(position, since_ms, token, fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(f"consumer {consumer} of log {log} is unreadable: {error!r}") from error

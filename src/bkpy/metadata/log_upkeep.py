@@ -1,0 +1,269 @@
+"""Takes things out of named logs: truncation, retention, deletion, and ledgers that no list names.
+
+    truncate, retain   one write of the list that dooms ledgers, in a transaction with the check of its consumers
+    finish             deletes what is doomed, then takes it off the list
+    delete             one write that dooms all, then `finish`, then the nodes
+    sweep              a ledger that no list names, in a transaction with the check of the list that might
+
+Whoever is cut short anywhere leaves what the next one finishes: a log's writer, the auditor, or another call.
+
+Invariants: no ledger is deleted that a list names, or may come to name; one that is doomed never gets into a list
+again, so it may be deleted by anybody, however old his knowledge is; a list is forgotten only when nothing is doomed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLogError
+from bkpy.metadata import paths
+from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.metadata.resolve import children_if_there, delete_certainly, delete_together
+from bkpy.metadata.store import Check, Delete
+from bkpy.protocol.log_list import checked_name
+from bkpy.protocol.log_retention import Orphan, orphaned, retained_from, truncated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.log_consumers import Registered
+    from bkpy.metadata.logs import LogStore
+    from bkpy.metadata.outcome import DeleteOutcome
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log_list import LogList
+
+log = logging.getLogger(__name__)
+
+# What the ledgers of a log say of it, in their custom metadata.
+LOG_NAME: Final = "bkpy.log"
+LOG_UID: Final = "bkpy.log_uid"
+
+
+class Belongs(NamedTuple):
+    """The log that a ledger belongs to."""
+
+    name: str
+    uid: str
+
+
+class LogUpkeep:
+    """Of all logs of a cluster. Calls raise `NoSuchLogError`, `MetadataUnavailableError`, `MetadataConflictError`."""
+
+    def __init__(self, logs: LogStore, catalog: LedgerCatalog) -> None:
+        self._logs = logs
+        self._catalog = catalog
+        self._store = logs.store
+        self._settings = logs.settings
+        self._attempts_max = logs.settings.metadata_write_attempts_max
+
+    async def truncate(
+        self, name: str, before: int, *, end: int | None = None, ignore_consumers: bool = False
+    ) -> LogList:
+        """Delete the entries below the position `before`; the list then. `end`: the position up to which it is known
+        that entries are acknowledged; without it, only what the list knows counts.
+
+        Raises `ConfigError` for a position past the end, or that a consumer has yet to read unless they are to be
+        ignored. Entries in a ledger that has others as well are out of reach at once, and deleted with those.
+        """
+
+        def change(lst: LogList, registered: Registered) -> LogList:
+            states = {} if ignore_consumers else registered.states
+            positions = {consumer: state.position for consumer, state in states.items()}
+            known = lst.sealed_end if end is None else end
+            return truncated(name, lst, before, known, positions, self._logs.now_ms())
+
+        await self._change(name, change)
+        return await self.finish(name)
+
+    async def retain(self, name: str) -> LogList:
+        """Delete what the log's retention doesn't keep any more, and what was doomed before; the list then."""
+
+        def change(lst: LogList, registered: Registered) -> LogList:
+            positions = (state.position for state in registered.states.values())
+            return lst.truncated(retained_from(lst, self._logs.now_ms(), positions))
+
+        lst, _ = await self._logs.read(name)
+        if lst.retention_s is not None or lst.retention_bytes is not None:
+            await self._change(name, change)
+        return await self.finish(name)
+
+    async def _change(self, name: str, change: Callable[[LogList, Registered], LogList]) -> None:
+        """Write what `change` makes of the list and its consumers, if neither changes meanwhile; else once more."""
+        for _ in range(self._settings.log_conflicts_max):
+            lst, version = await self._logs.read(name, fresh=True)
+            registered = await LogConsumers(self._logs, name, lst.uid).registered()
+            changed = change(lst, registered)
+            if changed == lst or await self._written(name, changed, version, registered.check):
+                return
+        raise self._given_up(name)
+
+    async def _written(self, name: str, lst: LogList, version: int, *checks: Check) -> bool:
+        """False is to be tried again, on what there is then."""
+        outcome = await self._logs.write_shorter(name, lst, version, *checks)
+        match outcome:
+            case Done():
+                return True
+            case Changed() | Missing() | Overtaken():
+                return False
+            case NotDone() | Unknown():
+                raise told(outcome)
+            case _:
+                assert_never(outcome)
+
+    async def finish(self, name: str) -> LogList:
+        """Delete the ledgers that are doomed, and take them off the list; the list then, also of a deleted log."""
+        for _ in range(self._settings.log_conflicts_max):
+            lst, version = await self._logs.read(name, fresh=True, include_deleted=True)
+            if not lst.doomed:
+                return lst
+            await self._delete_ledgers(lst.doomed)
+            if await self._written(name, lst.without_doomed(lst.doomed), version):
+                log.info("%d ledgers of log %s were deleted", len(lst.doomed), name)
+        raise self._given_up(name)
+
+    async def _delete_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
+        step = self._settings.log_deletes_at_once
+        for begin in range(0, len(ledger_ids), step):
+            some = ledger_ids[begin : begin + step]
+            outcomes = await asyncio.gather(*map(self._catalog.delete, some))
+            for ledger_id, outcome in zip(some, outcomes, strict=True):
+                _check_gone(outcome, ledger_id)
+
+    async def delete(self, name: str) -> None:
+        """Delete the log, its ledgers and its consumers. Raises `NoSuchLogError` if there is none.
+
+        When the first write is done the log is gone for everybody; an error later leaves the rest to the auditor.
+        """
+        await self._doom_all(name)
+        await self._forget(name)
+
+    async def _doom_all(self, name: str) -> None:
+        for _ in range(self._settings.log_conflicts_max):
+            lst, version = await self._logs.read(name, fresh=True)
+            doomed = lst.doomed + tuple(segment.ledger_id for segment in lst.segments)
+            gone = dataclasses.replace(
+                lst, deleted=True, segments=(), doomed=doomed, writer="", writer_label="", sinks={}
+            )
+            if await self._written(name, gone, version):
+                return
+        raise self._given_up(name)
+
+    async def _forget(self, name: str) -> None:
+        """Remove what is left of a log that was deleted."""
+        for _ in range(self._settings.log_conflicts_max):
+            try:
+                lst = await self.finish(name)
+            except NoSuchLogError:
+                return
+            if not lst.deleted:  # another one of that name
+                return
+            path = paths.log(self._logs.root, name)
+            own = f"{path}/{lst.uid}"
+            for node in (f"{own}/lease", *await self._nodes_below(f"{own}/consumers")):
+                _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
+            nodes = Delete(f"{own}/consumers"), Delete(own), Delete(path)
+            _check_done(await delete_together(self._store, *nodes, attempts_max=self._attempts_max))
+        raise self._given_up(name)
+
+    async def _nodes_below(self, folder: str) -> list[str]:
+        await self._store.sync(folder)
+        return [f"{folder}/{name}" for name in await children_if_there(self._store, folder)]
+
+    async def look_after(self, name: str) -> None:
+        """What the auditor does for a log: all that nobody else is there to do."""
+        try:
+            lst, _ = await self._logs.read(name, include_deleted=True)
+            if lst.deleted:
+                await self._forget(name)
+            elif await self._logs.lease_holder(name) is None:
+                await self.retain(name)
+        except NoSuchLogError:
+            return
+
+    async def sweep(self, metadata: LedgerMetadata, grace_s: float) -> bool:
+        """Delete the ledger if it belongs to a log and nobody can come to need it; whether that was done."""
+        belongs = log_of(metadata)
+        if belongs is None:
+            return False
+        found = await self._list_of(belongs)
+        lst = None if found is None else found[0]
+        now_ms = self._logs.now_ms()
+        match orphaned(metadata.ledger_id, belongs.uid, lst, metadata.created_ms, now_ms, grace_s):
+            case Orphan.KEEP:
+                return False
+            case Orphan.DELETE:
+                outcome = await self._catalog.delete(metadata.ledger_id)
+            case Orphan.DELETE_IF_UNCHANGED:
+                assert found is not None
+                unchanged = self._logs.list_check(belongs.name, found[1])
+                outcome = await self._catalog.delete(metadata.ledger_id, unchanged)
+            case _ as never:
+                assert_never(never)
+        _check_done(outcome)
+        if isinstance(outcome, Gone):
+            log.info("ledger %d was deleted: log %s doesn't have it", metadata.ledger_id, belongs.name)
+        return isinstance(outcome, Gone)
+
+    async def delete_ledger(self, metadata: LedgerMetadata) -> DeleteOutcome:
+        """Delete the ledger unless a log has it. Raises `ConfigError`, which names the log, if one does."""
+        belongs = log_of(metadata)
+        ledger_id = metadata.ledger_id
+        if belongs is None:
+            return await self._catalog.delete(ledger_id)
+        for _ in range(self._settings.log_conflicts_max):
+            found = await self._list_of(belongs)
+            if found is None or found[0].uid != belongs.uid:
+                return await self._catalog.delete(ledger_id)
+            if any(segment.ledger_id == ledger_id for segment in found[0].segments):
+                raise ConfigError(
+                    f"the ledger is a part of log {belongs.name}: truncate that, or delete all of it",
+                    ledger_id=ledger_id,
+                )
+            outcome = await self._catalog.delete(ledger_id, self._logs.list_check(belongs.name, found[1]))
+            # The check says the same as nodes below the ledger's would, which there never are of a log.
+            if not isinstance(outcome, Changed | Missing) or (isinstance(outcome, Missing) and not outcome.index):
+                return outcome
+        raise self._given_up(belongs.name)
+
+    async def _list_of(self, belongs: Belongs) -> tuple[LogList, int] | None:
+        try:
+            return await self._logs.read(belongs.name, fresh=True, include_deleted=True)
+        except NoSuchLogError:
+            return None
+
+    def _given_up(self, name: str) -> MetadataConflictError:
+        return MetadataConflictError(f"the list of log {name} changes all the time")
+
+
+def log_of(metadata: LedgerMetadata) -> Belongs | None:
+    """The log that the ledger says it belongs to."""
+    name, uid = (metadata.custom_metadata.get(key) for key in (LOG_NAME, LOG_UID))
+    if name is None or uid is None:
+        return None
+    try:
+        return Belongs(checked_name(name.decode()), uid.decode())
+    except ValueError:  # a name that no log has; `ConfigError` is one as well
+        return None
+
+
+def _check_gone(outcome: DeleteOutcome, ledger_id: int) -> None:
+    match outcome:
+        case Gone() | Missing():
+            return
+        case Changed() | Overtaken():
+            raise MetadataConflictError("there are nodes below the ledger's in ZooKeeper", ledger_id=ledger_id)
+        case NotDone() | Unknown():
+            raise told(outcome, ledger_id=ledger_id)
+        case _:
+            assert_never(outcome)
+
+
+def _check_done(outcome: DeleteOutcome) -> None:
+    """Raise what kept it from being done; whatever else became of it is seen at the next look."""
+    if isinstance(outcome, NotDone | Unknown):
+        raise told(outcome)

@@ -1,0 +1,171 @@
+"""Who writes a log, and where it goes on: what is decided when a log is opened, and when it rolls, as pure functions.
+
+    opening   read the list -> recover what isn't sealed -> `settled` -> a new ledger -> `begun` -> write the list
+    rolling   a new ledger -> appends wait -> `begun` -> write the list -> appends go on; the former is closed behind
+
+A write of the list that was refused, or whose outcome is unknown, may be followed by a look at the list: the tables
+`AFTER_OPENING` and `AFTER_ROLLING` say what is done, whatever is found.
+
+Invariants: nothing is served before the list names the new ledger and its writer; what survives of a writer is a prefix
+of what it appended, since a segment that begins behind the end of the one before it is dropped; appends go to the
+former ledger again only if it is certain that the list will never name the next one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.log_list import OPEN_MAX, LogList, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Where the ledger of a segment was closed: its entries and length, and the time of the last one (0 for none)."""
+
+    entries: int
+    length: int
+    last_ms: int
+
+
+def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
+    """The list when all of its ledgers are CLOSED; `ends` has every open segment's, by ledger.
+
+    Segments without entries are dropped, and so is one that begins behind the end of the one before: of what its
+    ledger holds nothing was ever acknowledged or shown to a reader. Raises `CorruptDataError` if a ledger holds more
+    than lies before the next segment, which no writer brings about.
+    """
+    kept = list(lst.segments[:-OPEN_MAX])
+    dropped: list[int] = []
+    end = kept[-1].end_position if kept else None
+    for segment in lst.segments[-OPEN_MAX:]:
+        if end is not None and segment.first_position < end:
+            raise CorruptDataError(
+                f"the ledger begins at position {segment.first_position} of the log, and the one before it ends behind "
+                f"that, at {end}",
+                ledger_id=segment.ledger_id,
+            )
+        closed = ends.get(segment.ledger_id) or SegmentEnd(segment.entries, segment.length, segment.last_ms)
+        if end is not None and segment.first_position > end:
+            dropped.append(segment.ledger_id)
+            continue
+        end = segment.first_position + closed.entries
+        if closed.entries:
+            kept.append(segment.seal(closed.entries, closed.length, closed.last_ms))
+        else:
+            dropped.append(segment.ledger_id)
+    return dataclasses.replace(lst, segments=tuple(kept), doomed=lst.doomed + tuple(dropped))
+
+
+def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str) -> LogList:
+    """The list with one more segment, which its writer appends to from now on; all before the last must be sealed."""
+    begun_ms = max(now_ms, lst.last_ms)
+    segment = Segment(ledger_id, position, begun_ms)
+    return dataclasses.replace(lst, segments=(*lst.segments, segment), writer=token, writer_label=label)
+
+
+def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
+    """The list when this ledger of it is known to be CLOSED there; the same if it is sealed, or no segment."""
+    segments = tuple(
+        segment.seal(end.entries, end.length, end.last_ms)
+        if segment.ledger_id == ledger_id and not segment.sealed
+        else segment
+        for segment in lst.segments
+    )
+    return dataclasses.replace(lst, segments=segments)
+
+
+def ended(lst: LogList, ledger_id: int) -> LogList:
+    """The list when its writer has closed it; the last ledger, if it is this one and has no entries, is dropped."""
+    lst = dataclasses.replace(lst, writer="", writer_label="")
+    if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:
+        return lst
+    return dataclasses.replace(lst, segments=lst.segments[:-1], doomed=(*lst.doomed, ledger_id))
+
+
+# --- after a write of the list ---------------------------------------------------------------------------------------
+
+
+class Told(enum.Enum):
+    """What was told of a write that adds a segment."""
+
+    DONE = "it is there"
+    CHANGED = "the list had changed: this write is not there"
+    OVERTAKEN = "the list has changed, before this write or after it"
+    LEDGER_GONE = "nothing was written: somebody has taken the new ledger for one that nobody needs, and deleted it"
+    LOG_GONE = "the log was deleted"
+    NOT_DONE = "nothing was written, and nothing will be"
+    UNKNOWN = "it may be there, now or later"
+
+
+class ListSays(enum.Enum):
+    """What the list says after the write."""
+
+    NOTHING = "nobody has looked"
+    OURS = "this one is the writer, and the new segment is there"
+    WITHOUT = "this one is the writer, and the new segment is not there"
+    OTHERS = "somebody else is the writer, or nobody is"
+    GONE = "there is no such log any more"
+
+
+class Act(enum.Enum):
+    """What is done next."""
+
+    SERVE = "append to the new ledger"
+    LOOK = "look at the list"
+    AGAIN = "write again what the list is to be now, with the same ledger"
+    ANEW = "begin anew, with another ledger"
+    BACK = "append to the former ledger as before, and roll later, with another ledger"
+    WAIT = "append nothing until the same write has an outcome"
+    FAIL = "tell the error"
+    FENCED = "somebody else writes the log: end"
+    NO_LOG = "the log was deleted: end"
+
+
+def list_says(lst: LogList, token: str, ledger_id: int) -> ListSays:
+    """What the list, which is a log's and not deleted, says to the writer with this token about its new ledger."""
+    if lst.writer != token:
+        return ListSays.OTHERS
+    return ListSays.OURS if any(segment.ledger_id == ledger_id for segment in lst.segments) else ListSays.WITHOUT
+
+
+# Opening: until the list was written nobody knows the token, so that WITHOUT can't be; the same ledger can be used
+# again while it is certain that no list has named it.
+AFTER_OPENING: Final[Mapping[tuple[Told, ListSays], Act]] = {
+    (Told.DONE, ListSays.NOTHING): Act.SERVE,
+    (Told.CHANGED, ListSays.NOTHING): Act.AGAIN,
+    (Told.OVERTAKEN, ListSays.NOTHING): Act.LOOK,
+    (Told.OVERTAKEN, ListSays.OURS): Act.SERVE,
+    (Told.OVERTAKEN, ListSays.WITHOUT): Act.ANEW,
+    (Told.OVERTAKEN, ListSays.OTHERS): Act.ANEW,
+    (Told.OVERTAKEN, ListSays.GONE): Act.NO_LOG,
+    (Told.LEDGER_GONE, ListSays.NOTHING): Act.ANEW,
+    (Told.LOG_GONE, ListSays.NOTHING): Act.NO_LOG,
+    (Told.NOT_DONE, ListSays.NOTHING): Act.FAIL,
+    (Told.UNKNOWN, ListSays.NOTHING): Act.FAIL,
+}
+
+# Rolling: the same value is written again after an unknown outcome, so that a refusal says nothing of the writes before
+# it. Nobody takes the writer's last segment out of the list but the next writer, who puts in another token.
+_ROLLING_REFUSED: Final[Mapping[ListSays, Act]] = {
+    ListSays.NOTHING: Act.LOOK,
+    ListSays.OURS: Act.SERVE,
+    ListSays.WITHOUT: Act.AGAIN,
+    ListSays.OTHERS: Act.FENCED,
+    ListSays.GONE: Act.NO_LOG,
+}
+AFTER_ROLLING: Final[Mapping[tuple[Told, ListSays], Act]] = {
+    (Told.DONE, ListSays.NOTHING): Act.SERVE,
+    **{(Told.CHANGED, seen): act for seen, act in _ROLLING_REFUSED.items()},
+    **{(Told.OVERTAKEN, seen): act for seen, act in _ROLLING_REFUSED.items()},
+    (Told.LEDGER_GONE, ListSays.NOTHING): Act.BACK,
+    (Told.LOG_GONE, ListSays.NOTHING): Act.NO_LOG,
+    (Told.NOT_DONE, ListSays.NOTHING): Act.BACK,
+    (Told.UNKNOWN, ListSays.NOTHING): Act.WAIT,
+}

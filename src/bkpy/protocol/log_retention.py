@@ -1,0 +1,99 @@
+"""What of a named log may go: by its retention, by a truncation, and of the ledgers that no list names.
+
+    a sealed segment        goes by retention when its last entry is too old, or enough bytes lie behind it
+    the last segment        never: where the log ends is known by it
+    what a consumer needs   stays, for at most `consumer_lag_max_s` longer than retention by time keeps it
+    a ledger of no list     goes when its log is gone, or when it is so old that nobody is about to add it
+
+Invariants: whole segments go, from the beginning; what has gone stays gone; a consumer that is not told of holds back
+nothing, so whoever decides writes only if there is none that he doesn't know.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from bkpy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bkpy.protocol.log_list import LogList, Segment
+
+_MS = 1000
+
+
+def retained_from(lst: LogList, now_ms: int, consumers: Iterable[int]) -> int:
+    """The position before which nothing is kept any more; it is the list's first one if nothing is to go.
+
+    `consumers` are the positions that they have yet to read.
+    """
+    needed = min(consumers, default=None)
+    behind = sum(segment.length for segment in lst.segments)
+    begin = lst.first_position
+    for segment in lst.segments[:-1]:
+        behind -= segment.length
+        if not segment.sealed or not _expired(lst, segment, behind, now_ms):
+            break
+        if needed is not None and needed < segment.end_position and not _outwaited(lst, segment, now_ms):
+            break
+        begin = max(begin, segment.end_position)
+    return begin
+
+
+def _expired(lst: LogList, segment: Segment, behind: int, now_ms: int) -> bool:
+    if lst.retention_s is not None and segment.last_ms + lst.retention_s * _MS <= now_ms:
+        return True
+    return lst.retention_bytes is not None and behind >= lst.retention_bytes
+
+
+def _outwaited(lst: LogList, segment: Segment, now_ms: int) -> bool:
+    """Whether no consumer may hold the segment back any more."""
+    if lst.consumer_lag_max_s is None or not segment.sealed:
+        return False
+    return segment.last_ms + ((lst.retention_s or 0) + lst.consumer_lag_max_s) * _MS <= now_ms
+
+
+def truncated(name: str, lst: LogList, before: int, end: int, consumers: Mapping[str, int], now_ms: int) -> LogList:
+    """The list of log `name` without what lies below `before`; `end` is the position behind what is acknowledged.
+
+    `consumers` are positions by name. Raises `ConfigError` if one of them may still hold something of that back, or if
+    `before` lies past the end: what is appended there later would never be seen.
+    """
+    end = max(end, lst.sealed_end)
+    if before > end:
+        raise ConfigError(
+            f"log {name} is known to reach up to position {end}, so it can't be truncated before {before}"
+        )
+    if before <= lst.first_position:
+        return lst
+    if not _outwaited(lst, lst.segments[lst.index_of(before - 1)], now_ms):
+        holding = sorted(consumer for consumer, position in consumers.items() if position < before)
+        if holding:
+            least = min(consumers[consumer] for consumer in holding)
+            raise ConfigError(
+                f"log {name} has consumers that have yet to read what lies before position {before}, from {least} on: "
+                f"{', '.join(holding)}. Let them go on, delete them, or truncate without regard to consumers"
+            )
+    return lst.truncated(before)
+
+
+class Orphan(enum.Enum):
+    """What becomes of a ledger that says that it belongs to a log."""
+
+    KEEP = "keep"  # the list names it, or it may be about to
+    DELETE = "delete"  # no log can ever name it
+    DELETE_IF_UNCHANGED = "delete if unchanged"  # the list doesn't name it, unless that is changed meanwhile
+
+
+def orphaned(ledger_id: int, uid: str, lst: LogList | None, created_ms: int, now_ms: int, grace_s: float) -> Orphan:
+    """What becomes of a ledger of the log with this uid; `lst` is the one that its name has now.
+
+    What is doomed is kept here, for those who doomed it.
+    """
+    if lst is None or lst.uid != uid:
+        return Orphan.DELETE
+    if ledger_id in lst.doomed or any(segment.ledger_id == ledger_id for segment in lst.segments):
+        return Orphan.KEEP
+    return Orphan.DELETE_IF_UNCHANGED if created_ms + grace_s * _MS <= now_ms else Orphan.KEEP

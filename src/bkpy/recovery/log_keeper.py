@@ -1,0 +1,72 @@
+"""What the auditor does for named logs: retention where there is no writer, and what was begun and not finished.
+
+    each log_retention_interval_s   every log: what was deleted or doomed goes; what retention doesn't keep, without a
+                                    writer, too
+    each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes
+
+Invariant: nothing here relies on being the only one who does it (see `bkpy.metadata.log_upkeep`), so a deposed auditor
+does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from bkpy.errors import BookKeeperError, CorruptDataError, MetadataConflictError
+from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.logs import LogStore
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.recovery.all_ledgers import readable_ledgers
+
+if TYPE_CHECKING:
+    from bkpy.config.recovery import RecoverySettings
+    from bkpy.metadata.cluster import Cluster
+    from bkpy.runtime.interfaces import Runtime
+
+log = logging.getLogger("bkpy.recovery")
+
+
+class LogKeeper:
+    """Of one term of the auditor."""
+
+    def __init__(self, cluster: Cluster, runtime: Runtime, settings: RecoverySettings) -> None:
+        self._catalog = cluster.catalog
+        self._logs = LogStore(cluster.store, cluster.root, cluster.catalog.layout, runtime, settings)
+        self._upkeep = LogUpkeep(self._logs, cluster.catalog)
+        self._now = runtime.clock.monotonic
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Until cancelled. Raises `BookKeeperError` when the metadata store is closed."""
+        swept_at = self._now()
+        while True:
+            try:
+                await self._look_after_all()
+                if self._now() - swept_at >= self._settings.log_orphan_interval_s:
+                    await self._sweep()
+                    swept_at = self._now()
+            except BookKeeperError as error:
+                if not error.retriable:
+                    raise
+                log.debug("looking after logs goes on later: %s", error)
+            await asyncio.sleep(self._settings.log_retention_interval_s)
+
+    async def _look_after_all(self) -> None:
+        for name in await self._logs.names():
+            try:
+                await self._upkeep.look_after(name)
+            except (CorruptDataError, UnsupportedVersionError, MetadataConflictError) as error:  # it holds up no other
+                log.warning("log %s could not be looked after: %s", name, error)
+
+    async def _sweep(self) -> None:
+        deleted = 0
+        ledgers = readable_ledgers(self._catalog, reads_at_once=self._settings.audit_reads_at_once)
+        async for metadata in ledgers:
+            try:
+                deleted += await self._upkeep.sweep(metadata, self._settings.log_orphan_grace_s)
+            except (CorruptDataError, UnsupportedVersionError, MetadataConflictError) as error:
+                log.warning("ledger %d of a log could not be looked after: %s", metadata.ledger_id, error)
+        if deleted:
+            log.info("%d ledgers were deleted that belonged to logs and that no list named", deleted)

@@ -1,0 +1,31 @@
+"""What tests of logs share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.protocol.records import STAMP_BYTES
+
+if TYPE_CHECKING:
+    from bkpy.client.client import Client
+    from bkpy.protocol.log_list import LogList
+
+
+def positions_of(lst: LogList) -> list[tuple[int, int]]:
+    """Where each segment begins, and how many entries it has; -1 for those that are not sealed."""
+    return [(segment.first_position, segment.entries) for segment in lst.segments]
+
+
+async def contents(client: Client, name: str) -> list[bytes]:
+    """All entries of a log that was closed, read ledger by ledger."""
+    lst, _ = await client.logs.read(name, fresh=True)
+    found: list[bytes] = []
+    for segment in lst.segments:
+        reader = await client.open_ledger(segment.ledger_id)
+        assert segment.sealed
+        assert reader.closed
+        entries = [entry.data[STAMP_BYTES:] async for entry in reader.read()]
+        assert len(entries) == segment.entries
+        assert segment.first_position == len(found)
+        found += entries
+    return found

@@ -1,0 +1,63 @@
+"""Consumers as users have them: where they stand, two that go by one name, and what is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.log.by_hand import HandMade
+
+import bkpy
+
+if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
+
+async def test_a_consumer_goes_on_where_it_was(cluster: InProcess) -> None:
+    client = await cluster.client()
+    log = await HandMade(client).make()
+    await log.segment(5)
+    async with await client.read_log("orders") as reader:
+        billing = await reader.consumer("billing")
+        assert (billing.name, billing.position) == ("billing", 0)
+        await billing.commit(3)
+        late = await reader.consumer("late", position=4)
+        assert late.position == 4
+    async with await client.read_log("orders") as reader:
+        assert [(await reader.consumer(name)).position for name in ("billing", "late")] == [3, 4]
+        again = await reader.consumer("billing", position=1)
+        assert again.position == 3  # it is there: the position is for new ones
+        await again.commit(2)
+        assert repr(again) == "<LogConsumer log=orders name=billing position=2>"
+        with pytest.raises(bkpy.MetadataConflictError, match="somebody else goes by that name"):
+            await billing.commit(4)
+        assert billing.position == 3
+        await again.delete()
+        assert (await reader.consumer("billing")).position == 0
+    with pytest.raises(bkpy.ClientClosedError):
+        await reader.consumer("billing")
+
+
+async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
+    client = await cluster.client()
+    log = await HandMade(client).make()
+    await log.segment(3)
+    await log.segment(3)
+    reader = await client.read_log("orders")
+    consumer = await reader.consumer("billing", position=5)
+    await log.truncate(4)
+    with pytest.raises(bkpy.TruncatedError):
+        await reader.consumer("other", position=3)
+    with pytest.raises(bkpy.TruncatedError):
+        await consumer.commit(3)
+    with pytest.raises(bkpy.ConfigError):
+        await reader.consumer("other", position=7)
+    with pytest.raises(bkpy.ConfigError, match="name of a consumer"):
+        await reader.consumer("a/b")
+    for bad in (-1, True, "1", None):
+        with pytest.raises(bkpy.ConfigError, match="position"):
+            await consumer.commit(bad)  # type: ignore[arg-type]
+    assert consumer.position == 5
+    await log.delete(cluster)
+    with pytest.raises(bkpy.NoSuchLogError):
+        await consumer.commit(6)

@@ -1,0 +1,64 @@
+"""The writer of a log, with real bookies in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.log.support import contents, positions_of
+
+from bkpy.errors import ClientClosedError, LogFencedError
+
+if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
+
+async def test_appends_get_positions_that_ascend_by_one(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        assert [await log.append(b"%d" % i) for i in range(5)] == list(range(5))
+        assert await log.append_batch([b"5", b"6"]) == range(5, 7)
+        assert await log.append_nowait(b"7") == 7
+        assert log.next_position == 8
+    assert await contents(client, "orders") == [b"%d" % i for i in range(8)]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+async def test_positions_go_on_across_rolls(cluster: InProcess, every: int) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True, roll_entries=every) as log:
+        appended = []
+        for i in range(30):
+            appended.append(await log.append(b"%d" % i))
+            await asyncio.sleep(0.01)
+    assert appended == list(range(30))
+    assert await contents(client, "orders") == [b"%d" % i for i in range(30)]
+    lst, _ = await client.logs.read("orders")
+    assert len(lst.segments) > 5
+    assert not lst.open_segments
+
+
+async def test_the_next_writer_fences_the_one_before(cluster: InProcess) -> None:
+    first, second = await cluster.client(), await cluster.client()
+    old = await first.open_log("orders", create=True)
+    await old.append(b"0")
+    new = await second.open_log("orders")
+    assert new.next_position == 1
+    with pytest.raises(LogFencedError):
+        await old.append(b"lost")
+    assert not old.usable
+    assert await new.append(b"1") == 1
+    await new.close()
+    old.abandon()
+    assert await contents(second, "orders") == [b"0", b"1"]
+
+
+async def test_a_closed_writer_takes_nothing(cluster: InProcess) -> None:
+    client = await cluster.client()
+    log = await client.open_log("orders", create=True)
+    await log.close()
+    await log.close()
+    with pytest.raises(ClientClosedError):
+        await log.append(b"late")
+    assert positions_of((await client.logs.read("orders"))[0]) == []

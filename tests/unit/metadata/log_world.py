@@ -1,0 +1,168 @@
+"""A cluster in memory with a log whose ledgers are only metadata, for tests of what is taken out of logs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from tests.unit.metadata.troubled import Act, Troubled
+
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import ClientSettings
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.ledgers import Created, LedgerCatalog
+from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.metadata.logs import LogStore
+from bkpy.metadata.memory import MemoryStore
+from bkpy.metadata.outcome import Done
+from bkpy.metadata.store import Create, Put
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.log_list import LogList, Segment
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bkpy.runtime.interfaces import Runtime
+
+ROOT = "/ledgers"
+NAME = "orders"
+LIST = f"{ROOT}/logs/{NAME}"
+UID = "u1"
+
+
+class Clock:
+    """Stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+class LogWorld:
+    """The log has positions 0 to 39: three sealed ledgers of ten each, and an open one."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.runtime: Runtime = dataclasses.replace(real_runtime(), clock=self.clock)
+        self.tree = MemoryStore(self.runtime)
+        self.store = self.tree.session()
+        self.catalog, self.logs = self._parts(self.store, {})
+        self.upkeep = LogUpkeep(self.logs, self.catalog)
+        self.segments: list[int] = []
+        self.sessions: list[Troubled] = []  # of the others, as they came
+
+    def _parts(self, store: Any, given: dict[str, Any]) -> tuple[LedgerCatalog, LogStore]:
+        shared = {"metadata_write_attempts_max": 2, "log_conflicts_max": 3, **given}
+        catalog = LedgerCatalog(store, ROOT, LONG_HIERARCHICAL, self.runtime, ClientSettings(**shared))
+        return catalog, LogStore(store, ROOT, LONG_HIERARCHICAL, self.runtime, MetadataSettings(**shared))
+
+    def opened(self, script: Iterable[str | Act | None] = (), **given: Any) -> LogUpkeep:
+        """Another client's, whose calls go wrong as the script says."""
+        return self.opened_parts(script, **given)[0]
+
+    def opened_parts(self, script: Iterable[str | Act | None] = (), **given: Any) -> tuple[LogUpkeep, LogStore]:
+        """The same, with what it is made of."""
+        self.sessions.append(Troubled(self.tree, script))
+        catalog, logs = self._parts(self.sessions[-1], given)
+        return LogUpkeep(logs, catalog), logs
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.clock.now * 1000)
+
+    async def begin(self, **fields: Any) -> LogWorld:
+        await init_cluster(self.store, ROOT)
+        self.segments = [await self.ledger() for _ in range(4)]
+        sealed = [
+            Segment(ledger_id, n * 10, self.now_ms).seal(10, 100, self.now_ms + n * 1000)
+            for n, ledger_id in enumerate(self.segments[:3])
+        ]
+        lst = LogList(
+            UID, 3, 3, 2, "crc32c", bytes(16), writer="w",
+            segments=(*sealed, Segment(self.segments[3], 30, self.now_ms + 3000)), **fields,
+        )  # fmt: skip
+        assert isinstance(await self.logs.create(NAME, lst), Done)
+        return self
+
+    async def ledger(self, uid: str | None = UID, name: str = NAME) -> int:
+        """A ledger of the log, as yet in no list."""
+        custom = {} if uid is None else {LOG_NAME: name.encode(), LOG_UID: uid.encode()}
+        created = await self.catalog.create(
+            lambda ledger_id: LedgerMetadata(
+                ledger_id=ledger_id,
+                state=LedgerState.OPEN,
+                ensemble_size=1,
+                write_quorum=1,
+                ack_quorum=1,
+                digest="crc32c",
+                ledger_key=bytes(32),
+                fragments=(Fragment(0, ("a",)),),
+                created_ms=self.now_ms,
+                owner_token=self.logs.new_token(),
+                custom_metadata=custom,
+            )
+        )
+        assert isinstance(created, Created)
+        return created.metadata.ledger_id
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        return (await self.catalog.read(ledger_id))[0]
+
+    async def consumer(self, name: str, position: int | None) -> None:
+        await LogConsumers(self.logs, NAME, UID).register(name, position)
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    def lst(self) -> LogList | None:
+        if LIST not in self.tree.paths:
+            return None
+        return LogList.decode(NAME, self.tree.node(LIST).data)
+
+    def ledgers(self) -> set[int]:
+        """Those that there are."""
+        return {ledger_id for ledger_id in range(100) if self.catalog.path_of(ledger_id) in self.tree.paths}
+
+    def check(self) -> None:
+        """Nothing that the list names is missing, and nothing that was taken out of it is forgotten."""
+        self.tree.check_invariants()
+        lst = self.lst()
+        named = set() if lst is None else {segment.ledger_id for segment in lst.segments}
+        assert named <= self.ledgers(), "a ledger that the list names was deleted"
+        doomed = set() if lst is None else set(lst.doomed)
+        gone = set(self.segments) - named - doomed
+        assert not gone & self.ledgers(), "a ledger was forgotten that is there"
+
+    # --- what others do, at once --------------------------------------------------------------------------------
+
+    def rolls(self, ledger_id: int) -> None:
+        """The log's writer closes its ledger with ten entries and goes on in this one; nothing if it can't."""
+        lst = self.lst()
+        path = self.catalog.path_of(ledger_id)
+        if lst is None or lst.deleted or path not in self.tree.paths or lst.open_segments == ():
+            return
+        *others, last = lst.segments
+        if last.ledger_id == ledger_id:
+            return
+        segments = (*others, last.seal(10, 100, last.begun_ms), Segment(ledger_id, last.first_position + 10, 0))
+        changed = dataclasses.replace(lst, segments=segments, write_token=self.logs.new_token())
+        self.tree.apply(Put(LIST, changed.encode(), self.tree.node(LIST).version), 0)
+        self.segments.append(ledger_id)
+
+    def registers(self, position: int) -> None:
+        """A consumer comes, or steps back to the position; nothing if it can't."""
+        lst = self.lst()
+        folder = f"{LIST}/{UID}/consumers"
+        if lst is None or lst.deleted or position < lst.first_position or folder not in self.tree.paths:
+            return
+        value = b'{"version":1,"position":%d,"since_ms":0,"token":"t"}' % position
+        node = f"{folder}/late"
+        operation = Put(node, value, self.tree.node(node).version) if node in self.tree.paths else Create(node, value)
+        self.tree.apply_all([Put(folder, b"t", self.tree.node(folder).version), operation], 0)

@@ -1,0 +1,349 @@
+"""Truncation, retention, deletion and orphans of logs: cut short anywhere, and beside anybody."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.metadata.log_world import LIST, NAME, UID, LogWorld
+from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
+
+from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLogError
+from bkpy.metadata.log_upkeep import log_of
+from bkpy.metadata.logs import Taken
+from bkpy.metadata.outcome import Done, Gone
+from bkpy.metadata.store import Create, Delete, Put
+from bkpy.protocol.log_list import LogList
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bkpy.metadata.log_upkeep import LogUpkeep
+
+GRACE_S = 100.0
+
+
+@pytest.fixture
+async def world() -> LogWorld:
+    return await LogWorld().begin()
+
+
+def left(world: LogWorld) -> list[int]:
+    lst = world.lst()
+    assert lst is not None
+    return [segment.ledger_id for segment in lst.segments]
+
+
+# --- what they do -----------------------------------------------------------------------------------------------
+
+
+async def test_a_truncation_deletes_whole_ledgers(world: LogWorld) -> None:
+    lst = await world.upkeep.truncate(NAME, 15)
+    assert (lst.first_position, lst.doomed) == (15, ())
+    assert left(world) == world.segments[1:]
+    assert world.ledgers() == set(world.segments[1:])
+    await world.upkeep.truncate(NAME, 35, end=40)
+    assert left(world) == world.segments[3:]
+    assert (await world.upkeep.truncate(NAME, 3)).first_position == 35
+    world.check()
+
+
+async def test_what_is_not_known_to_be_acknowledged_is_not_truncated(world: LogWorld) -> None:
+    with pytest.raises(ConfigError, match="known to reach up to position 30"):
+        await world.upkeep.truncate(NAME, 31)
+    with pytest.raises(ConfigError, match="known to reach up to position 35"):
+        await world.upkeep.truncate(NAME, 36, end=35)
+    assert left(world) == world.segments
+
+
+async def test_a_consumer_holds_back_a_truncation_that_is_not_told_to_go_on(world: LogWorld) -> None:
+    await world.consumer("billing", 12)
+    with pytest.raises(ConfigError, match=r"from 12 on: billing\. Let them go on"):
+        await world.upkeep.truncate(NAME, 20)
+    assert left(world) == world.segments
+    await world.upkeep.truncate(NAME, 12)
+    await world.upkeep.truncate(NAME, 20, ignore_consumers=True)
+    assert left(world) == world.segments[2:]
+
+
+@pytest.mark.parametrize(("consumer", "kept"), [(None, 3), (25, 2), (5, 0)])
+async def test_retention_keeps_what_it_should(consumer: int | None, kept: int) -> None:
+    world = await LogWorld().begin(retention_s=10.0)
+    if consumer is not None:
+        await world.consumer("billing", consumer)
+    await world.upkeep.retain(NAME)
+    assert left(world) == world.segments
+    world.clock.now += 20
+    await world.upkeep.retain(NAME)
+    assert left(world) == world.segments[kept:]
+    assert world.ledgers() == set(world.segments[kept:])
+    world.check()
+
+
+async def test_retention_by_bytes(world: LogWorld) -> None:
+    lst, version = await world.logs.read(NAME)
+    await world.logs.write(NAME, dataclasses.replace(lst, retention_bytes=150), version)
+    assert (await world.upkeep.retain(NAME)).first_position == 10
+
+
+async def test_without_retention_nothing_is_written(world: LogWorld) -> None:
+    world.clock.now += 10**9
+    await world.upkeep.retain(NAME)
+    assert world.tree.node(LIST).version == 0
+
+
+async def test_a_deleted_log_leaves_nothing(world: LogWorld) -> None:
+    await world.consumer("billing", 12)
+    assert await world.logs.take_lease(NAME, "w", "host") == Taken()
+    await world.upkeep.delete(NAME)
+    assert world.ledgers() == set()
+    assert not [path for path in world.tree.paths if path.startswith(LIST)]
+    for name in (NAME, "other"):
+        with pytest.raises(NoSuchLogError):
+            await world.upkeep.delete(name)
+
+
+async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
+    world = await LogWorld().begin(retention_s=10.0)
+    world.clock.now += 20
+    assert await world.logs.take_lease(NAME, "w", "host") == Taken()
+    await world.opened().look_after(NAME)
+    assert left(world) == world.segments
+    await world.logs.drop_lease(NAME, "w")
+    await world.opened().look_after(NAME)
+    assert left(world) == world.segments[3:]
+    await world.opened().look_after("other")
+
+
+@pytest.mark.scenario(66)
+async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(world: LogWorld) -> None:
+    orphan, plain, other = await world.ledger(), await world.ledger(None), await world.ledger("u0")
+    odd = await world.ledger(UID, "no/name")
+
+    async def swept() -> set[int]:
+        for ledger_id in sorted(world.ledgers()):
+            await world.opened().sweep(await world.metadata(ledger_id), GRACE_S)
+        return world.ledgers()
+
+    assert await swept() == {*world.segments, orphan, plain, odd}
+    assert other not in world.ledgers()
+    world.clock.now += GRACE_S
+    assert await swept() == {*world.segments, plain, odd}
+    world.check()
+    late = await world.ledger()
+    await world.upkeep.delete(NAME)
+    assert await swept() == {plain, odd}
+    assert late not in world.ledgers()
+
+
+async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) -> None:
+    lst, version = await world.logs.read(NAME)
+    await world.logs.write_shorter(NAME, lst.truncated(10), version)
+    doomed = await world.metadata(world.segments[0])
+    world.clock.now += GRACE_S
+    assert not await world.upkeep.sweep(doomed, GRACE_S)
+    await world.upkeep.look_after(NAME)
+    assert world.ledgers() == set(world.segments[1:])
+    assert not await world.upkeep.sweep(doomed, GRACE_S)  # by one who read its metadata before
+
+
+# --- a ledger of a log is nobody else's to delete ---------------------------------------------------------------
+
+
+async def test_a_ledger_that_a_log_has_is_not_deleted(world: LogWorld) -> None:
+    for ledger_id in world.segments:
+        with pytest.raises(ConfigError, match="the ledger is a part of log orders: truncate that"):
+            await world.upkeep.delete_ledger(await world.metadata(ledger_id))
+    for ledger_id in (await world.ledger(), await world.ledger(None), await world.ledger("u0")):
+        assert await world.upkeep.delete_ledger(await world.metadata(ledger_id)) == Gone()
+    world.check()
+
+
+async def test_nor_one_that_gets_into_it_at_that_moment(world: LogWorld) -> None:
+    ledger_id = await world.ledger()
+    metadata = await world.metadata(ledger_id)
+    with pytest.raises(ConfigError):  # right before the transaction
+        await world.opened([None] * 2 + [lambda: world.rolls(ledger_id)]).delete_ledger(metadata)
+    world.check()
+    another = await world.ledger()
+    world.clock.now += GRACE_S
+    metadata = await world.metadata(another)
+    assert not await world.opened([None] * 2 + [lambda: world.rolls(another)]).sweep(metadata, GRACE_S)
+    assert left(world)[-1] == another
+    world.check()
+
+
+@pytest.mark.parametrize("custom", [{}, {"bkpy.log": b"orders"}, {"bkpy.log": b"\xff", "bkpy.log_uid": b"u"}])
+async def test_a_ledger_of_no_log(world: LogWorld, custom: dict[str, bytes]) -> None:
+    metadata = await world.metadata(world.segments[0])
+    assert log_of(metadata) == (NAME, UID)
+    assert log_of(dataclasses.replace(metadata, custom_metadata=custom)) is None
+
+
+# --- cut short anywhere -----------------------------------------------------------------------------------------
+
+
+async def sweep(upkeep: LogUpkeep, world: LogWorld) -> None:
+    """Of all ledgers, as the auditor does it."""
+    for ledger_id in sorted(world.ledgers()):
+        await upkeep.sweep(await world.metadata(ledger_id), GRACE_S)
+
+
+ACTS: dict[str, Any] = {
+    "truncate": lambda upkeep, _: upkeep.truncate(NAME, 20),
+    "retain": lambda upkeep, _: upkeep.retain(NAME),
+    "look after": lambda upkeep, _: upkeep.look_after(NAME),
+    "delete": lambda upkeep, _: upkeep.delete(NAME),
+    "sweep": sweep,
+}
+
+
+async def a_world() -> LogWorld:
+    """Retention keeps the last sealed ledger and what comes behind it, and a consumer needs no more than that.
+
+    There is an orphan, which is the last of the ledgers.
+    """
+    world = await LogWorld().begin(retention_s=50.0)
+    await world.consumer("billing", 20)
+    world.clock.now += GRACE_S + 5
+    await world.ledger()
+    world.clock.now += GRACE_S
+    return world
+
+
+def expected(act: str, world: LogWorld) -> set[int]:
+    """The ledgers that are to be there when it is done, and the auditor has looked after what is left of it."""
+    return set() if act == "delete" else set(world.segments[2:])
+
+
+async def looked_after(world: LogWorld) -> None:
+    """What the auditor finds, it does to the end."""
+    await world.upkeep.look_after(NAME)
+    await sweep(world.upkeep, world)
+    world.check()
+
+
+CALLS = 40  # more than any of them makes
+
+
+@pytest.mark.scenario(66)
+@pytest.mark.parametrize("trouble", [AWAY, CLOSED, REQUEST_LOST, REPLY_LOST])
+@pytest.mark.parametrize("act", ACTS)
+async def test_what_is_cut_short_anywhere_is_finished_by_the_auditor(act: str, trouble: str) -> None:
+    run: Callable[[LogUpkeep, LogWorld], Awaitable[object]] = ACTS[act]
+    cut = 0
+    for call in range(CALLS):
+        world = await a_world()
+        script: list[str | Act | None] = [None] * call + [trouble]
+        if trouble in (AWAY, CLOSED):
+            script += [trouble] * CALLS  # this one never comes back
+        try:
+            await run(world.opened(script, metadata_write_attempts_max=1), world)
+        except BookKeeperError:
+            cut += 1
+        world.check()
+        lst = world.lst()
+        assert lst is None or lst.first_position <= 20
+        begun = lst is None or lst.deleted
+        await looked_after(world)
+        assert world.ledgers() == (expected("delete", world) if begun else set(world.segments[2:])), call
+        if begun:
+            assert act == "delete"
+            assert not [path for path in world.tree.paths if path.startswith(LIST)]
+    assert cut
+
+
+@pytest.mark.parametrize("trouble", [REQUEST_LOST, REPLY_LOST])
+@pytest.mark.parametrize("act", ACTS)
+async def test_one_lost_request_or_reply_is_got_over(act: str, trouble: str) -> None:
+    for call in range(CALLS):
+        world = await a_world()
+        await ACTS[act](world.opened([None] * call + [trouble], log_conflicts_max=5), world)
+        await looked_after(world)
+        assert world.ledgers() == expected(act, world), call
+
+
+@pytest.mark.scenario(66)
+@pytest.mark.parametrize("other", ["rolls", "registers", "truncates", "deletes", "replaces"])
+@pytest.mark.parametrize("act", ACTS)
+async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: str) -> None:
+    """The other one acts between any two calls to the store: the writer, a consumer, another who takes things out."""
+    for call in range(CALLS):
+        world = await a_world()
+        spare = max(world.ledgers())  # what the sweep takes for an orphan, and the writer is about to use
+        moment = {
+            "rolls": lambda world=world, spare=spare: world.rolls(spare),
+            "registers": lambda world=world: world.registers(12),
+            "truncates": lambda world=world: _truncates(world),
+            "deletes": lambda world=world: _deletes(world),
+            "replaces": lambda world=world: _replaces(world),
+        }[other]
+        try:
+            await ACTS[act](world.opened([None] * call + [moment]), world)
+        except (NoSuchLogError, ConfigError, MetadataConflictError):
+            assert other != "rolls" or act == "delete"
+        if other == "replaces":
+            _check_successor(world)
+            continue
+        world.check()
+        held = f"{LIST}/{UID}/consumers/late" in world.tree.paths and act != "delete"
+        if other == "registers" and held:
+            # It was let in, so what it needs is there, whoever took what for unneeded.
+            lst = world.lst()
+            assert lst is not None
+            assert lst.first_position <= 12, call
+        await world.upkeep.look_after(NAME)
+        world.check()
+
+
+def _truncates(world: LogWorld) -> None:
+    lst = world.lst()
+    if lst is not None and not lst.deleted and lst.first_position < 10:
+        world.tree.apply(Put(LIST, lst.truncated(10).encode(), world.tree.node(LIST).version), 0)
+
+
+def _deletes(world: LogWorld) -> None:
+    lst = world.lst()
+    if lst is not None and not lst.deleted:
+        doomed = lst.doomed + tuple(segment.ledger_id for segment in lst.segments)
+        gone = dataclasses.replace(lst, deleted=True, segments=(), doomed=doomed)
+        world.tree.apply(Put(LIST, gone.encode(), world.tree.node(LIST).version), 0)
+
+
+def _replaces(world: LogWorld) -> None:
+    """The log was deleted by another, and there is a new one of its name, with a ledger of its own."""
+    for path in sorted((path for path in world.tree.paths if path.startswith(LIST)), reverse=True):
+        world.tree.apply(Delete(path), 0)
+    lst = LogList("u2", 3, 3, 2, "crc32c", bytes(16), segments=())
+    for node, value in (("", lst.encode()), ("/u2", b""), ("/u2/consumers", b"")):
+        world.tree.apply(Create(LIST + node, value), 0)
+
+
+def _check_successor(world: LogWorld) -> None:
+    """Nothing has happened to it, unless the act began behind it."""
+    lst = world.lst()
+    if lst is not None and lst.uid == "u2":
+        assert not lst.doomed
+        assert f"{LIST}/u2/consumers" in world.tree.paths
+
+
+async def test_a_list_that_changes_all_the_time_is_an_error(world: LogWorld) -> None:
+    def changed() -> None:
+        lst = world.lst()
+        assert lst is not None
+        world.tree.apply(Put(LIST, lst.encode(), world.tree.node(LIST).version), 0)
+
+    for act in (world.opened([changed] * CALLS).truncate(NAME, 10), world.opened([changed] * CALLS).delete(NAME)):
+        with pytest.raises(MetadataConflictError, match="the list of log orders changes all the time"):
+            await act
+    metadata = await world.metadata(await world.ledger())
+    with pytest.raises(MetadataConflictError):
+        await world.opened([changed] * CALLS).delete_ledger(metadata)
+
+
+async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWorld) -> None:
+    """Whoever wants the name finishes the deletion first."""
+    _deletes(world)
+    await world.upkeep.look_after(NAME)
+    assert isinstance(await world.logs.create(NAME, LogList("u2", 3, 3, 2, "crc32c", bytes(16))), Done)

@@ -1,0 +1,165 @@
+"""Decisions of a log's writer: every case of the tables, and lists in all the states that a writer may leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from bkpy.errors import CorruptDataError
+from bkpy.protocol.log_list import LogList, Segment
+from bkpy.protocol.log_opening import (
+    AFTER_OPENING,
+    AFTER_ROLLING,
+    Act,
+    ListSays,
+    SegmentEnd,
+    Told,
+    begun,
+    ended,
+    list_says,
+    sealed,
+    settled,
+)
+
+EMPTY = LogList("u", 3, 3, 2, "crc32c", b"k")
+SEALED = Segment(1, 0, 1000, entries=10, length=100, last_ms=1500)
+
+
+def lst(*segments: Segment, **changes: object) -> LogList:
+    return dataclasses.replace(EMPTY, segments=segments, **changes)  # type: ignore[arg-type]
+
+
+def places(found: LogList) -> list[tuple[int, int, int]]:
+    return [(segment.ledger_id, segment.first_position, segment.entries) for segment in found.segments]
+
+
+# --- settling -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [(), (SEALED,)], ids=["first", "behind others"])
+@pytest.mark.parametrize("appended", [0, 1, 5])
+@pytest.mark.parametrize("survived", [0, 1, 4, 5])
+@pytest.mark.parametrize("behind", [0, 3])
+def test_what_survives_of_two_ledgers_is_a_prefix(
+    before: tuple[Segment, ...], appended: int, survived: int, behind: int
+) -> None:
+    """A dead writer appended `appended` entries to ledger 7 and `behind` to ledger 8."""
+    if survived > appended:
+        return
+    begin = 10 if before else 0
+    first, second = Segment(7, begin, 2000), Segment(8, begin + appended, 3000)
+    ends = {7: SegmentEnd(survived, survived, 2500), 8: SegmentEnd(behind, behind, 3500)}
+    found = settled(lst(*before, first, second), ends)
+    whole = [(segment.ledger_id, segment.first_position, segment.entries) for segment in before]
+    if survived:
+        whole.append((7, begin, survived))
+    if survived == appended and behind:
+        whole.append((8, begin + appended, behind))
+    assert places(found) == whole
+    assert not found.open_segments
+    assert found.sealed_end == begin + survived + (behind if survived == appended else 0)
+    assert set(found.doomed) == {7, 8} - {segment.ledger_id for segment in found.segments}
+    kept = {segment.ledger_id: segment for segment in found.segments}
+    assert all(kept[i].last_ms == ends[i].last_ms and kept[i].length == ends[i].length for i in (7, 8) if i in kept)
+
+
+@pytest.mark.parametrize("entries", [0, 6])
+def test_one_open_ledger_is_sealed_or_dropped(entries: int) -> None:
+    found = settled(lst(SEALED, Segment(7, 10, 2000), doomed=(3,)), {7: SegmentEnd(entries, 60, 2500)})
+    assert places(found) == ([(1, 0, 10), (7, 10, 6)] if entries else [(1, 0, 10)])
+    assert found.doomed == ((3,) if entries else (3, 7))
+
+
+def test_what_is_sealed_stays() -> None:
+    assert settled(lst(SEALED), {}) == lst(SEALED)
+    assert settled(EMPTY, {}) == EMPTY
+    other = Segment(2, 10, 2000, entries=5, length=50, last_ms=2500)
+    assert settled(lst(SEALED, other), {}) == lst(SEALED, other)
+
+
+def test_a_ledger_that_holds_more_than_lies_before_the_next_is_an_error() -> None:
+    unknown = lst(Segment(7, 0, 0), Segment(8, 4, 0))
+    with pytest.raises(CorruptDataError, match="position 4"):
+        settled(unknown, {7: SegmentEnd(5, 5, 1), 8: SegmentEnd(1, 1, 1)})
+
+
+# --- beginning and ending -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("now_ms", "begun_ms"), [(100, 1500), (1500, 1500), (9000, 9000)])
+def test_times_never_fall_from_one_ledger_to_the_next(now_ms: int, begun_ms: int) -> None:
+    found = begun(lst(SEALED), 9, 10, now_ms, "token", "label")
+    assert found.segments == (SEALED, Segment(9, 10, begun_ms))
+    assert (found.writer, found.writer_label) == ("token", "label")
+
+
+def test_a_ledger_is_sealed_once() -> None:
+    two = lst(Segment(7, 0, 2000), Segment(8, 4, 3000))
+    once = sealed(two, 7, SegmentEnd(4, 44, 2500))
+    assert once.segments == (Segment(7, 0, 2000, 4, 44, 2500), Segment(8, 4, 3000))
+    assert sealed(once, 7, SegmentEnd(4, 45, 2600)) == once
+    assert sealed(once, 99, SegmentEnd(4, 45, 2600)) == once
+
+
+def test_whoever_closes_the_log_leaves_no_empty_ledger() -> None:
+    full = lst(SEALED, writer="t", writer_label="l")
+    assert ended(full, 1) == lst(SEALED)
+    empty = sealed(begun(full, 9, 10, 0, "t", "l"), 9, SegmentEnd(0, 0, 0))
+    assert ended(empty, 9) == lst(SEALED, doomed=(9,))
+    assert ended(EMPTY, 9) == EMPTY
+    assert places(ended(empty, 8)) == places(empty)  # somebody else's
+
+
+# --- after a write --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("writer", "ledger_id", "says"),
+    [
+        ("me", 7, ListSays.OURS),
+        ("me", 8, ListSays.WITHOUT),
+        ("other", 7, ListSays.OTHERS),
+        ("other", 8, ListSays.OTHERS),
+        ("", 7, ListSays.OTHERS),
+    ],
+)
+def test_what_the_list_says(writer: str, ledger_id: int, says: ListSays) -> None:
+    assert list_says(lst(Segment(7, 0, 0), writer=writer), "me", ledger_id) is says
+
+
+@pytest.mark.parametrize("table", [AFTER_OPENING, AFTER_ROLLING], ids=["opening", "rolling"])
+def test_the_tables_are_total(table: dict[tuple[Told, ListSays], Act]) -> None:
+    """A look comes behind `LOOK` alone, and then whatever is seen has an answer, which isn't to look again."""
+    for told in Told:
+        first = table[told, ListSays.NOTHING]
+        seen = [table.get((told, says)) for says in ListSays if says is not ListSays.NOTHING]
+        if first is Act.LOOK:
+            assert None not in seen
+            assert Act.LOOK not in seen
+        else:
+            assert set(seen) == {None}
+
+
+@pytest.mark.parametrize(("told", "says"), list(itertools.product(Told, ListSays)))
+def test_nobody_serves_before_the_list_names_him_and_his_ledger(told: Told, says: ListSays) -> None:
+    for table in (AFTER_OPENING, AFTER_ROLLING):
+        serves = table.get((told, says)) is Act.SERVE
+        assert not serves or told is Told.DONE or says is ListSays.OURS
+
+
+@pytest.mark.parametrize(("told", "says"), AFTER_ROLLING)
+def test_appends_go_back_to_the_former_ledger_only_when_nothing_can_name_the_next(told: Told, says: ListSays) -> None:
+    act = AFTER_ROLLING[told, says]
+    assert (act is Act.BACK) == (told in (Told.NOT_DONE, Told.LEDGER_GONE))
+    assert act not in (Act.ANEW, Act.FAIL)  # those are for who opens
+    if says is ListSays.OTHERS:
+        assert act is Act.FENCED
+
+
+@pytest.mark.parametrize(("told", "says"), AFTER_OPENING)
+def test_a_ledger_is_used_again_only_if_no_list_has_named_it(told: Told, says: ListSays) -> None:
+    act = AFTER_OPENING[told, says]
+    assert (act is Act.AGAIN) == (told is Told.CHANGED)
+    assert act not in (Act.BACK, Act.WAIT, Act.FENCED)  # those are for who rolls

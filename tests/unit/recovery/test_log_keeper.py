@@ -1,0 +1,138 @@
+"""What the auditor does for logs: retention without a writer, what was begun and not finished, orphans."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.in_process import eventually
+from tests.unit.metadata.log_world import LIST, NAME, ROOT, LogWorld
+from tests.unit.metadata.troubled import AWAY, CLOSED, Troubled
+
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import ClientClosedError
+from bkpy.metadata.cluster import open_cluster
+from bkpy.metadata.store import Create, Put
+from bkpy.recovery.log_keeper import LogKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+GRACE_S, ORPHAN_S = 100.0, 500.0
+
+
+class Keeping:
+    """A log whose retention is 10 s, and auditors that look after it."""
+
+    def __init__(self, world: LogWorld) -> None:
+        self.world = world
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, script: Any = ()) -> asyncio.Task[None]:
+        settings = RecoverySettings(
+            metadata_write_attempts_max=2,
+            log_retention_interval_s=0.002,
+            log_orphan_interval_s=ORPHAN_S,
+            log_orphan_grace_s=GRACE_S,
+        )
+        store = Troubled(self.world.tree)
+        cluster = await open_cluster(store, ROOT)
+        store.script.extend(script)
+        keeper = LogKeeper(cluster, self.world.runtime, settings)
+        task = asyncio.create_task(keeper.run())
+        self.tasks.append(task)
+        await asyncio.sleep(0)  # it has begun, and knows since when it hasn't searched
+        return task
+
+
+@pytest.fixture
+async def keeping() -> AsyncIterator[Keeping]:
+    made = Keeping(await LogWorld().begin(retention_s=10.0))
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    if made.tasks:
+        await asyncio.wait(made.tasks)
+
+
+@pytest.mark.scenario(66)
+async def test_retention_is_kept_of_a_log_without_a_writer(keeping: Keeping) -> None:
+    world = keeping.world
+    world.clock.now += 20
+    await keeping.start()
+    await eventually(lambda: world.ledgers() == set(world.segments[3:]))
+    world.check()
+
+
+@pytest.mark.scenario(66)
+async def test_what_a_dead_writer_doomed_is_deleted(keeping: Keeping) -> None:
+    world = keeping.world
+    lst, version = await world.logs.read(NAME)
+    await world.logs.write_shorter(NAME, lst.truncated(15), version)
+    await keeping.start()
+    await eventually(lambda: world.ledgers() == set(world.segments[1:]))
+
+
+async def test_a_deletion_that_was_cut_short_is_finished(keeping: Keeping) -> None:
+    world = keeping.world
+    await world.consumer("billing", 0)
+    with pytest.raises(ClientClosedError):  # right after all was doomed
+        await world.opened([None] * 3 + [CLOSED] * 50).delete(NAME)
+    assert world.ledgers() == set(world.segments)
+    await keeping.start()
+    await eventually(lambda: LIST not in world.tree.paths)
+    assert world.ledgers() == set()
+
+
+async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
+    world = keeping.world
+    old, gone, plain = await world.ledger(), await world.ledger("u0"), await world.ledger(None)
+    assert await world.logs.take_lease(NAME, "w", "host")  # the writer keeps the log's own
+    await keeping.start()
+    world.clock.now += ORPHAN_S - 1
+    young = await world.ledger()
+    await asyncio.sleep(0.02)
+    assert {old, gone} <= world.ledgers()
+    world.clock.now += 1
+    await eventually(lambda: world.ledgers() == {*world.segments, plain, young})
+
+
+@pytest.mark.parametrize("value", [b"{", b'{"version": 2}'])
+async def test_a_log_that_can_not_be_read_holds_up_no_other(keeping: Keeping, value: bytes) -> None:
+    world = keeping.world
+    orphan, hidden = await world.ledger("u0"), await world.ledger(name="first")
+    world.tree.apply(Create(f"{ROOT}/logs/first", value), 0)
+    world.clock.now += 20
+    await keeping.start()
+    await eventually(lambda: world.ledgers() == {world.segments[3], orphan, hidden})
+    world.clock.now += ORPHAN_S
+    await eventually(lambda: orphan not in world.ledgers())
+    assert hidden in world.ledgers(), "of a list that can't be read nobody knows what it names"
+
+
+@pytest.mark.parametrize("call", range(12))
+async def test_without_the_store_it_goes_on_later(keeping: Keeping, call: int) -> None:
+    world = keeping.world
+    world.clock.now += 20
+    await keeping.start([None] * call + [AWAY])
+    await eventually(lambda: world.ledgers() == set(world.segments[3:]))
+
+
+async def test_it_ends_when_the_session_is_over(keeping: Keeping) -> None:
+    task = await keeping.start([CLOSED])
+    with pytest.raises(ClientClosedError):
+        await asyncio.wait_for(task, 30)
+
+
+async def test_a_list_that_changes_all_the_time_is_left_to_the_next_look(keeping: Keeping) -> None:
+    world = keeping.world
+    world.clock.now += 20
+
+    def changed() -> None:
+        lst = world.lst()
+        assert lst is not None
+        world.tree.apply(Put(LIST, lst.encode(), world.tree.node(LIST).version), 0)
+
+    await keeping.start([changed] * 200)
+    await eventually(lambda: world.ledgers() == set(world.segments[3:]))
