@@ -28,13 +28,13 @@ REST = "has what was complete; the same command adds the rest"
 class Program:
     """A `bkpy` command, and every process that it has started, known by a variable that they all inherit."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, stdout: int = subprocess.DEVNULL) -> None:
         self._mark = f"BKPY_TEST_{uuid.uuid4().hex}".encode()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BKPY_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bkpy", *map(str, arguments)],
             env=environment | {"TEST_MARK": self._mark.decode()},
-            stdout=subprocess.DEVNULL,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             start_new_session=True,
             # What runs in a shell's background ignores Ctrl-C, and so would all that it starts.
