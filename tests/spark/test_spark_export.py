@@ -32,8 +32,11 @@ from bkpy.errors import (
 )
 from bkpy.spark.export import Exporter, ExportRequest, ExportSummary, export_ledgers
 from bkpy.spark.export_directory import look
-from bkpy.spark.export_job import writes_of
+from bkpy.spark.export_job import Job, writes_of
+from bkpy.spark.export_plan import Batch
 from bkpy.spark.failures import translated, translating
+from bkpy.spark.id_runs import Runs
+from bkpy.spark.lock import TargetLock
 from bkpy.spark.manifest import Layout, Moves, Source, first_line
 from bkpy.spark.options import COLUMNS
 
@@ -183,6 +186,23 @@ def test_each_run_adds_what_has_been_closed_since(spark: SparkSession, ledgers: 
     days = {folder.name for folder in (tmp_path / "out").glob("day=*")}
     assert days <= {f"day={today}", f"day={today - timedelta(days=1)}"}
     assert spark.read.parquet(str(tmp_path / "out")).count() == len(rows)
+
+
+def test_ledgers_of_several_days_go_to_several_folders(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    ids = [ledgers.plain, ledgers.striped, ledgers.awkward]
+    given = {"metadataServiceUri": ledgers.uri, "ledgers": ",".join(map(str, ids))}
+    days = dict(zip(ids, ["2026-11-20", "2026-11-21", "2026-11-20"], strict=True))
+    rows = sum(len(ledgers.payloads[i]) for i in ids)
+    lock = TargetLock(ledgers.uri, tmp_path / "out", session_timeout_s=10.0, connect_timeout_s=10.0)
+    job = Job(Layout("parquet", None, "day"), (tmp_path / "out").as_uri(), "out")
+    with lock.held():
+        assert job.run(spark, lock, Batch(Runs.of(ids), given, rows, 3, 3, days), 0, 3, None)[0] == rows
+    table = pq.read_table(tmp_path / "out")
+    assert set(zip(table["ledger_id"].to_pylist(), map(str, table["day"].to_pylist()), strict=True)) == set(
+        days.items()
+    )
+    assert seen(tmp_path / "out") == written(ledgers, *ids)
+    assert len(list((tmp_path / "out").glob("day=2026-11-2?/*.parquet"))) == 3
 
 
 def test_a_ledger_is_deleted_while_closed_ones_are_exported(

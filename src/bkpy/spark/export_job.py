@@ -37,8 +37,12 @@ _CSV: Final = {
     "ignoreTrailingWhiteSpace": "false",
 }
 
-# A task of a few days keeps a file open for each; else Spark would sort all its rows by day first.
-_OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "8")
+_SETTINGS: Final = {
+    # A task of a few days keeps a file open for each; else Spark would sort all its rows by day first.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+    # Others take a time that Spark writes otherwise for one of no time zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Job:
         self, spark: SparkSession, lock: TargetLock, batch: Batch, done: int, total: int, progress: Progress | None
     ) -> tuple[int, int]:
         """Do it; `done` of `total` tasks were others'. The rows that were written, and the bytes of their payloads."""
-        with translating(self.place), _job_group(spark) as group, _setting(spark, *_OPEN_FILES):
+        with translating(self.place), _job_group(spark) as group, _settings(spark, _SETTINGS):
             rows = self._rows(spark, batch)
             # Spark stops writing if the lock is lost, and whatever then comes of it, it counts as that.
             with (
@@ -88,7 +92,8 @@ class Job:
         writer: DataFrameWriter = observed.write.format(self.layout.format).mode("errorifexists")
         if self.layout.partition_by is not None:
             writer = writer.partitionBy(PARTITION_COLUMN)
-        (writer.options(**_CSV) if self.layout.format == "csv" else writer).save(self.target)
+        options = _CSV if self.layout.format == "csv" else {}
+        writer.options(timeZone="UTC", **options).save(self.target)
         found = seen.get
         return found["rows"], found["bytes"] or 0
 
@@ -143,15 +148,34 @@ def _with_day(spark: SparkSession, rows: DataFrame, days: Mapping[int, str] | No
 
 
 @contextmanager
-def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Meanwhile, a setting of the session has this value."""
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, value)
+def _settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile, settings of the session have these values."""
+    before = {name: spark.conf.get(name, None) for name in values}
+    for name, value in values.items():
+        spark.conf.set(name, value)
+    with _after_all_but_interrupts(lambda: _set_again(spark, before)):
+        yield
+
+
+def _set_again(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+@contextmanager
+def _after_all_but_interrupts(step: Callable[[], None]) -> Iterator[None]:
+    """Then do this, but not after Ctrl-C: a call that was interrupted still has this thread's connection to Java."""
+    interrupted = True
     try:
         yield
+        interrupted = False
+    except Exception:
+        interrupted = False
+        raise
     finally:
-        with suppress(Exception):  # the Java process may have died
-            spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+        if not interrupted:
+            with suppress(Exception):  # the Java process may have died
+                step()
 
 
 @contextmanager
@@ -161,18 +185,9 @@ def _job_group(spark: SparkSession) -> Iterator[str]:
     group = f"bkpy export {uuid.uuid4()}"
     before = context.getLocalProperty(_JOB_GROUP)
     context.setLocalProperty(_JOB_GROUP, group)
-    # Not after Ctrl-C: a call that was interrupted still has this thread's connection.
-    interrupted = True
-    try:
+    # None removes it.
+    with _after_all_but_interrupts(lambda: context.setLocalProperty(_JOB_GROUP, before)):  # type: ignore[arg-type]
         yield group
-        interrupted = False
-    except Exception:
-        interrupted = False
-        raise
-    finally:
-        if not interrupted:
-            with suppress(Exception):  # the Java process may have died
-                context.setLocalProperty(_JOB_GROUP, before)  # type: ignore[arg-type]  # None removes it
 
 
 @contextmanager
