@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +52,14 @@ class Authority:
         hosts: tuple[str, ...] = HOSTS,
         *,
         uris: tuple[str, ...] = (),
+        raw_names: bytes = b"",
         ends: datetime.timedelta = _DAY,
         file: str | None = None,
     ) -> Issued:
-        """A certificate with this common name, for these hosts, that is valid until `ends` from now (or before it)."""
+        """A certificate with this common name, for these hosts, that is valid until `ends` from now (or before it).
+
+        `raw_names` are alternative names as they are encoded, instead of all others.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         end = _now() + ends
         builder = _builder(_named(name), self._name, key.public_key(), min(_now(), end) - _DAY, end)
@@ -63,7 +67,11 @@ class Authority:
         builder = builder.add_extension(signed_by, critical=False)
         names: list[x509.GeneralName] = [_host(host) for host in hosts]
         names += [x509.UniformResourceIdentifier(uri) for uri in uris]
-        if names:
+        if raw_names:
+            sequence = b"\x30" + bytes([len(raw_names)]) + raw_names
+            alternative = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, sequence)
+            builder = builder.add_extension(alternative, critical=False)
+        elif names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         stem = file or name
         issued = Issued(self.directory / f"{stem}.pem", self.directory / f"{stem}-key.pem")
@@ -89,7 +97,7 @@ def _now() -> datetime.datetime:
 
 
 def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
 
 
 def _host(host: str) -> x509.GeneralName:

@@ -119,9 +119,9 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__version__":
-        from bkpy._version import version
+        from bkpy._version import VERSION
 
-        value: Any = version()
+        value: Any = VERSION
     elif name in __all__:
         value = getattr(importlib.import_module(_MODULES.get(name, "bkpy.errors")), name)
     else:

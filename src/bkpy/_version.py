@@ -1,12 +1,3 @@
-"""The version of the package, as it was installed."""
+"""The version of this code: told here alone. What is built from it takes it from here."""
 
-
-def version() -> str:
-    """As in the package's metadata; `0` in a source tree that isn't installed."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("bkpy")
-    except PackageNotFoundError:
-        return "0"
+VERSION = "0.2.0"

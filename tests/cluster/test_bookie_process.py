@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -94,6 +95,37 @@ async def test_stopping_without_zookeeper_is_a_clean_stop_too(small: LocalCluste
     await small.zookeeper.start()
     await bookie.start()
     assert bookie.log_path.read_text()[logged:].count(", 0 bytes of journal") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_bookie_that_waits_for_zookeeper_can_be_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    """And a hangup does nothing, for there is nothing to be read again."""
+    uri = f"--metadata_uri=zk://127.0.0.1:{free_port()}/ledgers"
+    directories = [f"--{name}_directories={tmp_path / name}" for name in ("journal", "ledger")]
+    words = [sys.executable, "-m", "bkpy", "bookie", "run", uri, f"--listen=127.0.0.1:{free_port()}", *directories]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            assert "looks for its metadata" in running.stderr.readline()
+            running.send_signal(signal.SIGHUP)
+            assert "SIGHUP: the bookie starts, and reads its files anyway" in running.stderr.readline()
+            running.send_signal(number)
+            told = running.stderr.read()
+            assert running.wait(DEADLINE_S) == 0, told
+            assert told.endswith(" stopped before it served\n")
+        finally:
+            running.kill()
+    assert not any(tmp_path.iterdir())
+
+
+async def test_a_hangup_ends_no_bookie(small: LocalCluster) -> None:
+    bookie = small.bookies[0]
+    assert bookie.pid is not None
+    os.kill(bookie.pid, signal.SIGHUP)
+    async with asyncio.timeout(DEADLINE_S):
+        while "there is nothing to be read again: this bookie has no certificate" not in bookie.log_path.read_text():
+            await asyncio.sleep(0.05)
+    assert bookie.id in await registered(small)
 
 
 @pytest.mark.scenario(56)
@@ -199,6 +231,7 @@ async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
     assert found["bkpy_bookie_journal_group_frames_count", None] >= 2
     assert found["bkpy_bookie_memtable_bytes", None] > 500 * 132
     assert found["bkpy_bookie_damage_total", None] == 0
+    assert f'bkpy_build_info{{version="{bkpy.__version__}"}} 1.0' in page.splitlines()
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest(cluster: LocalCluster, tmp_path: Path) -> None:

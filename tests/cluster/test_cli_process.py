@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -34,29 +35,43 @@ def test_a_standard_stream_that_is_closed_is_empty(cluster: LocalCluster, closed
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
 
 
-INTERRUPTED_AT = """\
+ENDED_AT = """\
 import os, runpy, signal, sys
 
-module = sys.argv[1]
+module, number, itself = sys.argv[1], int(sys.argv[2]), os.getpid()
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == module:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(itself, number)
 
 sys.meta_path.insert(0, Finder())
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.argv[1:] = ["ledger", "list", "--connect", "zk://127.0.0.1:1/ledgers"]
+os.getpid = lambda: PID or itself
+sys.argv = ["bkpy", "ledger", "list", "--connect", "zk://127.0.0.1:1/ledgers"]
 runpy.run_module("bkpy", run_name="__main__")
 """
+
+
+def ended_at(module: str, number: int, pid: int = 0) -> tuple[int, bytes, bytes]:
+    """How a command ends that gets the signal when it loads the module; `pid`: what it takes its own for."""
+    words = [sys.executable, "-c", ENDED_AT.replace("PID", str(pid)), module, str(number)]
+    done = subprocess.run(words, capture_output=True, timeout=PATIENCE_S)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
     "module", ["click", "bkpy.cli.outcome", "bkpy.errors", "bkpy.cli.ledger", "bkpy.client.client"]
 )
 def test_ctrl_c_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, timeout=PATIENCE_S)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert ended_at(module, signal.SIGINT) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("module", ["click", "bkpy.errors", "bkpy.cli.ledger"])
+def test_sigterm_while_the_program_is_loaded_ends_a_container(module: str) -> None:
+    """Whose first process the kernel doesn't end for a signal that it has no handler for."""
+    assert ended_at(module, signal.SIGTERM, pid=1) == (143, b"", b"")
+    assert ended_at(module, signal.SIGTERM) == (-signal.SIGTERM, b"", b"")
 
 
 def test_nothing_is_loaded_before_ctrl_c_is_heeded() -> None:

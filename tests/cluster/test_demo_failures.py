@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,3 +58,13 @@ async def test_a_bookie_and_a_writer_are_killed_and_nothing_is_lost(tmp_path: Pa
 async def test_a_writer_that_dies_by_itself_is_not_taken_for_a_killed_one(tmp_path: Path) -> None:
     with pytest.raises(bkpy.BookKeeperError, match="last words"):
         await demo.kill_writer("no cluster's URI", 10, tmp_path / "writer.log")
+
+
+async def test_bookies_that_are_still_starting_are_waited_for(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "cluster", bookies=demo.ENSEMBLE_SIZE) as cluster:
+        await cluster.bookies[0].stop()
+        writing = asyncio.create_task(demo.write_months(cluster.connect_string, {1: [b"a", b"b"]}, lambda count: None))
+        await asyncio.sleep(0.5)
+        await cluster.bookies[0].start()
+        (month,) = (await writing).months
+        assert month.entries == 2

@@ -8,19 +8,19 @@ import shutil
 import signal
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.certificates import Authority
 from tests.cluster.test_autorecovery import SOON, names
+from tests.command import COMMAND, environment
 from tests.command import bkpy as command
 
 import bkpy
 from bkpy.local import LocalCluster
-from bkpy.local.process import poll
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from bkpy.local.process import free_port, poll
 
 DEADLINE_S = 90.0
 RIGHTS = 'write = ["cn:writer"]\nread = ["cn:reader"]\nbookies = ["cn:bookie"]\n'
@@ -81,6 +81,24 @@ async def test_commands_show_certificates(tmp_path: Path) -> None:
             assert b"file of rights" in run("reader", "ledger", "write", *sizes, stdin=b"x\n", status=1)
 
         await asyncio.to_thread(tried)
+
+
+def test_the_signal_ends_no_bookie_that_is_still_starting(tmp_path: Path) -> None:
+    """Here it waits for ZooKeeper. What becomes of a signal is seen in /proc, whenever it would arrive."""
+    ca = Authority(tmp_path / "ca")
+    words = [f"--{name}={value}" for name, value in ca.settings(ca.issue("bookie")).items()]
+    words += [f"--{kind}_directories={tmp_path / kind}" for kind in ("journal", "ledger")]
+    words += [f"--metadata_uri=zk://127.0.0.1:{free_port()}/l", "--bookie_id=a", f"--listen=127.0.0.1:{free_port()}"]
+    bookie = subprocess.Popen([*COMMAND, "bookie", "run", *words], stderr=subprocess.PIPE, env=environment(None))
+    try:
+        assert bookie.stderr is not None
+        assert any(b"looks for its metadata" in line for line in bookie.stderr)
+        status = Path(f"/proc/{bookie.pid}/status").read_text()
+        caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
+        assert caught >> (signal.SIGHUP - 1) & 1
+    finally:
+        bookie.kill()
+        bookie.communicate()
 
 
 @pytest.mark.usefixtures("real_bookies")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,10 +132,14 @@ async def test_a_cluster_is_upgraded_bookie_by_bookie_under_load(
         writing = await OldWriter.start(old, ["a", "b", "c"])
         async with Load(await client.create_ledger(**ENSEMBLE), outstanding=4, pause_s=0.01) as load:
             following = asyncio.create_task(load.follow(await client.open_ledger(load.writer.ledger_id)))
+            versions = dict.fromkeys(rolling.bookies, version)
+            assert await asyncio.to_thread(_versions, rolling.uri) == versions
             for number, name in enumerate(rolling.bookies):
                 await asyncio.gather(load.more(BETWEEN), writing.more(BETWEEN))
                 await rolling.upgrade(name, store, root, cleanly=number % 2 == 0)
                 await until(_sees(client, name), f"the client sees {name} again")
+                versions[name] = bkpy.__version__
+                assert await asyncio.to_thread(_versions, rolling.uri) == versions
             await asyncio.gather(load.more(BETWEEN), writing.more(BETWEEN))
         if load.error is not None:
             raise load.error
@@ -163,6 +168,12 @@ async def test_a_cluster_is_upgraded_bookie_by_bookie_under_load(
             await check(fresh, load.promises)
             assert await _read(fresh, writing.ledger_id) == writing.acknowledged
         assert await old.do("read", ledger_id=writing.ledger_id) == writing.acknowledged
+
+
+def _versions(uri: str) -> dict[str, str]:
+    """Which each bookie says that it runs."""
+    bookies = json.loads(command("bookies", "list", "--json", uri=uri).stdout)
+    return {bookie["bookie_id"]: bookie["version"] for bookie in bookies}
 
 
 async def _read(client: bkpy.Client, ledger_id: int) -> list[str]:

@@ -89,6 +89,10 @@ def test_a_bookie_is_nobody_in_particular_and_ends_when_it_is_told_to(composed: 
     assert composed.state("bookie1")["User"] == "bkpy"
     composed.compose("stop", "bookie1")
     assert composed.state("bookie1")["ExitCode"] == 0
+    for _ in range(3):  # while it is loaded, too
+        composed.compose("start", "bookie1")
+        composed.compose("stop", "bookie1")
+        assert composed.state("bookie1")["ExitCode"] in (0, 143)
     composed.compose("start", "bookie1")
     until(lambda: composed.healthy("bookie1"))
 

@@ -33,8 +33,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a star in a rule reaches over dots",
         "whoever gets a certificate for a host of a subdomain has the rights of those above",
-        '    return re.compile("[^./:]*".join(map(re.escape, rule.split("*"))), flags)',
-        '    return re.compile(".*".join(map(re.escape, rule.split("*"))), flags)',
+        'return re.compile(f"{first}{atoms}[^./:]*{last}"',
+        'return re.compile(f"{first}{atoms}.*{last}"',
         (f"{_ACCESS}::test_a_rule_means_no_more_than_it_says",),
     ),
     Mutant(
@@ -50,5 +50,33 @@ MUTANTS: list[Mutant] = [
         "        words = last_words(error)",
         '        words = b""',
         (f"{_TLS}::test_a_client_whose_certificate_is_not_good_is_told_so",),
+    ),
+    Mutant(
+        "who may only read can fence by reading an entry",
+        "a reader ends the writers of all ledgers",
+        "            if read.flags & Flags.RECOVERY and Op.ADD in self._connection.forbidden:",
+        "            if read.flags < 0 and Op.ADD in self._connection.forbidden:",
+        (f"{_RIGHTS}::test_no_request_of_a_reader_changes_anything_whatever_it_is_called",),
+    ),
+    Mutant(
+        "a file of rights that makes no sense gives all rights",
+        "a slip in an editor lets everybody write",
+        "        try:\n            self._rules = AccessRules(read_access_file(path))",
+        "        self._rules = None\n        try:\n            self._rules = AccessRules(read_access_file(path))",
+        (f"{_RIGHTS}::test_a_file_that_makes_no_sense_takes_no_right_and_gives_none",),
+    ),
+    Mutant(
+        "those who look at a page are not bounded",
+        "whoever reaches the metrics page takes all files of the bookie",
+        "            self._drop(next(iter(self._here)))",
+        "            self._here.pop(next(iter(self._here)))",
+        ("tests/unit/runtime/test_metrics_page.py::test_those_who_only_hold_connections_keep_nobody_out",),
+    ),
+    Mutant(
+        "a common name counts as a host's",
+        "a client's certificate does as that of a bookie whose host is called like the client",
+        "context.hostname_checks_common_name = self._side is Side.ZOOKEEPER",
+        "context.hostname_checks_common_name = self._side is not None",
+        (f"{_TLS}::test_a_common_name_is_not_the_name_of_a_host",),
     ),
 ]

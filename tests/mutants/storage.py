@@ -44,8 +44,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "empty disks taken for those of a new bookie",
         "a bookie whose disks were replaced denies all that it had",
-        "row = row._replace(unknown_in_limbo=True, marks=(START,) * len(self._directories.journals))",
-        "row = row._replace(unknown_in_limbo=False, marks=(START,) * len(self._directories.journals))",
+        "unknown_in_limbo=True, unasked=False, marks=(START,) * len(self._directories.journals)",
+        "unknown_in_limbo=False, unasked=False, marks=(START,) * len(self._directories.journals)",
         (f"{_LOSSES}::test_after_a_new_beginning_everything_is_unknown",),
     ),
     Mutant(

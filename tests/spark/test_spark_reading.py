@@ -16,7 +16,7 @@ from bkpy.spark import source
 from bkpy.spark.options import SourceOptions
 from bkpy.spark.planning import EntryRange
 from bkpy.spark.schema import TYPES
-from bkpy.spark.source import Connection, LedgerSourceReader
+from bkpy.spark.source import LazyClient, LedgerSourceReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -33,7 +33,7 @@ def entries_read(
 ) -> list[int]:
     """The ids of entries that a task for 0..9 yields, whose blocks are these and then this error."""
 
-    async def some(connection: Connection, part: EntryRange) -> AsyncGenerator[Block, None]:
+    async def some(connection: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
         for block in blocks:
             yield block
         if error is not None:

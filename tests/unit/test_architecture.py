@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(bkpy.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"_version", "buffers", "errors", "runtime", "config"}
+BASE = {"_version", "buffers", "errors", "runtime", "config", "stored_json"}
 
 # What each layer may import, besides itself. A part that is not named here builds the real thing out of the layers, or
 # stands outside them, and may import anything.
@@ -27,9 +27,10 @@ LAYERS = {
     "_version": set[str](),
     "buffers": set[str](),
     "errors": set[str](),
+    "stored_json": set[str](),
     "runtime": {"buffers", "errors"},
     "config": {"errors"},
-    "protocol": {"buffers", "errors"},
+    "protocol": {"buffers", "errors", "stored_json"},
     "metadata": {"protocol", *BASE},
     "storage": {"metadata", "protocol", *BASE},
     "client": {"metadata", "protocol", *BASE},
@@ -249,6 +250,7 @@ A_MARK = "is a value that stands for something, and is never reached"
 CONSTANTS = {
     "bookie/files.py": {
         "_OF_HANDSHAKE": OF_MEMORY,
+        "_OF_PAGE_VISITOR": OF_MEMORY,
         "_OF_PROCESS": OF_MEMORY,
         "_OF_JOURNAL_DIRECTORY": OF_MEMORY,
         "_OF_LEDGER_DIRECTORY": OF_MEMORY,
@@ -259,6 +261,7 @@ CONSTANTS = {
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
+    "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
     "client/write/batch.py": {"NEVER": A_MARK},
     "metadata/by_hand.py": {"_TOKEN_BYTES": "is how unlike others a name is"},
@@ -285,6 +288,10 @@ CONSTANTS = {
     "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
     "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
     "metadata/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "protocol/access.py": {
+        "_NAMES_TOLD": "is how much of an error's text",
+        "_NAME_CHARS_TOLD": "is how much of an error's text",
+    },
     "protocol/frame.py": {
         "PREFIX_BYTES": ON_THE_WIRE,
         "VERSION": ON_THE_WIRE,

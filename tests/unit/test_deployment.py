@@ -30,12 +30,40 @@ def test_a_bookie_of_compose_has_settings_that_are_accepted(name: str) -> None:
     assert mounted == {*settings.journal_directories, *settings.ledger_directories}
 
 
+def test_to_run_a_client_starts_no_bookie() -> None:
+    assert "depends_on" not in COMPOSE["services"]["client"]
+
+
+@pytest.mark.parametrize("name", BOOKIES)
+def test_a_bookie_stops_before_zookeeper_and_whenever_it_is_told_to(name: str) -> None:
+    """Though 1.29 looks at what runs alone, so not at `init`, and a first process heeds no signal by default."""
+    service = COMPOSE["services"][name]
+    assert service["depends_on"]["zookeeper"] == {"condition": "service_healthy"}
+    assert service["init"] is True
+
+
 def test_prometheus_asks_every_bookie() -> None:
     config = yaml.safe_load((SOURCE / "deploy/prometheus.yml").read_text())
     (job,) = config["scrape_configs"]
     (static,) = job["static_configs"]
+    (found,) = job["dns_sd_configs"]
     port = IMAGE_VARIABLES["BKPY_METRICS_PORT"]
-    assert static["targets"] == [f"{name}:{port}" for name in BOOKIES]
+    assert [*static["targets"], *(f"{name}:{found['port']}" for name in found["names"])] == [
+        f"{name}:{port}" for name in BOOKIES
+    ]
+    assert [name for name in BOOKIES if "profiles" in COMPOSE["services"][name]] == found["names"]
+
+
+def test_the_alarms_are_those_of_the_documentation() -> None:
+    (file,) = yaml.safe_load((SOURCE / "deploy/prometheus.yml").read_text())["rule_files"]
+    assert f"./deploy/{file}:/etc/prometheus/{file}:ro" in COMPOSE["services"]["prometheus"]["volumes"]
+    (group,) = yaml.safe_load((SOURCE / "deploy" / file).read_text())["groups"]
+    alarms = [(rule["annotations"]["summary"], rule["expr"], rule.get("for")) for rule in group["rules"]]
+    page = (SOURCE / "docs/operations/metrics.md").read_text().split("\n## Alarms\n")[1]
+    rows = re.findall(r"^\| ([^`|]+) \| `([^`]+)`(?: for (\d+) (m|h)\w+)? \| .+ \|$", page, re.MULTILINE)
+    assert alarms == [(name, expression, time + unit or None) for name, expression, time, unit in rows]
+    assert len(alarms) == page.count("\n| ") - 2
+    assert len({rule["alert"] for rule in group["rules"]}) == len(alarms)
 
 
 @pytest.mark.parametrize("resource", KUBERNETES, ids=lambda resource: resource["kind"])

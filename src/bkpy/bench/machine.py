@@ -8,7 +8,9 @@ import platform
 import re
 from typing import Any
 
-_PACKAGES = ("bkpy", "uvloop", "msgpack", "crc32c", "lmdb")
+from bkpy._version import VERSION
+
+_PACKAGES = ("uvloop", "msgpack", "crc32c", "lmdb")
 
 
 def machine(directory: str) -> dict[str, Any]:
@@ -26,7 +28,8 @@ def machine(directory: str) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of Python, and of the packages on the hot path."""
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}}
+    others = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "bkpy": VERSION, **others}
 
 
 def _text(path: str) -> str:

@@ -15,13 +15,13 @@ who shows a certificate with a name that may administer; as long as the bookie s
 from __future__ import annotations
 
 import ipaddress
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
 from bkpy.errors import ConfigError
-from bkpy.protocol.access import Right, names_in
+from bkpy.protocol.access import Right, names_in, told
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -90,7 +90,7 @@ class AdminPages:
             assert request.transport is not None
             names = names_in(request.transport.get_extra_info("peercert"))
             if not self._credentials.rights_of(names) & Right.ADMINISTER:
-                raise AdminRequestError(403, f"the file of rights does not let {', '.join(names)} administer")
+                raise AdminRequestError(403, f"the file of rights does not let {told(names)} administer")
         elif self._settings.admin_clients == "local" and not is_local(request.remote):
             raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
 
@@ -146,7 +146,7 @@ async def _fields(request: web.Request) -> dict[str, Any]:
     """The JSON object that the request has as its body; an empty body is an empty one."""
     body = await request.read()
     try:
-        fields = json.loads(body) if body else {}
+        fields = parsed(body) if body else {}
     except ValueError as error:
         raise AdminRequestError(400, f"the body is no JSON: {error}") from error
     if not isinstance(fields, dict):

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from bkpy.bookie.add_handler import AddHandler
 from bkpy.bookie.keys import Keys
 from bkpy.bookie.request_handler import RequestHandler
-from bkpy.bookie.sockets import Socket, has_ended, watch_over
+from bkpy.bookie.sockets import has_ended, watch_over
 from bkpy.errors import BookKeeperError, FrameTooLargeError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
-from bkpy.protocol.access import NO_OPS, Right, forbidden_ops, names_in
+from bkpy.protocol.access import NO_OPS, Right, forbidden_ops, names_in, told
 from bkpy.protocol.messages import Hello, Op, Status
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
     from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
+    from bkpy.runtime.accepted import Socket
 
 _UNORDERED: Final = frozenset((Op.READ, Op.READ_LAC, Op.WRITE_LAC, Op.WAIT_LAC, Op.FORCE))
 
@@ -135,8 +136,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def no_right(self, to: str) -> str:
         """What a client is told that may not do this."""
-        names = ", ".join(self.names) or "a certificate without names"
-        return f"the file of rights of bookie {self.service.bookie_id} does not give {names} the right to {to}"
+        return (
+            f"the file of rights of bookie {self.service.bookie_id} does not give {told(self.names)} the right to {to}"
+        )
 
     # --- flow control and closing -----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from bkpy.errors import BookKeeperError
+from bkpy.stored_json import parsed
 
 
 def encode_cookie(bookie_id: str, address: str, instance_id: str, storage: bytes) -> bytes:
@@ -13,19 +14,19 @@ def encode_cookie(bookie_id: str, address: str, instance_id: str, storage: bytes
         "bookie_id": bookie_id,
         "address": address,
         "instance_id": instance_id,
-        "storage": json.loads(storage),
+        "storage": parsed(storage),
     }
     return json.dumps(value, indent=1, sort_keys=True).encode()
 
 
 def with_storage(cookie: bytes, storage: bytes) -> bytes:
     """The value with another cookie of the directories."""
-    return json.dumps({**json.loads(cookie), "storage": json.loads(storage)}, indent=1, sort_keys=True).encode()
+    return json.dumps({**parsed(cookie), "storage": parsed(storage)}, indent=1, sort_keys=True).encode()
 
 
 def storage_part(cookie: bytes) -> bytes:
     """The cookie that the directories should have."""
     try:
-        return json.dumps(json.loads(cookie)["storage"], sort_keys=True).encode()
+        return json.dumps(parsed(cookie)["storage"], sort_keys=True).encode()
     except (ValueError, KeyError, TypeError) as e:
         raise BookKeeperError(f"the bookie's cookie in the metadata store is unreadable: {e!r}") from e

@@ -19,6 +19,7 @@ _OF_JOURNAL_DIRECTORY: Final = (
 )
 _OF_LEDGER_DIRECTORY: Final = 8  # the log that is written, the next one, the index's two, the directory
 _OF_HANDSHAKE: Final = 2  # TLS has a handle of its own
+_OF_PAGE_VISITOR: Final = 3  # its own, a second handle, and the loop's until that is closed
 _SHARE_OF_NEWCOMERS: Final = 8  # one in so many
 
 
@@ -27,6 +28,7 @@ def storage_files(settings: BookieSettings) -> int:
     return (
         _OF_PROCESS
         + settings.files_spare
+        + (_OF_PAGE_VISITOR * settings.metrics_connections_max if settings.metrics_port >= 0 else 0)
         + len(settings.journal_directories) * _OF_JOURNAL_DIRECTORY
         + len(settings.ledger_directories) * (_OF_LEDGER_DIRECTORY + settings.open_entry_logs_max)
     )

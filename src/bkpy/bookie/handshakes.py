@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from bkpy.bookie.sockets import Socket, hang_up, taken_from
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Status
+from bkpy.runtime.accepted import Accepted, Socket, hang_up, second_handle
 from bkpy.runtime.tls import Failure, explained, last_words
 
 if TYPE_CHECKING:
@@ -42,18 +42,13 @@ class Handshakes:
 
     def newcomer(self) -> asyncio.BaseProtocol:
         """The protocol of the next socket that is accepted."""
-        return _Accepted(self._begin)
+        return Accepted(self._begin)
 
     def _begin(self, sock: Socket, address: str) -> None:
         if self._service.stopping:
             sock.close()
             return
-        # A second handle: the first one is TLS's, and is closed when it fails.
-        try:
-            mine = sock.dup()
-        except OSError:
-            sock.close()
-            raise
+        mine = second_handle(sock)
         self._going_on[mine] = address
         if len(self._going_on) > self._settings.tls_handshakes_max:
             oldest = next(iter(self._going_on))
@@ -120,23 +115,6 @@ class Handshakes:
             async with asyncio.timeout(self._settings.tls_handshake_timeout_s):
                 while await loop.sock_recv(mine, m.HELLO_BYTES_MAX):
                     pass
-
-
-class _Accepted(asyncio.Protocol):
-    """Takes the socket from the server before anything is read from it."""
-
-    def __init__(self, begin: Callable[[Socket, str], None]) -> None:
-        self._begin = begin
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        peername = transport.get_extra_info("peername")
-        try:
-            sock = taken_from(transport)
-            self._begin(sock, f"{peername[0]}:{peername[1]}" if peername else "?")
-        except OSError:  # no files are left, or the client is gone already
-            pass
-        finally:
-            cast("asyncio.Transport", transport).abort()
 
 
 class _Newcomer(asyncio.Protocol):

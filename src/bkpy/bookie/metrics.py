@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from bkpy._version import VERSION
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
 from bkpy.protocol.messages import AddColumns, Flags, Op
 from bkpy.runtime.tls import Failure
@@ -79,6 +80,10 @@ class BookieMetrics:
             "bkpy_bookie_tls_failures", "TLS handshakes that have failed", ["reason"], registry=self.registry
         )
         self._failed_handshakes = {failure: failures.labels(failure.value) for failure in Failure}
+        build = Gauge(
+            "bkpy_build_info", "1; the label says which version this bookie runs", ["version"], registry=self.registry
+        )
+        build.labels(VERSION).set(1)
         self._connections = Gauge("bkpy_bookie_connections", "Open client connections", registry=self.registry)
         self._read_only = Gauge("bkpy_bookie_read_only", "1 while no new entries are taken", registry=self.registry)
 

@@ -13,7 +13,7 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from bkpy._version import version
+from bkpy._version import VERSION
 from bkpy.bookie.collection_metrics import CollectionMetrics
 from bkpy.bookie.collector import Collector
 from bkpy.bookie.cookie import encode_cookie, storage_part, with_storage
@@ -180,7 +180,7 @@ class BookieNode:
             address=self.address,
             rack=settings.rack,
             region=settings.region,
-            version=version(),
+            version=VERSION,
             free_bytes=self._disk.free_bytes,
             metrics_port=max(self.metrics_port, 0),
             metrics_tls=settings.metrics_tls,
@@ -252,7 +252,9 @@ class BookieNode:
 
     def reload(self) -> None:
         """Look now whether certificates have changed, instead of after `tls_reload_interval_s`."""
-        if self._credentials is not None:
+        if self.settings.tls_certificate_file is None:
+            self._log.info("there is nothing to be read again: this bookie has no certificate")
+        elif self._credentials is not None:
             self._credentials.look()
 
     async def _directories_anew(self, identity: bytes) -> None:
@@ -297,9 +299,11 @@ class BookieNode:
         finally:
             if self._registration is not None:
                 try:
-                    await self._registration.unregister()
-                except MetadataUnavailableError as e:
-                    self._log.warning("not deregistered, the session's end will do that: %s", e)
+                    async with self._store.session_events.while_there(self.settings.metadata_close_timeout_s):
+                        await self._registration.unregister()
+                except (MetadataUnavailableError, TimeoutError) as e:
+                    why = str(e) or "the metadata store is away"
+                    self._log.warning("not deregistered, the session's end will do that: %s", why)
             await self._serving_pages.aclose()
         self._log.info("bookie %s stopped", self.settings.bookie_id)
 
@@ -440,6 +444,8 @@ class BookieNode:
                 settings.metrics_port,
                 self._pages.add_to,
                 None if certificates is None else certificates.following(),
+                connections_max=settings.metrics_connections_max,
+                handshake_timeout_s=settings.tls_handshake_timeout_s,
             )
         )
         scheme = "http" if certificates is None else "https"

@@ -123,8 +123,41 @@ async def _serve(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: the bookie starts, and reads its files anyway")
     runtime = real_runtime()
-    # Each step of a start may take long on a busy machine: what it waits for is said before.
+    stop = asyncio.ensure_future(stopping.wait())
+    starting = asyncio.ensure_future(_started(settings, runtime, companion, mender, rebuild=rebuild))
+    await asyncio.wait((stop, starting), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if starting.cancelled():
+        log.info("bookie %s stopped before it served", settings.bookie_id)
+        return
+    node, store = starting.result()
+    try:
+        loop.add_signal_handler(signal.SIGHUP, node.reload)
+        runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
+        gc.freeze()  # modules and settings: nothing of them will ever be garbage
+        await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if node.failed.done():
+            node.failed.result()  # raises: nothing can be promised any more, so nothing is tidied up either
+        await node.stop()
+    finally:
+        await store.close()
+
+
+async def _started(
+    settings: BookieSettings,
+    runtime: DiskRuntime,
+    companion: MakeCompanion | None,
+    mender: MakeMender | None,
+    *,
+    rebuild: bool,
+) -> tuple[BookieNode, MetadataStore]:
+    """A bookie that serves, and its session. May be cancelled: then nothing is left."""
+    # Each step may take long on a busy machine: what it waits for is said before.
     log.info("bookie %s looks for its metadata at %s", settings.bookie_id, settings.metadata_uri)
     store, root = await connect_store(
         settings.metadata_uri,
@@ -138,15 +171,7 @@ async def _serve(
         mending = None if mender is None else functools.partial(mender, settings, store, root, runtime)
         node = BookieNode(settings, store, root, runtime, give_back_memory, beside, mending, rebuild=rebuild)
         await node.start()
-        if settings.tls_certificate_file is not None:  # for others it ends the process, as without a handler
-            loop.add_signal_handler(signal.SIGHUP, node.reload)
-        runtime.spawn(watch_files(settings, runtime.clock), name="watch on open files")
-        gc.freeze()  # modules and settings: nothing of them will ever be garbage
-        stop = asyncio.ensure_future(stopping.wait())
-        await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if node.failed.done():
-            node.failed.result()  # raises: nothing can be promised any more, so nothing is tidied up either
-        await node.stop()
-    finally:
+    except BaseException:
         await store.close()
+        raise
+    return node, store

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import asyncio
-
-Socket: TypeAlias = socket.socket
+    from bkpy.runtime.accepted import Socket
 
 _HAS_ENDED: Final = (7, 8, 9)  # TCP_CLOSE, TCP_CLOSE_WAIT, TCP_LAST_ACK: the client closed it, or it broke
 
@@ -31,16 +28,3 @@ def watch_over(sock: Socket, keepalive_interval_s: int, vanished_timeout_s: floa
 def has_ended(sock: Socket) -> bool:
     """Whether the client has closed the connection. For one that isn't read from: nothing else tells of its end."""
     return hasattr(socket, "TCP_INFO") and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _HAS_ENDED
-
-
-def taken_from(transport: asyncio.BaseTransport) -> Socket:
-    """A handle of one's own for the transport's socket, whose connection outlives the transport. `OSError`."""
-    taken: Socket = transport.get_extra_info("socket").dup()
-    taken.setblocking(False)
-    return taken
-
-
-def hang_up(sock: Socket) -> None:
-    """End the connection, whoever else has a handle for the socket."""
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)

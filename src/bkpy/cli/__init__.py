@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
         signal.signal(signal.SIGINT, _leave)
+    if os.getpid() == 1:  # of a container: for that the kernel ends no process which doesn't heed the signal itself
+        signal.signal(signal.SIGTERM, _leave)
     _open_closed_streams()
     try:
         from bkpy.cli.outcome import status_of
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C while the program is being loaded: nothing has begun, so nothing has to be tidied up."""
+    """Ctrl-C, or SIGTERM, while the program is being loaded: nothing has begun, so nothing has to be tidied up."""
     os._exit(128 + number)
 
 

@@ -23,6 +23,7 @@ _TOP: Mapping[str, tuple[str, str]] = {
     "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
     "demo": ("bkpy.cli.demo:demo", "Store a year of flights, read them back, query them with Spark."),
     "ledger": ("bkpy.cli.ledger:ledger", "Write, read and look at ledgers."),
+    "log": ("bkpy.cli.log:log", "Write, read and look after logs that never end."),
     "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node, and look after one."),
     "bookies": ("bkpy.cli.cluster:bookies", "Look at the cluster's bookies."),
     "inspect": ("bkpy.cli.inspect:inspect", "Look into a bookie's files, whether it runs or not."),
@@ -89,9 +90,9 @@ def debugging() -> bool:
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from bkpy._version import VERSION
 
-        click.echo(f"bkpy {version('bkpy')}")
+        click.echo(f"bkpy {VERSION}")
         ctx.exit()
 
 

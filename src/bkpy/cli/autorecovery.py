@@ -160,7 +160,9 @@ async def _run(uri: str, name: str, settings: RecoverySettings, metrics: tuple[s
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(_cluster(uri))
         if metrics[1] >= 0:
-            port = await stack.enter_async_context(metrics_page(lambda: generate_latest(registry), *metrics))
+            most = settings.metrics_connections_max
+            page = metrics_page(lambda: generate_latest(registry), *metrics, connections_max=most)
+            port = await stack.enter_async_context(page)
             say(f"metrics at http://{metrics[0]}:{port}/metrics")
         store = cluster.store
         recovery = AutoRecovery(settings, store, cluster.root, store.runtime, name, registry)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bkpy.cli.common import connect, connect_option, json_option, print_json, print_table, progress, run
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     import bkpy
@@ -57,7 +57,7 @@ async def _explain(uri: str, ledger_id: int, read: bool) -> dict[str, Any]:
             "state": metadata.state.value,
             "fragments": list(_fragments(client, metadata, mark)),
             "marked": None if mark is None else _marked(mark),
-            "locked_by": None if lock is None else json.loads(lock[0]).get("holder"),
+            "locked_by": None if lock is None else parsed(lock[0]).get("holder"),
             "to_do": _to_do(planned),
             "in_the_way": [
                 *(one.told for one in planned.stuck),

@@ -6,7 +6,7 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING, Final
 
-from bkpy._version import version
+from bkpy._version import VERSION
 from bkpy.client.arguments import check_ledger_id, check_password, check_size
 from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
@@ -81,7 +81,7 @@ class Client:
         self._runtime = runtime
         self._owns_store = owns_store
         self._pool = BookiePool(
-            directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{version()}"
+            directory, dialler, settings, runtime, instance_id=cluster.instance_id, software=f"bkpy/{VERSION}"
         )
         self._dispatcher = AddDispatcher(self._pool, settings)
         self._publisher = Publisher(settings, runtime)

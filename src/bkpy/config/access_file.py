@@ -21,7 +21,7 @@ def read_access_file(path: str) -> Mapping[str, list[str]]:
             found = tomllib.load(file)
     except OSError as e:
         raise ConfigError(f"the file of rights can't be read: {e.strerror}", path=path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:  # also of bytes that are no text, numbers too long, and deep nesting
         raise ConfigError(f"the file of rights is not TOML: {e}", path=path) from None
     for name, rules in found.items():
         if name not in _LISTS:

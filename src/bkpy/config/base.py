@@ -14,7 +14,10 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+SECONDS_MAX = 1e9  # thirty years are as good as never; far more could not be counted in milliseconds
+
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Size = Annotated[int, Field(gt=0)]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from bkpy.config.address import id_of, is_wildcard, split_address
-from bkpy.config.base import GIB, KIB, MIB, Seconds, Size
+from bkpy.config.base import GIB, KIB, MIB, Seconds, SecondsOrZero, Size
 from bkpy.config.memory import MEMORY_BYTES, MEMORY_PARTS, shares_of_memory
 from bkpy.config.security import SecuritySettings
 
@@ -251,10 +251,8 @@ class BookieSettings(SecuritySettings):
         ge=0,
         description="bytes of a ledger directory's disk that compaction leaves free, for what has to be written",
     )
-    scrub_interval_s: float = Field(
+    scrub_interval_s: SecondsOrZero = Field(
         default=604_800.0,
-        ge=0,
-        allow_inf_nan=False,
         description="seconds from the end of one round of the scrub, which reads what the index names and verifies it, "
         "to the begin of the next, in each ledger directory; 0 for never, until somebody asks for it",
     )
@@ -286,17 +284,13 @@ class BookieSettings(SecuritySettings):
         default=1.0, description="seconds between two looks at the free space; what is written meanwhile must fit, too"
     )
 
-    gc_interval_s: float = Field(
+    gc_interval_s: SecondsOrZero = Field(
         default=900.0,
-        ge=0,
-        allow_inf_nan=False,
         description="seconds between two looks for ledgers that were deleted, whose space is then given back; 0 for "
         "never, until somebody asks for it",
     )
-    gc_spare_interval_s: float = Field(
+    gc_spare_interval_s: SecondsOrZero = Field(
         default=86400.0,
-        ge=0,
-        allow_inf_nan=False,
         description="seconds between two looks for copies that no ensemble of their ledger names any more, which take "
         "a read of each ledger's metadata; 0 for never",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from bkpy.config.base import GIB, KIB, MIB, MetadataSettings, Seconds, Size
+from bkpy.config.base import GIB, KIB, MIB, MetadataSettings, Seconds, SecondsOrZero, Size
 from bkpy.config.checking import build, check_name
 
 
@@ -29,10 +29,12 @@ class ClientSettings(MetadataSettings):
     add_quorum_timeout_s: Seconds = Field(
         default=30.0, description="seconds without any progress after which a writer's pending appends fail"
     )
-    no_bookies_timeout_s: float = Field(
+    close_linger_s: SecondsOrZero = Field(
+        default=1.0,
+        description="seconds that closing a ledger may wait for bookies that the ack quorum was quicker than",
+    )
+    no_bookies_timeout_s: SecondsOrZero = Field(
         default=3.0,
-        ge=0,
-        allow_inf_nan=False,
         description="seconds a writer waits for bookies, when too few are left and no others can replace them",
     )
     disable_ensemble_change: bool = Field(
@@ -88,10 +90,8 @@ class ClientSettings(MetadataSettings):
     read_late_default_s: Seconds = Field(
         default=0.2, description="seconds after which a read counts as late while too few were made to compare it with"
     )
-    explicit_lac_interval_s: float = Field(
+    explicit_lac_interval_s: SecondsOrZero = Field(
         default=0.1,
-        ge=0,
-        allow_inf_nan=False,
         description="seconds after which an idle writer tells bookies how far readers may read; 0 for never",
     )
     metadata_refused_timeout_s: Seconds = Field(

@@ -108,7 +108,7 @@ def _read_toml(path: str) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as e:
         raise ConfigError(f"file {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:  # also of bytes that are no text, numbers too long, and deep nesting
         raise ConfigError(f"file {path}: not TOML: {e}") from e
 
 

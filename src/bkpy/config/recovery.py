@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from bkpy.config.base import MIB, MetadataSettings, Seconds, Size
+from bkpy.config.base import MIB, MetadataSettings, Seconds, SecondsOrZero, Size
 
 
 class RecoverySettings(MetadataSettings):
-    """How under-replicated ledgers are found and worked off."""
+    """How under-replicated ledgers are found and worked off, and what the metrics page beside that may cost."""
+
+    metrics_connections_max: Size = Field(
+        default=32,
+        description="connections to the metrics page, each of which is a file or two; for one more, the oldest of them "
+        "is closed",
+    )
 
     marks_look_interval_s: Seconds = Field(
         default=60.0,
@@ -22,10 +28,8 @@ class RecoverySettings(MetadataSettings):
         description="seconds that a bookie may be absent without being lost, and after which two that are absent at "
         "the same time both are",
     )
-    lost_bookie_recovery_delay_s: float = Field(
+    lost_bookie_recovery_delay_s: SecondsOrZero = Field(
         default=300.0,
-        ge=0,
-        allow_inf_nan=False,
         description="seconds after which a single absent bookie is lost, and its ledgers are copied; longer than a "
         "restart takes",
     )

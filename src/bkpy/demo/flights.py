@@ -41,6 +41,7 @@ _MONTH, _DEPARTURE_DELAY, _CARRIER, _ORIGIN, _COLUMNS = 1, 5, 9, 12, 19
 _UNKNOWN = "NA"
 
 _WRITER_TIMEOUT_S = 60.0  # until the writer to be killed has written enough; it takes a second
+_BOOKIES_TIMEOUT_S = 30.0  # until there are enough: those of containers serve some seconds after they were started
 
 Advance = Callable[[int], None]
 Kill = Callable[[str], Awaitable[None]]  # a bookie, by its id
@@ -239,8 +240,13 @@ async def write_months(
         changes += len(fragments) - 1 + (fragments[0].bookies != first_ensemble)
         return Month(month, writer.ledger_id, writer.last_add_confirmed + 1, writer.length, digest(lines))
 
-    started = time.monotonic()
     async with bkpy.connect(uri, **settings) as client:
+
+        async def enough() -> bool:
+            return len(client.bookies) >= ENSEMBLE_SIZE
+
+        await poll(enough, _BOOKIES_TIMEOUT_S)  # without them, creating a ledger says what is missing
+        started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(write(client, month, lines)) for month, lines in months.items()]
         seconds = time.monotonic() - started

@@ -11,6 +11,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.term_value import TermValue
 from bkpy.protocol.audit import Absence, AuditRecord
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
@@ -71,7 +72,7 @@ def _encode(record: AuditRecord) -> bytes:
 
 def _decode(data: bytes) -> AuditRecord:
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
         version = fields.pop("version")
         if isinstance(version, int) and version > RECORD_VERSION:
             raise UnsupportedVersionError(

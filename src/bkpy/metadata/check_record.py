@@ -10,6 +10,7 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata import paths
 from bkpy.metadata.term_value import TermValue
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +85,7 @@ def _encode(record: CheckRecord) -> bytes:
 
 def _decode(data: bytes) -> CheckRecord:
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
         version = fields.pop("version")
         if isinstance(version, int) and version > RECORD_VERSION:
             raise UnsupportedVersionError(

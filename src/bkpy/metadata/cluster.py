@@ -15,6 +15,7 @@ from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unk
 from bkpy.metadata.resolve import create_certainly, ensure_path, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +102,7 @@ def _cluster(store: MetadataStore, root: str, instance_id: str, layout: Layout, 
 
 def _layout(stored: bytes, root: str) -> Layout:
     try:
-        fields = json.loads(stored)
+        fields = parsed(stored)
         version, name = fields["version"], fields["layout"]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(f"{root}/{paths.LAYOUT} is unreadable: {error!r}") from error

@@ -6,7 +6,6 @@ and the UUIDs of its indexes.
 
 from __future__ import annotations
 
-import json
 from typing import Any, assert_never
 
 from bkpy.config.base import MetadataSettings
@@ -27,6 +26,7 @@ from bkpy.metadata.outcome import (
 )
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, put_certainly, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
+from bkpy.stored_json import parsed
 
 DEFAULTS = MetadataSettings()
 
@@ -113,7 +113,7 @@ async def list_cookies(store: MetadataStore, root: str) -> list[str]:
 def instance_of(value: bytes) -> str:
     """Which storage the bookie has: the UUIDs of its indexes, sorted, with spaces between; "" if that can't be told."""
     try:
-        uuids = sorted(directory["index_uuid"] for directory in json.loads(value)["storage"]["ledger_directories"])
+        uuids = sorted(directory["index_uuid"] for directory in parsed(value)["storage"]["ledger_directories"])
         return " ".join(uuids)
     except (ValueError, KeyError, TypeError):
         return ""
@@ -122,7 +122,7 @@ def instance_of(value: bytes) -> str:
 def cookie_fields(value: bytes) -> dict[str, Any]:
     """The cookie's fields. Raises `ConfigError` when one that others rely on is missing."""
     try:
-        fields = json.loads(value)
+        fields = parsed(value)
     except ValueError as error:
         raise ConfigError(f"a cookie is a JSON object: {error}") from error
     missing = [

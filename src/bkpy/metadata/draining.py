@@ -27,6 +27,7 @@ from bkpy.metadata.resolve import (
     read_if_there,
 )
 from bkpy.metadata.store import Create, Delete, MetadataStore
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,7 +163,7 @@ def _encode(drain: Drain) -> bytes:
 def _decode(bookie_id: str, token: str, data: bytes, node_version: int) -> Drain:
     """One that is damaged, or of a newer version, says that the bookie drains, and nothing of what it has said."""
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
         version, since_ms, refuses = fields.pop("version"), fields.pop("since_ms"), fields.pop("refuses_since_ms")
         if type(version) is not int or version > DRAIN_VERSION or type(since_ms) is not int:
             raise ValueError("not of this version")

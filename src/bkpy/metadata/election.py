@@ -22,6 +22,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.outcome import Gone, Missing, NotDone, told
 from bkpy.metadata.resolve import children_if_there, ensure_path, leave_line, read_if_there, take_turn
 from bkpy.metadata.store import MetadataStore, SessionState
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -204,7 +205,7 @@ def _in_order(names: Sequence[str]) -> list[str]:
 
 def _fields(data: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}

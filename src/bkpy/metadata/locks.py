@@ -23,6 +23,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, Unknown
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_together, ensure_path, read_if_there
 from bkpy.metadata.store import Create, Delete, MetadataStore
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
@@ -141,7 +142,7 @@ async def held_locks(store: MetadataStore, root: str) -> list[HeldLock]:
         if value is not None:
             holder, since_ms = "", 0
             with contextlib.suppress(ValueError, TypeError, AttributeError):
-                fields = json.loads(value[0])
+                fields = parsed(value[0])
                 holder, since_ms = str(fields.get("holder", "")), int(fields.get("since_ms", 0))
             found.append(HeldLock(int(match[1]), holder, since_ms))
     return found

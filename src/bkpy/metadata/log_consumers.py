@@ -89,7 +89,7 @@ class LogConsumers:
         Raises `TruncatedError` for a position that is not there any more, `ConfigError` for one that was never there,
         `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
         """
-        node = f"{self._folder}/{checked_name(consumer, 'consumer')}"
+        node = self._node(consumer)
         for _ in range(self._settings.log_conflicts_max):
             known = await self._known(consumer)
             if known.state is not None:
@@ -99,7 +99,7 @@ class LogConsumers:
             self._check_position(lst, at)
             state = self._state(at, {})
             create = Create(node, _encode(state))
-            if await self._committed(known, create, self._logs.list_check(self._log, version)):
+            if await self._committed(known.all_version, create, self._logs.list_check(self._log, version)):
                 return state
         raise self._given_up()
 
@@ -109,7 +109,7 @@ class LogConsumers:
         Raises `MetadataConflictError` if it is in another one, for which somebody else has used its name;
         `TruncatedError` for a position that is not there any more, `NoSuchLogError`, `MetadataUnavailableError`.
         """
-        node = f"{self._folder}/{checked_name(consumer, 'consumer')}"
+        node = self._node(consumer)
         state = self._state(position, expected.unknown)
         for _ in range(self._settings.log_conflicts_max):
             known = await self._known(consumer)
@@ -127,34 +127,41 @@ class LogConsumers:
                 lst, version = await self._list()
                 self._check_position(lst, position)
                 put = Put(node, _encode(state), known.version)
-                done = await self._committed(known, put, self._logs.list_check(self._log, version))
+                done = await self._committed(known.all_version, put, self._logs.list_check(self._log, version))
             if done:
                 return state
         raise self._given_up()
 
     async def delete(self, consumer: str) -> bool:
-        """Forget the consumer; False if there was none. Nothing is kept for it any more."""
-        node = f"{self._folder}/{checked_name(consumer, 'consumer')}"
+        """Forget the consumer, whatever is stored of it; False if there was none. Nothing is kept for it any more."""
+        node = self._node(consumer)
         was_there = False
         for _ in range(self._settings.log_conflicts_max):
-            known = await self._known(consumer)
-            if known.state is None:
+            all_version, found = await self._stored(node)
+            if found is None:
                 return was_there
             was_there = True
-            if await self._committed(known, Delete(node, known.version)):
+            if await self._committed(all_version, Delete(node, found[1])):
                 return True
         raise self._given_up()
 
-    async def _known(self, consumer: str) -> _Known:
+    def _node(self, consumer: str) -> str:
+        return f"{self._folder}/{checked_name(consumer, 'consumer')}"
+
+    async def _stored(self, node: str) -> tuple[int, tuple[bytes, int] | None]:
+        """The version of the node of all, and the consumer's own value and version."""
         await self._store.sync(self._folder)
-        # The version of all comes first: what changes behind it is noticed by the check of it.
+        # That of all comes first: what changes behind it is noticed by the check of it.
         top = await read_certainly(self._store, self._folder)
         if top is None:
             raise NoSuchLogError(f"log {self._log} has been deleted")
-        found = await read_certainly(self._store, f"{self._folder}/{checked_name(consumer, 'consumer')}")
+        return top[1], await read_certainly(self._store, node)
+
+    async def _known(self, consumer: str) -> _Known:
+        all_version, found = await self._stored(self._node(consumer))
         if found is None:
-            return _Known(None, -1, top[1])
-        return _Known(_decode(self._log, consumer, found[0]), found[1], top[1])
+            return _Known(None, -1, all_version)
+        return _Known(_decode(self._log, consumer, found[0]), found[1], all_version)
 
     async def _list(self) -> tuple[LogList, int]:
         lst, version = await self._logs.read(self._log, fresh=True)
@@ -168,9 +175,9 @@ class LogConsumers:
         if not lst.open_segments and position > lst.sealed_end:
             raise ConfigError(f"log {self._log} ends before position {lst.sealed_end}, not {position}")
 
-    async def _committed(self, known: _Known, *operations: Operation) -> bool:
+    async def _committed(self, all_version: int, *operations: Operation) -> bool:
         """Whether they are done, with a write of the node of all consumers; False is to be tried again."""
-        return await self._put(self._folder, self._logs.new_token().encode(), known.all_version, *operations)
+        return await self._put(self._folder, self._logs.new_token().encode(), all_version, *operations)
 
     async def _put(self, node: str, data: bytes, version: int, *others: Operation) -> bool:
         attempts_max = self._settings.metadata_write_attempts_max

@@ -28,10 +28,9 @@ from bkpy.protocol.log_list import checked_name
 from bkpy.protocol.log_retention import Orphan, orphaned, retained_from, truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.metadata.log_consumers import Registered
     from bkpy.metadata.logs import LogStore
     from bkpy.metadata.outcome import DeleteOutcome
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -62,43 +61,49 @@ class LogUpkeep:
         self._attempts_max = logs.settings.metadata_write_attempts_max
 
     async def truncate(
-        self, name: str, before: int, *, end: int | None = None, ignore_consumers: bool = False
+        self, name: str, before: int, *, end: int | None = None, uid: str = "", ignore_consumers: bool = False
     ) -> LogList:
         """Delete the entries below the position `before`; the list then. `end`: the position up to which it is known
-        that entries are acknowledged; without it, only what the list knows counts.
+        that entries of the log with this `uid` are acknowledged; without it, only what the list knows counts.
 
         Raises `ConfigError` for a position past the end, or that a consumer has yet to read unless they are to be
         ignored. Entries in a ledger that has others as well are out of reach at once, and deleted with those.
         """
 
-        def change(lst: LogList, registered: Registered) -> LogList:
-            states = {} if ignore_consumers else registered.states
-            positions = {consumer: state.position for consumer, state in states.items()}
+        def change(lst: LogList, consumers: Mapping[str, int]) -> LogList:
+            if uid and lst.uid != uid:
+                raise NoSuchLogError(f"log {name} was deleted, and there is another one of that name")
             known = lst.sealed_end if end is None else end
-            return truncated(name, lst, before, known, positions, self._logs.now_ms())
+            return truncated(name, lst, before, known, consumers, self._logs.now_ms())
 
-        await self._change(name, change)
+        await self._change(name, change, ignore_consumers=ignore_consumers)
         return await self.finish(name)
 
     async def retain(self, name: str) -> LogList:
         """Delete what the log's retention doesn't keep any more, and what was doomed before; the list then."""
 
-        def change(lst: LogList, registered: Registered) -> LogList:
-            positions = (state.position for state in registered.states.values())
-            return lst.truncated(retained_from(lst, self._logs.now_ms(), positions))
+        def change(lst: LogList, consumers: Mapping[str, int]) -> LogList:
+            return lst.truncated(retained_from(lst, self._logs.now_ms(), consumers.values()))
 
         lst, _ = await self._logs.read(name)
         if lst.retention_s is not None or lst.retention_bytes is not None:
             await self._change(name, change)
         return await self.finish(name)
 
-    async def _change(self, name: str, change: Callable[[LogList, Registered], LogList]) -> None:
-        """Write what `change` makes of the list and its consumers, if neither changes meanwhile; else once more."""
+    async def _change(
+        self, name: str, change: Callable[[LogList, Mapping[str, int]], LogList], *, ignore_consumers: bool = False
+    ) -> None:
+        """Write what `change` makes of the list and of what consumers need; again if either changes meanwhile."""
         for _ in range(self._settings.log_conflicts_max):
             lst, version = await self._logs.read(name, fresh=True)
-            registered = await LogConsumers(self._logs, name, lst.uid).registered()
-            changed = change(lst, registered)
-            if changed == lst or await self._written(name, changed, version, registered.check):
+            positions: dict[str, int] = {}
+            checks = []
+            if not ignore_consumers:
+                registered = await LogConsumers(self._logs, name, lst.uid).registered()
+                positions = {consumer: state.position for consumer, state in registered.states.items()}
+                checks = [registered.check]
+            changed = change(lst, positions)
+            if changed == lst or await self._written(name, changed, version, *checks):
                 return
         raise self._given_up(name)
 

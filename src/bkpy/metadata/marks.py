@@ -50,6 +50,7 @@ from bkpy.metadata.resolve import (
 )
 from bkpy.metadata.store import Check, Create, Delete, MetadataStore, StoreRefusal, Watch, parent_of
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
@@ -427,7 +428,7 @@ def _encode(lost: Mapping[str, LostBookie], unknown: Mapping[str, Any]) -> bytes
 def _decode(ledger_id: int, data: bytes, node_version: int, token: str) -> LedgerMark:
     """The mark. One that is damaged names no bookie, and says still that the ledger is to be looked at."""
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
         version = fields.pop("version")
         if isinstance(version, int) and version > MARK_VERSION:
             raise UnsupportedVersionError(

@@ -40,6 +40,7 @@ from bkpy.metadata.resolve import (
     read_if_there,
 )
 from bkpy.metadata.store import Create, MetadataStore, Watch
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -301,7 +302,7 @@ def _session(store: MetadataStore) -> str:
 
 def _fields(data: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}

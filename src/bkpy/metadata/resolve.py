@@ -62,7 +62,8 @@ async def attempt(call: Awaitable[T]) -> Answer[T] | StoreRefusal | NotDone | Un
     try:
         return Answer(await call)
     except StoreRefusal as refusal:
-        return refusal
+        # What was raised keeps the frames that it came through, and all that their callers have. A value must not.
+        return type(refusal)(refusal.node, refusal.index)
     except BookKeeperError as error:
         return Unknown(error) if error.outcome_unknown else NotDone(error)
 

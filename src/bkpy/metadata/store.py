@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import enum
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,23 @@ class SessionEvents:
         self.state = state
         for callback in list(self._callbacks):
             callback(state)
+
+    @contextlib.asynccontextmanager
+    async def while_there(self, grace_s: float) -> AsyncIterator[None]:
+        """What waits in here ends with `TimeoutError` once the store has been away for so long."""
+        loop = asyncio.get_running_loop()
+
+        def changed(state: SessionState) -> None:
+            if not patience.expired():
+                patience.reschedule(None if state is SessionState.CONNECTED else loop.time() + grace_s)
+
+        async with asyncio.timeout(None) as patience:
+            unsubscribe = self.subscribe(changed)
+            changed(self.state)
+            try:
+                yield
+            finally:
+                unsubscribe()
 
 
 class MetadataStore(abc.ABC):

@@ -13,6 +13,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
 from bkpy.metadata.resolve import children_if_there, create_certainly, ensure_path, put_certainly, read_if_there
 from bkpy.metadata.store import Create, MetadataStore
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,7 @@ async def told_by_workers(store: MetadataStore, root: str) -> list[dict[str, Any
     for name in await children_if_there(store, folder):
         value = await read_if_there(store, f"{folder}/{name}")
         try:
-            fields = {} if value is None else json.loads(value[0])
+            fields = {} if value is None else parsed(value[0])
         except ValueError:
             continue
         if isinstance(fields, dict) and "name" in fields:

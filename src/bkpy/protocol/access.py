@@ -37,6 +37,8 @@ LISTS: Final[Mapping[str, Right]] = {
 
 _READS: Final = frozenset({Op.READ, Op.READ_LAC, Op.WAIT_LAC})
 _WRITES: Final = frozenset({Op.PRESENT, Op.ADD, Op.WRITE_LAC, Op.FORCE})
+_NAMES_TOLD: Final = 5
+_NAME_CHARS_TOLD: Final = 200
 NO_OPS: Final[frozenset[int]] = frozenset()
 
 
@@ -65,12 +67,33 @@ class AccessRules:
         return rights
 
 
+def told(names: Collection[str]) -> str:
+    """A certificate's names for people: a few of them, on one line whatever they are, for it may be a line of a log."""
+    if not names:
+        return "a certificate without names"
+    some = [_printable(name[:_NAME_CHARS_TOLD]) for name in list(names)[:_NAMES_TOLD]]
+    more = len(names) - len(some)
+    return ", ".join(some) + (f" and {more:,} more" if more else "")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def _pattern(rule: str) -> re.Pattern[str]:
     kind, colon, name = rule.partition(":")
     if not colon or kind not in ("cn", "dns", "uri") or not name:
         raise ValueError(f"{rule!r} is not cn:NAME, dns:NAME or uri:URI")
-    flags = re.IGNORECASE if kind == "dns" else re.NOFLAG
-    return re.compile("[^./:]*".join(map(re.escape, rule.split("*"))), flags)
+    # ASCII: names of hosts have no other letters, and beyond them some count as the same that are not.
+    flags = re.IGNORECASE | re.ASCII if kind == "dns" else re.NOFLAG
+    first, *others = map(re.escape, rule.split("*"))
+    if not others:
+        return re.compile(first, flags)
+    # What is between two stars is taken where it comes first and nowhere else: a later place would do no better, since
+    # no star reaches over a separator. Tried at every place, a rule of many stars would take years.
+    *middle, last = others
+    atoms = "".join(f"(?>[^./:]*?{part})" for part in middle)
+    return re.compile(f"{first}{atoms}[^./:]*{last}", flags)
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

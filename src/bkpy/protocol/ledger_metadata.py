@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.errors import CallerError, ConfigError, CorruptDataError, LedgerClosedError, UnauthorizedError
 from bkpy.protocol.accepted_loss import AcceptedLoss
 from bkpy.protocol.records import ledger_key
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -271,7 +272,7 @@ class LedgerMetadata:
         Raises `UnsupportedVersionError` for a newer format and `CorruptDataError` for anything that isn't one.
         """
         try:
-            fields = json.loads(data)
+            fields = parsed(data)
             if not isinstance(fields, dict):
                 raise ValueError(f"expected a JSON object, found {type(fields).__name__}")
             version = _integer(fields.pop("version"))

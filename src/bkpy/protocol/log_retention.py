@@ -61,7 +61,7 @@ def truncated(name: str, lst: LogList, before: int, end: int, consumers: Mapping
     `consumers` are positions by name. Raises `ConfigError` if one of them may still hold something of that back, or if
     `before` lies past the end: what is appended there later would never be seen.
     """
-    end = max(end, lst.sealed_end)
+    end = max(end, lst.sealed_end) if lst.segments else lst.first_position
     if before > end:
         raise ConfigError(
             f"log {name} is known to reach up to position {end}, so it can't be truncated before {before}"

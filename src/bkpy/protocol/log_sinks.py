@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchPart:
     """A CLOSED ledger with a part of a batch; not empty. `last_ms` is the latest time of its entries' stamps."""
 
     ledger_id: int
@@ -31,7 +31,7 @@ class Written:
     last_ms: int
 
 
-class Standing(enum.Enum):
+class BatchStanding(enum.Enum):
     """What the list says of a batch."""
 
     NEW = "it was never committed"
@@ -39,16 +39,16 @@ class Standing(enum.Enum):
     OLDER = "one with a higher number was committed"
 
 
-def standing(lst: LogList, writer_id: str, batch: int) -> Standing:
+def standing(lst: LogList, writer_id: str, batch: int) -> BatchStanding:
     """Whether the batch is to be committed."""
     last = lst.sinks.get(writer_id)
     if last is None or batch > last:
-        return Standing.NEW
-    return Standing.COMMITTED if batch == last else Standing.OLDER
+        return BatchStanding.NEW
+    return BatchStanding.COMMITTED if batch == last else BatchStanding.OLDER
 
 
 def with_batch(
-    lst: LogList, writer_id: str, batch: int, parts: Sequence[Written], now_ms: int, sinks_max: int
+    lst: LogList, writer_id: str, batch: int, parts: Sequence[BatchPart], now_ms: int, sinks_max: int
 ) -> LogList:
     """The list with one more batch behind all its entries. All segments must be sealed, see `log_opening.settled`.
 

@@ -1,7 +1,8 @@
 """Which copies of closed ledgers are moved to bookies that have less than their share, as new ones do.
 
-Every registered bookie's share is the same part of all bytes. One that has more gives, one that takes entries and has
-less is given, ledger by ledger: all that a bookie has of a closed ledger goes to one other bookie.
+Every bookie's share is the same part of all bytes. One that has more gives, one that takes entries and has less is
+given, ledger by ledger: all that a bookie has of a closed ledger goes to one other bookie. One that has less and takes
+no entries can't be given its share: it keeps what it has, and the others share the rest.
 
 Invariants: nobody gives or is given more than separates it from its share, so every move is needed, nothing is moved
 back, and it ends; an ensemble never names a bookie twice; no bookie comes nearer to others of its rack, in an ensemble,
@@ -43,11 +44,11 @@ def shares(metadata: LedgerMetadata) -> dict[str, int]:
 
 
 class Balance:
-    """What each bookie is still to give or to be given. `loads`, by registered bookie, in bytes."""
+    """What each bookie is still to give or to be given. `loads`, by bookie that is here and is to stay, in bytes."""
 
     def __init__(self, loads: Mapping[str, int], writable: Collection[str], racks: Mapping[str, Hashable]) -> None:
         self._racks = racks
-        self.share = sum(loads.values()) // len(loads) if loads else 0
+        self.share = _share(loads, writable)
         self.surplus = {name: load - self.share for name, load in loads.items() if load > self.share}
         self.lack = {name: self.share - loads[name] for name in sorted(writable) if loads.get(name, 0) < self.share}
 
@@ -95,6 +96,18 @@ class Balance:
             if other != place and neighbour in self._racks and self._racks[neighbour] == rack
         ]
         return -min(near, default=size), len(near)
+
+
+def _share(loads: Mapping[str, int], writable: Collection[str]) -> int:
+    """The mean of those that take entries, or have more than it to give."""
+    sharing = dict(loads)
+    while sharing:
+        share = sum(sharing.values()) // len(sharing)
+        fewer = {name: load for name, load in sharing.items() if load >= share or name in writable}
+        if len(fewer) == len(sharing):
+            return share
+        sharing = fewer  # without these the mean is higher, and more may be below it
+    return 0
 
 
 def moved(metadata: LedgerMetadata, move: Move) -> LedgerMetadata:

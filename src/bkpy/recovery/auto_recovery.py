@@ -21,7 +21,7 @@ from bkpy.metadata.marks import Marks
 from bkpy.recovery.auditor import Auditor
 from bkpy.recovery.auditor_metrics import AuditorMetrics
 from bkpy.recovery.check_metrics import CheckMetrics
-from bkpy.recovery.checks import PeriodicChecks
+from bkpy.recovery.checks import PLACEMENT, REPLICAS, PeriodicChecks
 from bkpy.recovery.copy_turns import no_clients
 from bkpy.recovery.log_keeper import LogKeeper
 from bkpy.recovery.worker import ReplicationWorker
@@ -64,7 +64,7 @@ class AutoRecovery:
         self._name = name
         self._appended = appended
         self._metrics = AuditorMetrics(registry)
-        self._check_metrics = CheckMetrics(registry)
+        self._check_metrics = CheckMetrics(registry, (REPLICAS, PLACEMENT))
         self._worker_metrics = WorkerMetrics(registry, runtime.clock)
         self._election = Election(store, root, name, runtime, settings)
         self._client: Client | None = None

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter, Gauge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from prometheus_client import CollectorRegistry
 
 
 class CheckMetrics:
-    """Counters and gauges in the registry of the process."""
+    """Counters and gauges in the registry of the process. `checks` are the names of those that there are."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, checks: Iterable[str]) -> None:
         self._ended = Gauge(
             "bkpy_check_last_end_timestamp_seconds",
             "When the check ended last, in seconds since 1970, 0 for never; only the auditor's own values are current",
@@ -25,6 +27,9 @@ class CheckMetrics:
         )
         self._marked = Counter("bkpy_check_marked", "Ledgers that fell short", ("check",), registry=registry)
         self._bytes = Counter("bkpy_check_read_bytes", "Bytes that the check of replicas has read", registry=registry)
+        for check in checks:  # zeros, without which nobody sees that the first one is an increase
+            self._ledgers.labels(check)
+            self._marked.labels(check)
 
     def known(self, check: str, ended_ms: int) -> None:
         self._ended.labels(check).set(ended_ms / 1000)

@@ -68,7 +68,8 @@ class _BookieAnswer(NamedTuple):
 class GivingUp(NamedTuple):
     """Somebody has decided that bookies which are gone will never come back: all but the `registered` ones.
 
-    The ledger is not closed before entry `at_least`. `at_ms`: when that was decided.
+    And that those which answer that they can't tell never will. The ledger is not closed before entry `at_least`.
+    `at_ms`: when that was decided.
     """
 
     registered: frozenset[str]
@@ -268,7 +269,7 @@ class LedgerRecovery:
                         raise
                     except BookKeeperError as e:
                         self._answers[bookie_id] = self._seen[bookie_id] = e.message
-                        if self._is_given_up(bookie_id):
+                        if self._is_given_up(bookie_id) or self._cannot_tell(e):
                             fencing.given_up(index)
                         else:
                             fencing.failed(index)
@@ -280,6 +281,10 @@ class LedgerRecovery:
 
     def _is_given_up(self, bookie_id: str) -> bool:
         return self._giving_up is not None and bookie_id not in self._giving_up.registered
+
+    def _cannot_tell(self, error: BookKeeperError) -> bool:
+        """Whether a bookie's answer is given up: it has lost the ledger's key, or has it damaged, and says so."""
+        return self._giving_up is not None and isinstance(error, CorruptDataError)
 
     async def _fence_one(self, bookie_id: str) -> int:
         """Fence one bookie; the last add confirmed that it knows of, -1 if it can't tell."""
@@ -381,7 +386,11 @@ class LedgerRecovery:
             raise
         except BookKeeperError as e:
             self._answers[bookie_id] = e.message
-            forward.fail(index)
+            if self._cannot_tell(e):
+                rest = (forward.next, forward.last)
+                forward.answer(index, Reply(*rest, present=(), unknown=(rest,)))
+            else:
+                forward.fail(index)
             return {}
         self._answers[bookie_id] = f"entries {reply.first} to {reply.examined_to} answered"
         forward.answer(index, reply)

@@ -52,7 +52,8 @@ class Repaired(NamedTuple):
     """How it has ended, and why it is not DONE.
 
     `left`: of the bookies that were to go, those that no ensemble names (any more). `waiting_for`: those that only the
-    writer of an open ledger can leave, for now. `judged`: the metadata by which it is STUCK, and their version.
+    writer of an open ledger can leave, for now. `judged`: the metadata by which it is STUCK or DONE, and their version;
+    None if it is DONE because the ledger is gone.
     """
 
     how: How

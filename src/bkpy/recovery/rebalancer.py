@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rebalance import Move
     from bkpy.recovery.ledger_repair import Look
     from bkpy.recovery.upkeep import Upkeep
@@ -67,7 +68,9 @@ class Rebalancer:
                 if name in loads:
                     loads[name] += size
         self.loads = loads
-        balance = Balance(loads, bookies.writable, {name: (info.region, info.rack) for name, info in infos.items()})
+        # What those have that are to leave is moved by whoever looks after that, and they are no part of the cluster.
+        staying = {name: load for name, load in loads.items() if name not in self._upkeep.directory.draining}
+        balance = Balance(staying, bookies.writable, {name: (info.region, info.rack) for name, info in infos.items()})
         self.planned = min(sum(balance.surplus.values()), sum(balance.lack.values()))
         return balance
 
@@ -122,10 +125,6 @@ class Rebalancer:
             return {move.source}
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
-            self.moves += 1
-            self.done += move.size
-            self.given[move.source] = self.given.get(move.source, 0) + move.size
-            self.taken[move.target] = self.taken.get(move.target, 0) + move.size
             return False
 
         repair = self._repairs.get(move.target)
@@ -134,5 +133,19 @@ class Rebalancer:
                 self._upkeep, self._locks, self._settings, self._rate, self.count, target=move.target
             )
         ended = await repair.run(move.ledger_id, leaving, waited_for=(), when_done=when_done)
-        if ended.how is not How.DONE and len(self.failed) < self._settings.stuck_ledgers_max:
-            self.failed[move.ledger_id] = ended.why
+        if ended.how is not How.DONE:
+            if len(self.failed) < self._settings.stuck_ledgers_max:
+                self.failed[move.ledger_id] = ended.why
+        elif ended.judged is not None and _names(ended.judged[0], move.target):
+            self._moved(move)
+        # Else it was deleted meanwhile, or somebody else has moved it elsewhere.
+
+    def _moved(self, move: Move) -> None:
+        self.moves += 1
+        self.done += move.size
+        self.given[move.source] = self.given.get(move.source, 0) + move.size
+        self.taken[move.target] = self.taken.get(move.target, 0) + move.size
+
+
+def _names(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    return any(bookie_id in fragment.bookies for fragment in metadata.fragments)

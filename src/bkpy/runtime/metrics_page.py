@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from bkpy.errors import ConfigError
+from bkpy.runtime.visitors import Visitors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,10 +24,14 @@ async def metrics_page(
     port: int,
     add_to: Callable[[web.Application], None] = lambda app: None,
     tls: TlsContext | None = None,
+    *,
+    connections_max: int,
+    handshake_timeout_s: float | None = None,
 ) -> AsyncIterator[int]:
     """Serve what `render` makes, in Prometheus' text format, and the routes that `add_to` adds; at that port.
 
-    With `tls` it is HTTPS. Port 0 is any free one. Raises `ConfigError` if it can't be had.
+    With `tls` it is HTTPS. For one connection more than `connections_max` the oldest is closed. Port 0 is any free one.
+    Raises `ConfigError` if it can't be had.
     """
 
     async def page(_: web.Request) -> web.Response:
@@ -36,11 +42,20 @@ async def metrics_page(
     add_to(app)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
+    assert runner.server is not None
+    visitors = Visitors(runner.server, connections_max, tls, handshake_timeout_s)
     try:
         try:
-            await web.TCPSite(runner, listen, port, ssl_context=tls).start()
+            # The loop may accept all that the kernel holds before one of them is looked at.
+            server = await asyncio.get_running_loop().create_server(
+                visitors.newcomer, listen, port, backlog=connections_max
+            )
         except OSError as e:
             raise ConfigError(f"can't serve metrics at {listen}:{port}: {e.strerror or e}") from e
-        yield runner.addresses[0][1]
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
     finally:
         await runner.cleanup()
+        visitors.stop()

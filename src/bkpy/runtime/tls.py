@@ -73,8 +73,18 @@ class _TellingContext(ssl.SSLContext):
         return made
 
 
+class _UnreadableNamesError(ssl.SSLError):
+    pass
+
+
 class _TellingObject(ssl.SSLObject):
     outgoing: ssl.MemoryBIO
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        try:
+            return super().getpeercert(binary_form)
+        except UnicodeDecodeError:  # event loops take it for a defect of theirs, and log it as such, every time
+            raise _UnreadableNamesError from None
 
     def do_handshake(self) -> None:
         try:
@@ -148,6 +158,8 @@ class Certificates:
             context.num_tickets = 0  # no client resumes: each presents its certificate again
         else:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            # Common names are what people call clients: one that is called as a bookie's host is not that bookie.
+            context.hostname_checks_common_name = self._side is Side.ZOOKEEPER
         # Both ends are bkpy's, but for ZooKeeper.
         oldest = ssl.TLSVersion.TLSv1_2 if self._side is Side.ZOOKEEPER else ssl.TLSVersion.TLSv1_3
         context.minimum_version = oldest
@@ -202,7 +214,7 @@ _REASONS: Mapping[str, tuple[Failure, str]] = {
     "SSLV3_ALERT_BAD_CERTIFICATE": (Failure.OTHER, "{} refuses this side's certificate"),
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (Failure.OTHER, "{} refuses this side's certificate"),
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": (Failure.OTHER, "this side's certificate is not made for this, {} says"),
-    "TLSV1_ALERT_PROTOCOL_VERSION": (Failure.VERSION, "{} speaks an older TLS than 1.3"),
+    "TLSV1_ALERT_PROTOCOL_VERSION": (Failure.VERSION, "{} takes no TLS as old as this side's: it has to be 1.3"),
     "UNSUPPORTED_PROTOCOL": (Failure.VERSION, "{} speaks an older TLS than 1.3"),
     "WRONG_VERSION_NUMBER": (Failure.PLAIN, "{} speaks no TLS"),
     "HTTP_REQUEST": (Failure.PLAIN, "{} speaks no TLS, but HTTP"),
@@ -226,6 +238,8 @@ def explained(error: Exception, peer: str, files: TlsFiles | None) -> tuple[Fail
         if failure is Failure.HOST_NAME:
             text += f" ({error.verify_message})"
         return failure, text.format(peer, ca="its file of CAs" if files is None else files.ca)
+    if isinstance(error, _UnreadableNamesError):
+        return Failure.OTHER, f"{peer}'s certificate has names that are no text"
     if isinstance(error, ssl.SSLError):
         failure, text = _REASONS.get(error.reason or "", (Failure.OTHER, "TLS with {} failed: " + _plain(error)))
         return failure, text.format(peer)

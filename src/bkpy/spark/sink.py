@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from bkpy.protocol.log_sinks import Written
+    from bkpy.protocol.log_sinks import BatchPart
 
 PAYLOAD = "payload"
 
@@ -31,7 +31,7 @@ PAYLOAD = "payload"
 class Attempt(WriterCommitMessage):
     """What one task has written; None for no rows."""
 
-    written: Written | None
+    written: BatchPart | None
 
 
 class LogBatchWriter(DataSourceArrowWriter):
@@ -119,6 +119,6 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
     asyncio.run(discard(options, _written(messages)))
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[BatchPart]:
     """In the order of the partitions; None stands for a task that failed."""
     return [message.written for message in messages if isinstance(message, Attempt) and message.written is not None]

@@ -25,7 +25,7 @@ from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import SegmentEnd, settled
-from bkpy.protocol.log_sinks import Standing, Written, standing, with_batch
+from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
 from bkpy.protocol.records import ledger_key, stamp_at
 from bkpy.spark.background import BackgroundLoop
 
@@ -51,7 +51,7 @@ _APPEND_BYTES: Final = MIB
 # --- a task attempt --------------------------------------------------------------------------------------------------
 
 
-def write_attempt(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> Written | None:
+def write_attempt(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> BatchPart | None:
     """A CLOSED ledger with the payloads of these rows, of one column; None for no rows. Blocks.
 
     Raises `ConfigError` for a row without a payload, and whatever `LedgerWriter` raises; the ledger is deleted then, or
@@ -109,14 +109,14 @@ class _AttemptWriter:
         )
         return self._writer
 
-    async def finish(self) -> Written | None:
+    async def finish(self) -> BatchPart | None:
         if self._client is None or self._writer is None:
             return None
         await self._writer.close()
         ledger_id = self._writer.ledger_id
         metadata = await self._client.ledger_metadata(ledger_id)
         await self._client.close()
-        return Written(ledger_id, metadata.last_entry + 1, metadata.length, _STAMP.unpack(self._stamp)[0])
+        return BatchPart(ledger_id, metadata.last_entry + 1, metadata.length, _STAMP.unpack(self._stamp)[0])
 
     async def give_up(self) -> None:
         if self._client is None:
@@ -142,7 +142,7 @@ def _parts(payloads: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 # --- the driver ------------------------------------------------------------------------------------------------------
 
 
-async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[Written]) -> None:
+async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPart]) -> None:
     """Put the batch into the log, unless it is there.
 
     Fences the log's writer, if it has one. Raises `ConfigError` if a later batch of this writer id was committed;
@@ -153,24 +153,24 @@ async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[Written
         for _ in range(client.logs.settings.log_conflicts_max):
             lst, version = await _read_list(client, options)
             match standing(lst, options.writer_id, batch):
-                case Standing.OLDER:
+                case BatchStanding.OLDER:
                     raise ConfigError(
                         f"writerId {options.writer_id} has committed batch {lst.sinks[options.writer_id]} to log "
                         f"{options.log}, so batch {batch} is a repeated one or another query's: a query with a new "
                         "checkpoint needs a writerId of its own"
                     )
-                case Standing.COMMITTED:
+                case BatchStanding.COMMITTED:
                     log.warning("batch %d of %s was committed before", batch, options.writer_id)
                     await _discard(client, parts)
                     return
-                case Standing.NEW:
+                case BatchStanding.NEW:
                     if not parts or await _committed(client, options, batch, parts, lst, version):
                         return
     raise MetadataConflictError(f"the list of log {options.log} changes all the time")
 
 
 async def _committed(
-    client: Client, options: SinkOptions, batch: int, parts: Sequence[Written], lst: LogList, version: int
+    client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], lst: LogList, version: int
 ) -> bool:
     """False if the list has changed meanwhile."""
     logs = client.logs
@@ -207,7 +207,7 @@ async def _closed_end(client: Client, options: SinkOptions, segment: Segment) ->
     return SegmentEnd(last + 1, metadata.length, last_ms)
 
 
-async def _check_of(client: Client, part: Written, uid: str) -> Check:
+async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
     """For the transaction that names the ledger: that nobody deletes it before. Raises `NoSuchLedgerError`."""
     metadata, version = await client.upkeep.cluster.catalog.read(part.ledger_id, fresh=True)
     if metadata.state is not LedgerState.CLOSED or metadata.last_entry + 1 != part.entries:
@@ -221,7 +221,7 @@ async def _check_of(client: Client, part: Written, uid: str) -> Check:
     return client.logs.ledger_check(part.ledger_id, version)
 
 
-async def discard(options: SinkOptions, parts: Sequence[Written]) -> None:
+async def discard(options: SinkOptions, parts: Sequence[BatchPart]) -> None:
     """Delete the ledgers of a batch that failed, except those that the list names: its outcome may have been unknown.
 
     What can't be deleted now is left to those who look for ledgers that no list names.
@@ -235,7 +235,7 @@ async def discard(options: SinkOptions, parts: Sequence[Written]) -> None:
         log.warning("%d ledgers made for log %s and not used may still be there: %s", len(parts), options.log, error)
 
 
-async def _discard(client: Client, parts: Sequence[Written]) -> None:
+async def _discard(client: Client, parts: Sequence[BatchPart]) -> None:
     catalog = client.upkeep.cluster.catalog
     upkeep = LogUpkeep(client.logs, catalog)
     for part in parts:

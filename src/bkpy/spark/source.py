@@ -117,7 +117,7 @@ def record_batches(options: SourceOptions, schema: StructType, task: Task) -> It
         yield from batches(block, columns, arrow_schema, options.batch_bytes_max, part.origin)
 
 
-class Connection:
+class LazyClient:
     """A client of the cluster that is connected when it is first asked for."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -139,12 +139,12 @@ class Connection:
 
 
 async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[tuple[EntryRange, Block], None]:
-    connection = Connection(options)
+    lazy = LazyClient(options)
     try:
         for part in task:
             expected = part.first
             try:
-                async with aclosing(blocks_of(connection, part)) as blocks:
+                async with aclosing(blocks_of(lazy, part)) as blocks:
                     async for block in blocks:
                         _check(part, expected, block.first_entry)
                         expected = block.last_entry + 1
@@ -155,12 +155,12 @@ async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[
             else:
                 _check(part, expected, part.last + 1)
     finally:
-        await connection.close()
+        await lazy.close()
 
 
-async def blocks_of(connection: Connection, part: EntryRange) -> AsyncGenerator[Block, None]:
+async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
     """The entries of a range. Raises what reading raises."""
-    client, password = await connection.client(), connection.options.password()
+    client, password = await lazy.client(), lazy.options.password()
     if part.origin is None:
         reader = await client.open_ledger(part.ledger_id, password=password)
     else:  # the plan has no entry that isn't confirmed, whatever the bookies tell now

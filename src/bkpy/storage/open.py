@@ -169,7 +169,9 @@ class _Opening:
         for path in self._directories.ledgers:
             store, row = self._new_index(path)
             with contextlib.closing(store):
-                row = row._replace(unknown_in_limbo=True, marks=(START,) * len(self._directories.journals))
+                row = row._replace(
+                    unknown_in_limbo=True, unasked=False, marks=(START,) * len(self._directories.journals)
+                )
                 index.put_shard(store, row._replace(at_risk=at_risk.NOTHING))  # an index without ledgers may be older
             uuids.append(row.uuid.hex())
         cookie = self._directories.cookie(uuids)

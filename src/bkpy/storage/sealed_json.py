@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
+from bkpy.stored_json import parsed
+
 if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files
 
@@ -24,7 +26,7 @@ def seal_json(content: dict[str, Any]) -> bytes:
 
 def unseal_json(data: bytes) -> dict[str, Any]:
     """What was stored; `ValueError`, `KeyError`, `TypeError` or `AttributeError` if that isn't it."""
-    content = json.loads(data)
+    content = parsed(data)
     stored = content.pop(_CHECKSUM)
     if stored != _checksum(content):
         raise ValueError("its checksum is wrong")

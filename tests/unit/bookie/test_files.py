@@ -55,6 +55,11 @@ def test_every_directory_needs_files_of_its_own() -> None:
     assert storage_files(settings(journal_directories="/j,/k")) > storage_files(two)
 
 
+def test_those_who_look_at_the_metrics_page_take_no_files_from_the_storage() -> None:
+    none, some = settings(), settings(metrics_port="0", metrics_connections_max="7")
+    assert storage_files(some) - storage_files(none) >= 3 * 7
+
+
 def test_a_limit_that_leaves_no_room_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"may open 256 files, and the storage needs \d+: raise the limit"):
         fit_files(settings(), 256)

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from tests.certificates import Authority
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.unit.bookie.raw import Raw, add, frame, record
 
 import bkpy
 from bkpy.cli.bookie_pages import open_pages
@@ -18,6 +19,7 @@ from bkpy.config.access_file import read_access_file
 from bkpy.config.client import client_settings
 from bkpy.config.loading import load_bookie_settings
 from bkpy.errors import ConfigError, UnauthorizedError
+from bkpy.protocol.messages import Flags, Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,6 +57,13 @@ class Guarded:
         self.write(rules)
         for node in self.cluster.nodes:
             node.reload()
+
+    def context(self, name: str) -> ssl.SSLContext:
+        """Of a client that speaks for itself."""
+        issued = self.ca.issue(name)
+        context = ssl.create_default_context(cafile=str(self.ca.file))
+        context.load_cert_chain(issued.certificate, issued.key)
+        return context
 
     async def client(self, name: str, **kwargs: Any) -> Client:
         return await self.cluster.client(
@@ -102,6 +111,53 @@ async def test_a_reader_may_read_and_no_more(guarded: Guarded) -> None:
     writer.abandon()  # its metadata say IN_RECOVERY, which the bookies don't guard either
 
 
+async def test_no_request_of_a_reader_changes_anything_whatever_it_is_called(guarded: Guarded) -> None:
+    """A fence is a write, in whichever request it comes; and so is a key that is shown."""
+    writing = await guarded.client("writer")
+    writer = await writing.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    ledger_id, key = writer.ledger_id, writer.metadata.ledger_key
+    raw = await Raw.connect(guarded.cluster, tls=guarded.context("reader"))
+    fencing = int(Flags.RECOVERY)
+    raw.send(
+        frame(Op.PRESENT, [[ledger_id, 999], [key, key]]),
+        frame(Op.READ, [fencing, ledger_id, 0, 0, 1000], correlation_id=10),
+        frame(Op.READ, [fencing, 999, 0, 0, 1000], correlation_id=11),
+        frame(Op.READ_LAC, [fencing, ledger_id], correlation_id=12),
+        frame(Op.WRITE_LAC, [ledger_id], record(ledger_id), correlation_id=13),
+        frame(Op.FORCE, [ledger_id], correlation_id=14),
+        add(ledger_id, 1, correlation_id=15),
+        add(999, flags=fencing, correlation_id=16),
+        frame(Op.READ, [0, ledger_id, 0, 0, 1000], correlation_id=17),
+    )
+    for number in range(10, 17):
+        _, head = await raw.reply(number)
+        assert (head if isinstance(head, int) else head[0]) == Status.FORBIDDEN
+    assert (await raw.reply(17))[1][0] == Status.OK
+    assert not len(raw.near.keys)
+    assert await guarded.cluster.storage("a").held_ledgers(-1, 100) == [ledger_id]
+    assert await writer.append(b"y") == 1  # it was not fenced
+    await writer.close()
+    raw.writer.close()
+
+
+async def test_a_long_poll_ends_when_its_client_loses_all_rights(guarded: Guarded) -> None:
+    writing = await guarded.client("writer")
+    writer = await writing.create_ledger(ack_quorum=3)
+    await writer.append(b"x")
+    raw = await Raw.connect(guarded.cluster, tls=guarded.context("reader"))
+    raw.send(frame(Op.WAIT_LAC, [writer.ledger_id, 5, True, 3_600_000], correlation_id=10))
+    await eventually(lambda: raw.near.requests.in_flight == 1)
+    guarded.reload(RULES.replace("cn:reader", "cn:another"))
+    told = await raw.rest()
+    assert told[0][1][0] == Status.FORBIDDEN
+    assert 10 not in told or told[10][1][0] != Status.OK
+    await eventually(lambda: raw.near not in guarded.cluster.connections("a"))
+    assert raw.near.requests.in_flight == 0
+    await writer.append(b"y")
+    await writer.close()
+
+
 @pytest.mark.parametrize("name", ["stranger", "operator"])
 async def test_who_has_no_right_to_ledgers_is_refused_at_the_greeting(
     guarded: Guarded, name: str, caplog: pytest.LogCaptureFixture
@@ -114,6 +170,26 @@ async def test_who_has_no_right_to_ledgers_is_refused_at_the_greeting(
     assert caught.value.bookie in ("a", "b", "c")
     assert words in caplog.text
     assert not any(connection.greeted for b in "abc" for connection in guarded.cluster.connections(b))
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "words"),
+    [
+        ("evil\n2026-01-01 ERROR", (), "does not give cn:evil\\n2026-01-01 ERROR the right"),
+        ("many", tuple(f"{n}.example" for n in range(3000)), "cn:many, dns:0.example, dns:1.example, dns:2.example, "),
+        ("", ("127.0.0.1",), "does not give a certificate without names the right"),
+    ],
+)
+async def test_whatever_somebody_is_called_it_is_told_on_one_short_line(
+    guarded: Guarded, name: str, hosts: tuple[str, ...], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await guarded.client(name, hosts=hosts, file="strange")
+    with pytest.raises(UnauthorizedError) as caught:
+        await client.create_ledger()
+    assert words in caught.value.message
+    told = [record.getMessage() for record in caplog.records if "does not give" in record.getMessage()]
+    assert told
+    assert all(words in line and "\n" not in line and len(line) < 1000 for line in told)
 
 
 async def test_a_name_that_loses_its_right_while_it_writes(guarded: Guarded) -> None:
@@ -161,7 +237,18 @@ async def test_a_name_that_is_given_a_right_has_it_at_once(guarded: Guarded) -> 
     await (await client.create_ledger()).close()
 
 
-@pytest.mark.parametrize("rules", ["read = [", "reed = []", "read = 'cn:x'", "read = [1]", "read = ['x']"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "read = [",
+        "reed = []",
+        "read = 'cn:x'",
+        "read = [1]",
+        "read = ['x']",
+        pytest.param("read = " + "[" * 100_000, id="nested deeply"),
+        pytest.param("read = " + "1" * 10_000, id="a long number"),
+    ],
+)
 async def test_a_file_that_makes_no_sense_takes_no_right_and_gives_none(
     guarded: Guarded, rules: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,13 +300,11 @@ async def pages(tmp_path: Path) -> AsyncIterator[Guarded]:
     await made.cluster.stop()
 
 
-async def ask(pages: Guarded, method: str, path: str, name: str) -> tuple[int, Any]:
+async def ask(pages: Guarded, method: str, path: str, name: str, body: bytes = b"") -> tuple[int, Any]:
     """The status and the body that somebody with this name gets."""
-    issued = pages.ca.issue(name)
-    context = ssl.create_default_context(cafile=str(pages.ca.file))
-    context.load_cert_chain(issued.certificate, issued.key)
+    context = pages.context(name)
     url = f"https://127.0.0.1:{pages.cluster.node('a').metrics_port}{path}"
-    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context) as response:
+    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context, data=body) as response:
         return response.status, (await response.text() if path == "/metrics" else await response.json())
 
 
@@ -240,6 +325,11 @@ async def test_commands_over_tls_are_for_those_who_may_administer(pages: Guarded
     status, told = await ask(pages, "POST", "/reload", "successor")
     assert status == 409
     assert "not TOML" in told["error"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"dry_run": 1}'], ids=lambda body: body[:9])
+async def test_a_command_that_makes_no_sense_is_refused(pages: Guarded, body: bytes) -> None:
+    assert (await ask(pages, "POST", "/gc", "operator", body))[0] == 400
 
 
 async def test_the_page_gets_a_new_certificate_too(pages: Guarded) -> None:

@@ -31,7 +31,7 @@ from bkpy.config.client import client_settings
 from bkpy.errors import ConfigError, TlsError
 from bkpy.protocol import frame as wire
 from bkpy.protocol.messages import Op
-from bkpy.runtime.tls import Certificates, Failure, Side, TlsFiles
+from bkpy.runtime.tls import Certificates, Failure, Side, TlsFiles, explained
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -146,6 +146,71 @@ async def test_a_client_does_not_talk_to_a_bookie_whose_certificate_is_not_good(
     assert words in await refusal(client)
 
 
+def test_a_certificate_that_is_replaced_while_it_is_read_is_read_again(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = secure.ca.settings(secure.of_bookies)
+    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+    read = ssl.SSLContext.load_cert_chain
+
+    def and_replaced(self: ssl.SSLContext, *arguments: Any) -> None:
+        read(self, *arguments)
+        new = secure.ca.issue("bookie", file="new")
+        new.certificate.replace(secure.of_bookies.certificate)
+        new.key.replace(secure.of_bookies.key)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(ssl.SSLContext, "load_cert_chain", and_replaced)
+        certificates = Certificates(names, Side.BOOKIE)
+    assert certificates.reload()
+    assert not certificates.reload()
+
+
+def ends(names: TlsFiles, host: str) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """A client's end and a bookie's, that are at the beginning of their handshake."""
+    client, bookie = Certificates(names, Side.CLIENT).context, Certificates(names, Side.BOOKIE).context
+    to_near, to_far = ssl.MemoryBIO(), ssl.MemoryBIO()
+    far = client.wrap_bio(to_far, to_near, server_hostname=host)
+    near = bookie.wrap_bio(to_near, to_far, server_side=True)
+    for end in (far, near):
+        with pytest.raises(ssl.SSLWantReadError):
+            end.do_handshake()
+    return far, near
+
+
+def test_a_common_name_is_not_the_name_of_a_host(secure: Secure) -> None:
+    """Whoever signs certificates for clients looks at what they are called, and not at which hosts are called so."""
+    files = secure.ca.settings(secure.ca.issue("b1.example", ()))
+    names = TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"])
+    far, _ = ends(names, "b1.example")
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        far.do_handshake()
+    assert explained(caught.value, "the bookie", names)[0] is Failure.HOST_NAME
+
+
+def test_no_client_resumes_a_session(secure: Secure) -> None:
+    """It would not show its certificate again, which may have ended, or be of a CA that is not trusted any more."""
+    files = secure.ca.settings(secure.of_client)
+    far, near = ends(TlsFiles(files["tls_ca_file"], files["tls_certificate_file"], files["tls_key_file"]), "127.0.0.1")
+    far.do_handshake()
+    near.do_handshake()
+    near.write(b"x")
+    assert far.read(1) == b"x"  # and with it whatever came before
+    assert far.session is None or not far.session.has_ticket
+
+
+async def test_an_older_tls_is_refused_and_told_so_at_both_ends(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start()
+    old = secure.context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with caplog.at_level(logging.WARNING, "bkpy.bookie"):
+        assert "takes no TLS as old as this side's" in await refusal(await secure.cluster.client(tls=old, **PATIENT))
+    assert "the client speaks an older TLS than 1.3" in caplog.text
+    assert secure.refused(Failure.VERSION) >= 3
+
+
 async def test_a_client_without_tls_is_told_to_speak_it(secure: Secure) -> None:
     await secure.start()
     client = await secure.cluster.client(**PATIENT)
@@ -175,6 +240,20 @@ async def test_reading_without_trust_fails_as_soon(secure: Secure) -> None:
     with pytest.raises(TlsError, match="TLS only"):
         await contents(stranger, writer.ledger_id)
     assert time.monotonic() - began < DEADLINE_S
+
+
+async def test_a_certificate_whose_names_are_no_text_is_refused_with_a_line_now_and_then(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    await secure.start()
+    strange = secure.ca.issue("strange", raw_names=b"\x86\x03x:\xff")  # a URI
+    for _ in range(3):
+        with pytest.raises(bkpy.BookKeeperError):
+            await (await secure.client(issued=strange, no_bookies_timeout_s=0.0)).create_ledger()
+    await eventually(lambda: secure.refused(Failure.OTHER) >= 3)
+    told = [record.getMessage().partition(": ")[2] for record in caplog.records if record.name != "bkpy.client"]
+    assert set(told) == {"the client's certificate has names that are no text"}
+    assert len(told) <= 3  # one of each bookie
 
 
 async def test_what_was_refused_is_logged_now_and_then_with_the_reason(

@@ -92,6 +92,7 @@ def test_every_setting_has_a_reason_and_survives_as_text() -> None:
         ),
         ("", {}, {"session_timeout_s": "soon"}, ["flag", "session_timeout_s", "number", "'soon'"]),
         ("", {}, {"session_timeout_s": "inf"}, ["flag", "session_timeout_s", "finite"]),
+        ("", {}, {"lost_bookie_recovery_delay_s": "1e306"}, ["lost_bookie_recovery_delay_s", "1000000000"]),
         ("", {}, {"log_level": "loud"}, ["flag", "log_level", "'debug'"]),
         ("", {}, {"listen": "127.0.0.1"}, ["flag", "listen", "HOST:PORT"]),
         ("", {}, {"listen": "0.0.0.0:3181"}, ["advertised_address", "0.0.0.0"]),

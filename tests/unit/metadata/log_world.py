@@ -57,7 +57,6 @@ class LogWorld:
         self.catalog, self.logs = self._parts(self.store, {})
         self.upkeep = LogUpkeep(self.logs, self.catalog)
         self.segments: list[int] = []
-        self.sessions: list[Troubled] = []  # of the others, as they came
 
     def _parts(self, store: Any, given: dict[str, Any]) -> tuple[LedgerCatalog, LogStore]:
         shared = {"metadata_write_attempts_max": 2, "log_conflicts_max": 3, **given}
@@ -66,13 +65,8 @@ class LogWorld:
 
     def opened(self, script: Iterable[str | Act | None] = (), **given: Any) -> LogUpkeep:
         """Another client's, whose calls go wrong as the script says."""
-        return self.opened_parts(script, **given)[0]
-
-    def opened_parts(self, script: Iterable[str | Act | None] = (), **given: Any) -> tuple[LogUpkeep, LogStore]:
-        """The same, with what it is made of."""
-        self.sessions.append(Troubled(self.tree, script))
-        catalog, logs = self._parts(self.sessions[-1], given)
-        return LogUpkeep(logs, catalog), logs
+        catalog, logs = self._parts(Troubled(self.tree, script), given)
+        return LogUpkeep(logs, catalog)
 
     @property
     def now_ms(self) -> int:

@@ -76,7 +76,9 @@ async def test_one_holder_at_a_time(tree: MemoryStore, cluster: Cluster) -> None
     assert (await taken(second)).path == lock.path
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"since_ms": "x"}', b"\xff"])
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"[]", b'{"since_ms": "x"}', b"\xff", b"[" * 100_000], ids=lambda value: value[:9]
+)
 async def test_a_lock_that_can_not_be_read_is_listed_all_the_same(
     tree: MemoryStore, cluster: Cluster, value: bytes
 ) -> None:

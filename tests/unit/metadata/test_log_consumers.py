@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -216,6 +217,10 @@ async def test_a_damaged_one_is_an_error_and_holds_what_it_held(tree: MemoryStor
     tree.apply(Create(f"{FOLDER}/billing", value), 0)
     with pytest.raises(CorruptDataError, match="consumer billing of log orders is unreadable"):
         await consumers(tree).registered()
+    with pytest.raises(CorruptDataError):
+        await consumers(tree).register("billing", None)
+    assert await consumers(tree).delete("billing")
+    assert await position(tree) is None
 
 
 async def test_a_newer_one_is_not_guessed_at(tree: MemoryStore) -> None:
@@ -230,3 +235,13 @@ async def test_unknown_fields_survive(tree: MemoryStore) -> None:
     state = await consumers(tree).register("billing", None)
     await consumers(tree).commit("billing", 20, state)
     assert json.loads(tree.node(f"{FOLDER}/billing").data)["newer"] == 3
+
+
+async def test_the_stored_form_is_the_golden_one(tree: MemoryStore) -> None:
+    stored = (Path(__file__).parents[2] / "golden" / "metadata" / "log-consumer.json").read_bytes()
+    tree.apply(Create(f"{FOLDER}/billing", stored), 0)
+    state = await consumers(tree).register("billing", None)
+    assert (state.position, state.since_ms, state.token) == (12, 1_700_000_000_000, "t")
+    await consumers(tree).commit("billing", 13, state)
+    written = json.loads(tree.node(f"{FOLDER}/billing").data)
+    assert list(written) == list(json.loads(stored))

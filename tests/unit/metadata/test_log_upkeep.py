@@ -9,7 +9,7 @@ import pytest
 from tests.unit.metadata.log_world import LIST, NAME, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
 
-from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLogError
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
 from bkpy.metadata.log_upkeep import log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
@@ -57,6 +57,13 @@ async def test_what_is_not_known_to_be_acknowledged_is_not_truncated(world: LogW
     assert left(world) == world.segments
 
 
+async def test_one_who_has_written_another_log_of_that_name_truncates_nothing(world: LogWorld) -> None:
+    with pytest.raises(NoSuchLogError, match="another one of that name"):
+        await world.upkeep.truncate(NAME, 35, end=40, uid="u0")
+    assert left(world) == world.segments
+    assert (await world.upkeep.truncate(NAME, 35, end=40, uid=UID)).first_position == 35
+
+
 async def test_a_consumer_holds_back_a_truncation_that_is_not_told_to_go_on(world: LogWorld) -> None:
     await world.consumer("billing", 12)
     with pytest.raises(ConfigError, match=r"from 12 on: billing\. Let them go on"):
@@ -65,6 +72,16 @@ async def test_a_consumer_holds_back_a_truncation_that_is_not_told_to_go_on(worl
     await world.upkeep.truncate(NAME, 12)
     await world.upkeep.truncate(NAME, 20, ignore_consumers=True)
     assert left(world) == world.segments[2:]
+
+
+async def test_a_consumer_that_can_not_be_read_holds_back_everything(world: LogWorld) -> None:
+    world.tree.apply(Create(f"{LIST}/{UID}/consumers/billing", b"?"), 0)
+    with pytest.raises(CorruptDataError, match="consumer billing of log orders"):
+        await world.upkeep.truncate(NAME, 10)
+    await world.upkeep.truncate(NAME, 10, ignore_consumers=True)
+    assert left(world) == world.segments[1:]
+    await world.upkeep.delete(NAME)
+    assert not [path for path in world.tree.paths if path.startswith(LIST)]
 
 
 @pytest.mark.parametrize(("consumer", "kept"), [(None, 3), (25, 2), (5, 0)])

@@ -386,6 +386,7 @@ async def test_a_mark_of_a_newer_version_is_left_alone(tree: MemoryStore) -> Non
         b'{"version": 1, "lost": {"a": {"since_ms": 1, "reason": 1, "instance": ""}}}',
         b'{"version": 1, "lost": {"a": {"since_ms": 1, "reason": "lost", "instance": null}}}',
         b'{"version": 1, "lost": {"a": {"since_ms": 1, "reason": "lost"}}}',
+        pytest.param(b'{"version": 1, "lost": ' + b"[" * 100_000, id="nested deeply"),
     ],
 )
 async def test_a_damaged_mark_names_nobody_and_is_mended_by_the_next(tree: MemoryStore, data: bytes) -> None:

@@ -22,8 +22,8 @@ from bkpy.metadata.outcome import (
     doubted,
     told,
 )
-from bkpy.metadata.resolve import create_certainly, delete_certainly, ensure_path, put_certainly, take_number
-from bkpy.metadata.store import Create, Delete
+from bkpy.metadata.resolve import attempt, create_certainly, delete_certainly, ensure_path, put_certainly, take_number
+from bkpy.metadata.store import Create, Delete, NoNode
 from bkpy.runtime.system import real_runtime
 
 NODE = "/n"
@@ -218,6 +218,13 @@ async def test_a_path_is_made_by_whomever() -> None:
     gone = await ensure_path(store, "/y/z", attempts_max=1)
     assert isinstance(gone, NotDone)
     assert "somebody deletes" in gone.error.message
+
+
+async def test_a_refusal_that_is_a_value_holds_nobody() -> None:
+    answer = await attempt(tree_with(None)[0].session().multi([Create("/nowhere/n", b"")]))
+    assert isinstance(answer, NoNode)
+    assert (answer.node, answer.index) == ("/nowhere/n", 0)
+    assert (answer.__traceback__, answer.__context__, answer.__cause__) == (None, None, None)
 
 
 def test_the_error_for_a_user_is_a_new_one_that_says_what_is_known() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import time
 
 import pytest
 
@@ -42,12 +44,35 @@ def test_a_client_has_the_rights_of_all_its_names(lists: tuple[str, str]) -> Non
         ("uri:spiffe://d/*/w", ["uri:spiffe://d/a/w"], ["uri:spiffe://d/a/b/w", "uri:spiffe://d/w"]),
         ("cn:a.b", ["cn:a.b"], ["cn:axb"]),
         ("cn:*", ["cn:anybody"], ["cn:a.b", "dns:anybody"]),
+        ("cn:**", ["cn:anybody"], ["cn:a.b"]),
+        ("cn:a*b*b", ["cn:abb", "cn:axbxbxb"], ["cn:ab", "cn:abc", "cn:ab.b"]),
+        ("uri:x:*a/a*", ["uri:x:a/a", "uri:x:aa/aa"], ["uri:x:a/b/a", "uri:x:a/a/a"]),
+        # Letters that Unicode, but no host's name, takes for the same: a long s, a sign for kelvin.
+        ("dns:desk.example", ["dns:DESK.example"], ["dns:de\u017fk.example", "dns:des\u212a.example"]),
     ],
 )
 def test_a_rule_means_no_more_than_it_says(rule: str, meant: list[str], not_meant: list[str]) -> None:
     rules = AccessRules({"read": [rule]})
     assert [name for name in meant if not rules.rights_of([name])] == []
     assert [name for name in not_meant if rules.rights_of([name])] == []
+
+
+def test_stars_match_what_they_would_if_all_places_were_tried() -> None:
+    parts = ["*", "a", "b", "."]
+    names = ["cn:" + "".join(name) for n in range(6) for name in itertools.product("ab.", repeat=n)]
+    for n in range(1, 6):
+        for chosen in itertools.product(parts, repeat=n):
+            rule = "cn:" + "".join(chosen)
+            plain = re.compile("[^./:]*".join(map(re.escape, rule.split("*"))))
+            rules = AccessRules({"read": [rule]})
+            assert [name for name in names if rules.rights_of([name])] == list(filter(plain.fullmatch, names)), rule
+
+
+def test_a_rule_of_many_stars_is_decided_at_once() -> None:
+    began = time.monotonic()
+    rules = AccessRules({"read": ["cn:" + "*" * 40 + "!", "cn:" + "a*" * 30 + "!"]})
+    assert rules.rights_of(["cn:" + "a" * 64]) == Right.NONE
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("rule", ["orders", "", "cn:", "ip:127.0.0.1", ":x", "*"])

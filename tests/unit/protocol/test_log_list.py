@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import LogList, Segment, checked_name
 
 KEY = bytes(range(16))
+GOLDEN = Path(__file__).parents[2] / "golden" / "metadata" / "log.json"
 
 
 def sealed(ledger_id: int, first: int, entries: int, *, begun_ms: int = 1000, last_ms: int = 2000) -> Segment:
@@ -50,6 +52,12 @@ def test_what_is_stored_is_read(lst: LogList) -> None:
     data = lst.encode()
     assert LogList.decode("orders", data) == lst
     assert LogList.decode("orders", data).encode() == data
+
+
+def test_the_stored_form_is_the_golden_one() -> None:
+    stored = GOLDEN.read_bytes()
+    assert full().encode() == stored
+    assert LogList.decode("orders", stored) == full()
 
 
 def test_unknown_fields_survive() -> None:

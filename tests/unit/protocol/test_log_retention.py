@@ -133,6 +133,11 @@ def test_what_a_truncation_leaves(
     assert (lst.first_position, lst.doomed) == (first, doomed)
 
 
+def test_where_nothing_is_there_is_nothing_to_truncate() -> None:
+    with pytest.raises(ConfigError, match="reach up to position 7"):
+        truncated("x", a_list(first=7), 8, 10, {}, 0)
+
+
 def test_nothing_is_asked_of_those_who_lost_nothing() -> None:
     lst = a_list(*SEALED, OPEN, first=15)
     assert truncated("x", lst, 15, 30, {"a": 0}, 0) is lst

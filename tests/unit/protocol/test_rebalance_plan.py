@@ -54,6 +54,23 @@ def test_only_those_that_take_entries_are_given_some() -> None:
     assert not [move for one in ledgers for move in balance.moves(one)]
 
 
+@pytest.mark.parametrize(
+    ("loads", "writable", "share"),
+    [
+        ({}, "", 0),
+        ({"a": 9, "b": 3}, "ab", 6),
+        ({"a": 9, "b": 3, "c": 0}, "ab", 6),  # c can't be given what it lacks
+        ({"a": 9, "b": 0, "c": 9}, "ab", 6),  # c has more, and gives
+        ({"a": 9, "b": 0, "c": 3, "d": 1}, "ab", 4),  # without d the mean is above c, too
+        ({"a": 5, "b": 1}, "", 5),
+    ],
+)
+def test_the_share_is_of_those_that_can_have_it(loads: dict[str, int], writable: str, share: int) -> None:
+    balance = Balance(loads, writable, {})
+    assert balance.share == share
+    assert sum(balance.lack.values()) <= sum(balance.surplus.values()) or not writable
+
+
 @pytest.mark.parametrize(("rack_of_d", "sources"), [("1", {"a"}), ("2", {"b"}), ("4", {"a", "b", "c"})])
 def test_racks_stay_apart(rack_of_d: str, sources: set[str]) -> None:
     ledgers = [ledger(i, 3, 1000, (0, "abc")) for i in range(40)]
@@ -98,8 +115,9 @@ def test_every_move_is_needed_and_allowed(
 ) -> None:
     ledgers, writable, racks = cluster
     loads = loads_of(ledgers, NAMES)
-    share = sum(loads.values()) // len(loads)
     balance = Balance(loads, writable, racks)
+    share = balance.share
+    assert share >= sum(loads.values()) // len(loads)
     before, now, last = dict(loads), dict(loads), []
     seen: list[Move] = []
     for one in ledgers:

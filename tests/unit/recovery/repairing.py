@@ -56,7 +56,7 @@ async def held(client: Client, ledger_id: int, bookie_id: str, last: int) -> dic
     first = 0
     while first <= last:
         head = m.pack([0, ledger_id, first, last, 1 << 20])
-        frame = await pool_of(client).channel(bookie_id).call(Op.READ, head, timeout_s=10.0)
+        frame = await pool_of(client).channel(bookie_id).call(Op.READ, head, timeout_s=10.0, again=True)
         assert m.reply_status(frame.head) == Status.OK
         for header in walk(frame.body):
             codec.check(frame.body, header.offset, header.end)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,13 +14,17 @@ from tests.unit.recovery.test_ledger_repair import damage
 
 import bkpy
 from bkpy.client.bookies.channel import BookieChannel
+from bkpy.errors import CorruptDataError
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.recovery.ledger_recovery import LedgerRecovery
+    from bkpy.storage.ledgers.info import LedgerInfo
 
 
 async def written(client: Client, count: int) -> LedgerWriter:
@@ -192,3 +198,45 @@ async def test_a_closed_ledger_has_nothing_to_give_up(five: InProcess) -> None:
         await (await giving_up(client, writer.ledger_id)).survey()
     closed = await (await giving_up(client, writer.ledger_id)).run()
     assert closed.accepted_loss is None
+
+
+@pytest.mark.parametrize("others_gone", [1, 2])
+async def test_a_bookie_that_has_lost_its_disks_is_no_obstacle(five: InProcess, others_gone: int) -> None:
+    client = await five.client()
+    writer = await written(client, 5)
+    lost = writer.ensemble[0]
+    await gone(five, client, *writer.ensemble[: others_gone + 1])
+    shutil.rmtree(five.directory / lost)
+    await five.start_node(lost, rebuild=True)
+    await eventually(lambda: lost in client.upkeep.bookies().readable)
+    survey = await (await giving_up(client, writer.ledger_id)).survey()
+    closed = await (await giving_up(client, writer.ledger_id, survey.last_entry)).run()
+    assert closed.last_entry == (4 if others_gone == 1 else -1)
+
+
+@pytest.mark.parametrize("trouble", ["in limbo without its key", "its state is damaged"])
+async def test_nor_is_one_that_answers_that_it_can_not_tell_whose_ledger_it_is(five: InProcess, trouble: str) -> None:
+    """It refuses to fence what it has no key of; and says so, as long as it is registered."""
+    client = await five.client()
+    writer = await written(client, 5)
+    a, b, _ = writer.ensemble
+    await gone(five, client, a)
+    storage = five.storage(b)
+    states = storage.states
+
+    async def lost(ledger_ids: Collection[int]) -> dict[int, LedgerInfo | None]:
+        if trouble == "its state is damaged":
+            raise CorruptDataError("the state is damaged")
+        found = await states(ledger_ids)
+        return {one: None if info is None else dataclasses.replace(info, key=b"") for one, info in found.items()}
+
+    storage.states = lost  # type: ignore[method-assign]
+    with pytest.raises(bkpy.LedgerRecoveryError):
+        await client.recover_ledger(writer.ledger_id)
+    survey = await (await giving_up(client, writer.ledger_id)).survey()
+    assert survey.last_entry == 4
+    assert isinstance(survey.seen[b], str)
+    closed = await (await giving_up(client, writer.ledger_id, survey.last_entry)).run()
+    assert closed.last_entry == 4
+    assert closed.accepted_loss is not None
+    assert set(closed.accepted_loss.bookies) == {a, b}

@@ -590,7 +590,18 @@ async def test_other_layouts(layout: str) -> None:
     await cluster.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"version": 1}', b'{"version": 1, "bookies": {}, "absent": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"version": 1}',
+        b'{"version": 1, "bookies": {}, "absent": {"a": 1}}',
+        b'{"version": 1, "most_absent": false, "bookies": {}, "absent": {"a": {"since_ms": 1e999, "instance": "", '
+        b'"replaced": false, "marked": false, "worked_off": false}}}',
+        pytest.param(b"[" * 100_000, id="nested deeply"),
+    ],
+)
 async def test_a_record_that_is_damaged_is_written_anew(cluster: Auditing, data: bytes) -> None:
     one = await cluster.ledger("a b")
     cluster.tree.apply(Create(f"{ROOT}/underreplication", b""), 0)

@@ -50,7 +50,8 @@ class Checking:
         self.registry = CollectorRegistry()
         self.marks = Marks(store, ROOT, store.runtime, self.settings)
         self.records = CheckRecords(store, ROOT, guard=GUARD, settings=self.settings)
-        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, CheckMetrics(self.registry))
+        metrics = CheckMetrics(self.registry, (REPLICAS, PLACEMENT))
+        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, metrics)
 
     async def ended(self, *, runs: int = 1) -> dict[str, CheckRun]:
         """Run until every check has ended so often; what the record says then."""
@@ -106,6 +107,8 @@ async def test_what_is_whole_is_not_marked(five: InProcess) -> None:
     assert await checking.marked() == {}
     assert {name: (run.ledgers, run.marked) for name, run in runs.items()} == {REPLICAS: (5, 0), PLACEMENT: (5, 0)}
     assert checking.registry.get_sample_value("bkpy_check_read_bytes_total")
+    for check in (REPLICAS, PLACEMENT):  # zeros are there: an alarm asks whether they have increased
+        assert checking.registry.get_sample_value("bkpy_check_marked_total", {"check": check}) == 0
     await writer.close()
 
 
@@ -313,7 +316,8 @@ async def test_a_record_that_is_damaged_is_none_and_a_newer_one_is_refused(five:
     await checking.records.read()
     await checking.records.write(CheckRecord({REPLICAS: CheckRun(5, 6)}))
     path = f"{ROOT}/{CHECKS}"
-    for data in (b"", b"[]", b"{}", b'{"version": 1, "checks": {"replicas": {}}}', b'{"version": 1, "checks": 3}'):
+    damaged = (b'{"version": 1, "checks": {"replicas": {}}}', b'{"version": 1, "checks": 3}', b"[" * 100_000)
+    for data in (b"", b"[]", b"{}", *damaged):
         five.tree.apply(Put(path, data, five.tree.node(path).version), 0)
         assert await checking.records.read() == CheckRecord()
     five.tree.apply(Put(path, b'{"version": 2}', five.tree.node(path).version), 0)

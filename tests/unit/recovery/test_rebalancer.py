@@ -10,13 +10,17 @@ from tests.unit.client.support import payload
 from tests.unit.recovery.repairing import whole
 
 from bkpy.config.recovery import RecoverySettings
+from bkpy.metadata.draining import Drains
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.protocol.rebalance import shares
 from bkpy.recovery.ledger_repair import LOCKED
 from bkpy.recovery.rebalancer import Rebalancer
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from bkpy.client.client import Client
+    from bkpy.protocol.rebalance import Balance, Move
 
 
 def rebalancer(client: Client, **settings: Any) -> Rebalancer:
@@ -101,6 +105,42 @@ async def test_a_ledger_that_somebody_else_works_on_stays_as_it_is_and_is_told_o
     for lock in held:
         assert isinstance(lock, LedgerLock)
         await locks.release(lock)
+
+
+async def test_a_ledger_that_is_deleted_meanwhile_is_not_counted_as_moved(cluster: InProcess) -> None:
+    client = await cluster.client()
+    ledgers = await write_all(client, 4)
+    await another(cluster, client, "d")
+    one = rebalancer(client)
+    balance = await one.look()
+    planned = [moves async for moves in one.plan(balance)]
+    for ledger_id in ledgers:
+        await client.delete_ledger(ledger_id)
+
+    async def plan(balance: Balance) -> AsyncGenerator[list[Move], None]:
+        for moves in planned:
+            yield moves
+
+    one.plan = plan  # type: ignore[method-assign]
+    await one.run(balance)
+    assert planned
+    assert (one.moves, one.done, one.given, one.taken, one.failed) == (0, 0, {}, {}, {})
+
+
+async def test_bookies_that_are_to_leave_have_no_share(cluster: InProcess) -> None:
+    client = await cluster.client()
+    await write_all(client, 6)
+    await another(cluster, client, "d")
+    await another(cluster, client, "e")
+    whole_share = (await rebalancer(client).look()).share
+    parts = cluster_of(client)
+    await Drains(parts.store, parts.root, parts.store.runtime, RecoverySettings()).begin("e")
+    await eventually(lambda: "e" in client.upkeep.directory.draining)
+    one = rebalancer(client)
+    balance = await one.look()
+    assert one.loads["e"] == 0
+    assert balance.share == whole_share * 5 // 4
+    assert "e" not in balance.lack
 
 
 async def test_a_target_that_is_gone_costs_nothing(cluster: InProcess) -> None:

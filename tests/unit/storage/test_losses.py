@@ -15,7 +15,10 @@ from bkpy.errors import IdentityError, StorageFailedError
 from bkpy.protocol.integrity import Lack
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import write_set
+from bkpy.storage.file_names import INDEX_NAME
+from bkpy.storage.index import index
 from bkpy.storage.losses import Losses
+from bkpy.storage.rebuild.standing import standing_of
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage
@@ -86,6 +89,28 @@ def test_after_a_new_beginning_everything_is_unknown(values: dict[str, int]) -> 
         storage.release()
 
     asyncio.run(main())
+
+
+def test_an_index_that_is_left_has_no_other_reason_for_its_limbo() -> None:
+    """Were it only that nobody had asked which ledgers there are, the next rebuild of it, which asks, would end it."""
+    host = lost_host()
+    runtime = sim_runtime(host.disk, host.clock)
+    (directory,) = host.settings.ledger_directories
+    for path in (*host.settings.journal_directories, directory):
+        host.disk.make_dirs(path)
+    sizes = {"bytes_max": host.settings.index_bytes_max, "readers_max": host.settings.index_readers_max}
+    store = runtime.store.open(f"{directory}/{INDEX_NAME}", create=True, **sizes)
+    row = index.initialise(store, bytes(16), len(host.settings.journal_directories))
+    index.put_shard(store, row._replace(unknown_in_limbo=True, unasked=True))
+    store.close()
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        assert storage.untrusted
+        await storage.close()
+
+    asyncio.run(main())
+    assert standing_of(runtime, directory, host.settings).limbo
 
 
 def test_directories_in_which_something_is_left_are_not_begun_anew() -> None:

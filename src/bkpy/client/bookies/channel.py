@@ -137,6 +137,11 @@ class BookieChannel:
                 self._watch.cancel()
                 self._watch = asyncio.get_running_loop().call_soon(self._watch_oldest)
 
+    def owes(self, ledger_id: int) -> bool:
+        """Whether appends to the ledger are on their way, or not answered yet. Looks at all that are."""
+        on_the_way = (*(sent[0] for sent in self._adds.values()), *(waiting[0] for waiting in self._waiting))
+        return any(ledger_id in add.ledger_ids for add in on_the_way)
+
     def add_again(self, add: Add, index: int) -> None:
         """The bookie has forgotten a ledger's key (it may): present it and send once more."""
         self._presented -= add.ledger_ids

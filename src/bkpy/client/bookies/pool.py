@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.bookies.latency import ReadLatency
@@ -12,12 +13,14 @@ from bkpy.errors import ClientClosedError
 from bkpy.protocol.receive_buffer import ChunkPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bkpy.client.bookies.dialling import Dialler
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.runtime.interfaces import Runtime
+
+_LINGER_PAUSE_S: Final = 0.001  # before the second look, and twice as long before each further one
 
 
 class BookiePool:
@@ -101,6 +104,19 @@ class BookiePool:
         del self._keys[ledger_id]
         for channel in self._channels.values():
             channel.forget(ledger_id)
+
+    async def linger(self, ledger_id: int, bookie_ids: Sequence[str]) -> None:
+        """Wait until these have answered all appends to the ledger, for at most `close_linger_s`.
+
+        Whoever ends a client at once after the ack quorum's answer would leave the rest of the write quorum without.
+        """
+        now, pause_s = self._runtime.clock.monotonic, _LINGER_PAUSE_S
+        until = now() + self._settings.close_linger_s
+        while not self._closed and now() < until:
+            if not any(self.channel(bookie_id).owes(ledger_id) for bookie_id in bookie_ids):
+                return
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
 
     async def close(self) -> None:
         self._closed = True

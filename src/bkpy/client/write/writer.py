@@ -149,8 +149,7 @@ class LedgerWriter:
         """The bookies that may lack acknowledged entries which they are to hold, each with the first of those.
 
         One that could not take an entry (its disk is full, it died), and that nobody could replace in time, lacks it
-        until somebody copies it there. Empty if every acknowledged entry is on its whole write set, or on its way to
-        the rest of it: a bookie that has not answered yet counts as one that will. `close` keeps it, and warns of it.
+        until somebody copies it there. Who has not answered yet counts as one that will. `close` warns of it.
         """
         return self._replication.lacking
 
@@ -439,6 +438,7 @@ class LedgerWriter:
         self._replication.move(Event.STORED)
         if not abandoned:
             self._let_go()
+        await self._pool.linger(self._ledger_id, self.ensemble)
 
     async def _drain(self) -> None:
         """Wait until every append has ended, one way or the other."""

@@ -1,0 +1,137 @@
+"""Named logs in both stores: what one transaction refuses, what another log's name can't do, how long a list may be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests.cluster.metadata_harness import Harness, harness
+
+from bkpy.config.base import MetadataSettings
+from bkpy.config.client import ClientSettings
+from bkpy.errors import ConfigError, NoSuchLogError, TruncatedError
+from bkpy.metadata.cluster import init_cluster
+from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.ledgers import Created, LedgerCatalog
+from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.metadata.logs import HeldBy, LogStore, Taken
+from bkpy.metadata.outcome import Changed, Done, Exists, Missing
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.log_list import LogList, Segment
+
+__all__ = ["harness"]  # fixture
+
+
+class Logs:
+    """One client's."""
+
+    async def open(self, harness: Harness, **settings: int) -> Logs:
+        store = await harness.open()
+        self.store = store
+        self.catalog = LedgerCatalog(store, harness.root, LONG_HIERARCHICAL, harness.runtime, ClientSettings())
+        shared = MetadataSettings().model_copy(update=settings)
+        self.logs = LogStore(store, harness.root, LONG_HIERARCHICAL, harness.runtime, shared)
+        self.upkeep = LogUpkeep(self.logs, self.catalog)
+        return self
+
+    async def ledger(self, uid: str) -> Created:
+        created = await self.catalog.create(
+            lambda ledger_id: LedgerMetadata(
+                ledger_id=ledger_id,
+                state=LedgerState.OPEN,
+                ensemble_size=1,
+                write_quorum=1,
+                ack_quorum=1,
+                digest="crc32c",
+                ledger_key=bytes(32),
+                fragments=(Fragment(0, ("a",)),),
+                owner_token=self.logs.new_token(),
+                custom_metadata={LOG_NAME: b"orders", LOG_UID: uid.encode()},
+            )
+        )
+        assert isinstance(created, Created)
+        return created
+
+
+def a_list(uid: str) -> LogList:
+    return LogList(uid, 1, 1, 1, "crc32c", bytes(16))
+
+
+@pytest.mark.scenario(66)
+async def test_a_log_in_the_store(harness: Harness) -> None:
+    await init_cluster(await harness.open(), harness.root)
+    one, other = await Logs().open(harness), await Logs().open(harness)
+    assert await one.logs.create("orders", a_list("u1")) == Done(0)
+    assert isinstance(await other.logs.create("orders", a_list("u2")), Exists)
+
+    # A segment is added only with a ledger that is as it was made.
+    first, second, orphan = [await one.ledger("u1") for _ in range(3)]
+    ids = [created.metadata.ledger_id for created in (first, second, orphan)]
+    lst, version = await one.logs.read("orders", fresh=True)
+    segments = Segment(ids[0], 0, 0).seal(10, 100, 0), Segment(ids[1], 10, 0)
+    wanted = dataclasses.replace(lst, segments=segments)
+    stale = one.logs.ledger_check(ids[1], second.version + 1)
+    assert await one.logs.write("orders", wanted, version, stale) == Missing(stale.path, 2)
+    assert await one.logs.write("orders", wanted, version, one.logs.ledger_check(ids[1], second.version)) == Done(1)
+    assert await other.logs.write("orders", lst, version) == Changed()
+
+    # A consumer and a truncation.
+    consumers = LogConsumers(other.logs, "orders", "u1")
+    state = await consumers.register("billing", 3)
+    with pytest.raises(ConfigError, match="billing"):
+        await one.upkeep.truncate("orders", 10)
+    unaware = (await consumers.registered()).check
+    state = await consumers.commit("billing", 2, state)
+    lst, version = await one.logs.read("orders", fresh=True)
+    outcome = await one.logs.write_shorter("orders", lst.truncated(10), version, unaware)
+    assert outcome == Missing(unaware.path, 2)
+    state = await consumers.commit("billing", 10, state)
+    assert (await one.upkeep.truncate("orders", 10)).segments == segments[1:]
+    with pytest.raises(TruncatedError):
+        await consumers.commit("billing", 9, state)
+
+    # What the list names is nobody else's to delete, and what it doesn't name is.
+    with pytest.raises(ConfigError, match="a part of log orders"):
+        await other.upkeep.delete_ledger(second.metadata)
+    assert not await other.upkeep.sweep(second.metadata, 0)
+    assert await other.upkeep.sweep(orphan.metadata, 0)
+    assert [ledger_id async for ledger_id in other.catalog.ids()] == [ids[1]]
+
+    # The lease goes with its session.
+    assert await one.logs.take_lease("orders", "t", "host") == Taken()
+    assert await other.logs.take_lease("orders", "s", "another") == HeldBy("host")
+    await one.store.close()
+    assert await other.logs.take_lease("orders", "s", "another") == Taken()
+
+    # Another log of the name is another log.
+    old, old_version = await other.logs.read("orders", fresh=True)
+    await other.upkeep.delete("orders")
+    with pytest.raises(NoSuchLogError):
+        await consumers.registered()
+    assert [ledger_id async for ledger_id in other.catalog.ids()] == []
+    left = await other.ledger("u1")
+    assert await other.logs.create("orders", a_list("u2")) == Done(0)
+    new, new_version = await other.logs.read("orders")
+    while new_version < old_version:
+        assert await other.logs.write("orders", new, new_version) == Done(new_version + 1)
+        new_version += 1
+    assert isinstance(await other.logs.write("orders", old, old_version), Missing)
+    assert await other.upkeep.sweep(left.metadata, 1e9)
+    assert await other.upkeep.delete_ledger(left.metadata) == Missing(other.catalog.path_of(left.metadata.ledger_id))
+
+
+async def test_the_longest_list_that_is_let_through_is_stored(harness: Harness) -> None:
+    await init_cluster(await harness.open(), harness.root)
+    bound = max(
+        limit.le for limit in MetadataSettings.model_fields["log_list_bytes_max"].metadata if hasattr(limit, "le")
+    )
+    of = await Logs().open(harness, log_list_bytes_max=bound)
+    assert await of.logs.create("orders", a_list("u1")) == Done(0)
+    lst, version = await of.logs.read("orders")
+    filling = dataclasses.replace(lst, writer_label="x" * (bound - len(lst.encode())))
+    assert len(filling.encode()) == bound
+    assert await of.logs.write("orders", filling, version) == Done(1)
+    assert (await of.logs.read("orders"))[0].writer_label == filling.writer_label
+    with pytest.raises(ConfigError):
+        await of.logs.write("orders", dataclasses.replace(filling, writer="x"), 1)

@@ -1,0 +1,55 @@
+"""Defects in what is written of named logs, and in what is taken out of them."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_LISTS = "tests/unit/metadata/test_logs.py"
+_CONSUMERS = "tests/unit/metadata/test_log_consumers.py"
+_UPKEEP = "tests/unit/metadata/test_log_upkeep.py"
+_RETENTION = "tests/unit/protocol/test_log_retention.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a list is written over that of another log of the same name",
+        "a log that was made anew has the ledgers of the deleted one, and none of its own",
+        "self.store, path, data, expected_version, same, *checks, attempts_max=self._attempts_max",
+        "self.store, path, data, expected_version, *checks, attempts_max=self._attempts_max",
+        (f"{_LISTS}::test_a_write_that_was_meant_for_another_log_of_that_name_is_refused",),
+    ),
+    Mutant(
+        "a truncation doesn't notice a consumer that registers",
+        "what the consumer was promised is deleted",
+        "checks = [registered.check]",
+        "checks = []",
+        (f"{_UPKEEP}::test_whatever_another_does_meanwhile_nothing_is_lost",),
+    ),
+    Mutant(
+        "a registration doesn't notice a truncation",
+        "the consumer is registered at a position that is gone",
+        "self._committed(known.all_version, create, self._logs.list_check(self._log, version))",
+        "self._committed(known.all_version, create)",
+        (f"{_CONSUMERS}::test_a_registration_that_knows_nothing_of_a_truncation_is_refused",),
+    ),
+    Mutant(
+        "a ledger that gets into the list at that moment is deleted as an orphan",
+        "the log has a hole",
+        "outcome = await self._catalog.delete(metadata.ledger_id, unchanged)",
+        "outcome = await self._catalog.delete(metadata.ledger_id)",
+        (f"{_UPKEEP}::test_nor_one_that_gets_into_it_at_that_moment",),
+    ),
+    Mutant(
+        "what is doomed is forgotten",
+        "space that truncation and retention should free is never freed",
+        "await self._delete_ledgers(lst.doomed)",
+        "",
+        (f"{_UPKEEP}::test_a_truncation_deletes_whole_ledgers",),
+    ),
+    Mutant(
+        "a consumer in the middle of a ledger doesn't hold it back",
+        "the consumer loses what it had yet to read",
+        "if needed is not None and needed < segment.end_position and",
+        "if needed is not None and needed <= segment.first_position and",
+        (f"{_RETENTION}::test_what_retention_keeps",),
+    ),
+]

@@ -1,0 +1,44 @@
+"""Closing a ledger waits a little for the bookies that the ack quorum was quicker than: its client may end at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.in_process import InProcess
+from tests.unit.recovery.repairing import whole
+
+
+@pytest.fixture
+async def cluster(tmp_path: Any) -> Any:
+    local = InProcess(tmp_path)
+    await local.start("abc")
+    yield local
+    await local.stop()
+
+
+async def test_a_bookie_that_is_slower_than_the_ack_quorum_has_everything_when_the_client_is_closed(
+    cluster: InProcess,
+) -> None:
+    client = await cluster.client()
+    async with await client.create_ledger() as writer:
+        slow = cluster.connections("b")
+        for connection in slow:
+            connection.pause("busy")
+        await writer.append_batch([b"entry"] * 10)
+        for connection in slow:
+            asyncio.get_running_loop().call_later(0.05, connection.resume, "busy")
+    await client.close()
+    await whole(await cluster.client(), writer.ledger_id)
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 0.1])
+async def test_a_bookie_that_does_not_answer_is_waited_for_so_long(cluster: InProcess, linger_s: float) -> None:
+    client = await cluster.client(close_linger_s=linger_s, add_timeout_s=60.0)
+    async with await client.create_ledger() as writer:
+        cluster.hang("b")
+        await writer.append(b"entry")
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began >= linger_s
+    assert (await client.ledger_metadata(writer.ledger_id)).last_entry == 0
