@@ -185,7 +185,7 @@ def measure(
     named = ",".join(map(str, ids))
 
     def generated() -> Any:
-        made = {"rows": str(rows), "entry_bytes": str(given.entry_bytes), "tasks": str(tasks)}
+        made = {"rows": str(rows), "entry_bytes": str(entry_bytes), "tasks": str(tasks)}
         return spark.read.format("generator").options(**made).load()
 
     def stored() -> Any:
@@ -206,13 +206,13 @@ def measure(
         "export": export,
     }
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for i in range(given.rounds + 1):
+    for i in rounds:
         for name, step in steps.items():
             took = timed(step)
             print(f"round {i}, {name}: {took:.2f} s", file=sys.stderr)
             for left in ("plain", "out"):
                 shutil.rmtree(directory / left, ignore_errors=True)
-            if i > 0:  # the first time, Java compiles
+            if i > 0:
                 times[name].append(took)
     return {name: statistics.median(found) for name, found in times.items()}
 
@@ -236,22 +236,22 @@ def export_among_kills(spark: SparkSession, cluster: LocalCluster, ids: list[int
     return took
 
 
-def show(console: Console, found: dict[str, Any], size: int) -> None:
-    table = Table("step", "seconds", "MB/s", title=f"{size / 1e6:,.0f} MB of payload")
-    for name, seconds in found["seconds"].items():
-        table.add_row(name, f"{seconds:.2f}", f"{size / seconds / 1e6:,.0f}")
-    console.print(table)
-    if "export" in found["seconds"]:
-        share = found["seconds"]["generator to Parquet"] / found["seconds"]["export"]
-        console.print(f"an export has {share:.0%} of the speed of the generator to Parquet")
-    for kind, peak in found["peak_bytes"].items():
-        console.print(f"peak memory of a process, {kind}: {peak / (1 << 20):,.0f} MiB")
+def show(console: Console, found: list[dict[str, Any]]) -> None:
+    for row in found:
+        size, seconds = row["bytes"], row["seconds"]
+        table = Table("step", "seconds", "MB/s", title=f"{size / 1e6:,.0f} MB, entries of {row['entry_bytes']} B")
+        for name, took in seconds.items():
+            table.add_row(name, f"{took:.2f}", f"{size / took / 1e6:,.0f}")
+        console.print(table)
+        if "export" in seconds:
+            share = seconds["generator to Parquet"] / seconds["export"]
+            console.print(f"an export has {share:.0%} of the speed of the generator to Parquet")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", type=int, default=580_000_000)
-    parser.add_argument("--entry-bytes", type=int, default=116)
+    parser.add_argument("--entry-bytes", type=int, nargs="+", default=[116, 1000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--kill", action="store_true")
@@ -259,24 +259,30 @@ def main() -> None:
     parser.add_argument("--dir", default=tempfile.gettempdir(), help="where the files are kept")
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="bkpy-export-", dir=given.dir))
-    console = Console()
+    console = Console(highlight=False)
     cluster = LocalCluster(directory / "cluster")
     try:
         asyncio.run(cluster.start())
-        ids = asyncio.run(write(cluster.connect_string, given.bytes, given.entry_bytes))
+        uri = cluster.connect_string
         peaks = Peaks()
+        found = []
         with own_session("bench", master=given.master) as spark:
-            seconds = measure(spark, cluster.connect_string, ids, directory, given) if given.rounds else {}
-            if given.kill:
-                rows = given.bytes // given.entry_bytes
-                seconds["export, an executor and a bookie killed"] = export_among_kills(
-                    spark, cluster, ids, directory, rows
-                )
-        found = {"seconds": seconds, "peak_bytes": peaks.bytes, "bytes": given.bytes, "entry_bytes": given.entry_bytes}
-        show(console, found, given.bytes)
+            for n, entry_bytes in enumerate(given.entry_bytes):
+                ids = asyncio.run(write(uri, given.bytes, entry_bytes))
+                rounds = range(min(n, 1), given.rounds + 1) if given.rounds else range(0)
+                seconds = measure(spark, uri, ids, directory, given.bytes, entry_bytes, rounds) if rounds else {}
+                if given.kill and n == len(given.entry_bytes) - 1:
+                    rows = given.bytes // entry_bytes
+                    took = export_among_kills(spark, cluster, ids, directory, rows)
+                    seconds["export, an executor and a bookie killed"] = took
+                found.append({"bytes": given.bytes, "entry_bytes": entry_bytes, "seconds": seconds})
+        show(console, found)
+        for kind, peak in peaks.bytes.items():
+            console.print(f"peak memory of a process, {kind}: {peak / (1 << 20):,.0f} MiB")
         if given.json is not None:
             about = {"master": given.master, "machine": machine(given.dir), "versions": versions()}
-            given.json.write_text(json.dumps({**about, **found}, indent=2) + "\n")
+            told = {**about, "rows": found, "peak_bytes": peaks.bytes}
+            given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     finally:
         asyncio.run(cluster.stop())
         shutil.rmtree(directory, ignore_errors=True)
