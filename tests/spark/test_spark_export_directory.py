@@ -12,13 +12,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.golden.regenerate import EXPORT, export_manifest
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.spark.disk import Disk
 from bkpy.spark.export_directory import ExportDirectory, look
 from bkpy.spark.id_runs import Runs
-from bkpy.spark.manifest import Layout, Source, decode, first_line
+from bkpy.spark.manifest import Layout, Source, Totals, decode, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -336,6 +337,20 @@ def test_a_newer_manifest_is_refused(tmp_path: Path) -> None:
     manifest.write_bytes(b"%08x %s\n" % (crc32c(newer), newer))
     with pytest.raises(UnsupportedVersionError, match="format version 2, this bkpy reads up to 1: upgrade it"):
         ExportDirectory.open(tmp_path, SOURCE, LAYOUT)
+
+
+def test_the_format_of_the_manifest_is_what_was_specified() -> None:
+    stored = EXPORT.read_bytes()
+    assert export_manifest() == stored, "the format has changed: it needs another version"
+    state = decode(stored, "golden")
+    assert state is not None
+    assert (state.source, state.layout) == (
+        Source("3a3a-instance", "orders", "00112233"),
+        Layout("parquet", None, "day"),
+    )
+    assert (str(state.done), state.next_batch, state.totals) == ("7,9-2999", 2, Totals(2992, 347_072, 0, 3))
+    assert state.moves is not None
+    assert state.moves.files[0][1] == "day=2026-11-22/part-00000001-00000-c000.snappy.parquet"
 
 
 def test_a_damaged_manifest_is_an_error_and_a_torn_end_is_none(tmp_path: Path) -> None:
