@@ -14,9 +14,9 @@ from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
 from bkpy.spark.id_runs import Runs
 from bkpy.spark.manifest import (
-    Layout,
+    ExportLayout,
+    ExportSource,
     Moves,
-    Source,
     State,
     Totals,
     committed_line,
@@ -66,8 +66,10 @@ def export_manifest() -> bytes:
     ids, added = Runs.between(2000, 3000), Totals(1000, 116_000, 0, 1)
     staged, name = "day=2026-11-22/part-00000-x.c000.snappy.parquet", "part-00000001-00000-c000.snappy.parquet"
     moves = Moves(1, "staging-0123456789abcdef/00000001-1", ((staged, f"day=2026-11-22/{name}"),))
-    source = Source("3a3a-instance", "orders", "00112233")
-    state = State(source, Layout("parquet", None, "day"), Runs.of([7, *range(9, 2000)]), 1, Totals(1992, 231_072, 0, 2))
+    source = ExportSource("3a3a-instance", "orders", "00112233")
+    state = State(
+        source, ExportLayout("parquet", None, "day"), Runs.of([7, *range(9, 2000)]), 1, Totals(1992, 231_072, 0, 2)
+    )
     lines = first_line(state), planned_line(1, moves.staging, ids), committed_line(ids, added, moves)
     return b"".join(lines)
 

@@ -33,11 +33,11 @@ from bkpy.errors import (
 from bkpy.spark.export import Exporter, ExportRequest, ExportSummary, export_ledgers
 from bkpy.spark.export_directory import look
 from bkpy.spark.export_job import Job, writes_of
-from bkpy.spark.export_plan import Batch
+from bkpy.spark.export_plan import ExportBatch
 from bkpy.spark.failures import translated, translating
 from bkpy.spark.id_runs import Runs
 from bkpy.spark.lock import TargetLock
-from bkpy.spark.manifest import Layout, Moves, Source, first_line
+from bkpy.spark.manifest import ExportLayout, ExportSource, Moves, first_line
 from bkpy.spark.options import COLUMNS
 
 if TYPE_CHECKING:
@@ -194,9 +194,9 @@ def test_ledgers_of_several_days_go_to_several_folders(spark: SparkSession, ledg
     days = dict(zip(ids, ["2026-11-20", "2026-11-21", "2026-11-20"], strict=True))
     rows = sum(len(ledgers.payloads[i]) for i in ids)
     lock = TargetLock(ledgers.uri, tmp_path / "out", session_timeout_s=10.0, connect_timeout_s=10.0)
-    job = Job(Layout("parquet", None, "day"), (tmp_path / "out").as_uri(), "out")
+    job = Job(ExportLayout("parquet", None, "day"), (tmp_path / "out").as_uri(), "out")
     with lock.held():
-        assert job.run(spark, lock, Batch(Runs.of(ids), given, rows, 3, 3, days), 0, 3, None)[0] == rows
+        assert job.run(spark, lock, ExportBatch(Runs.of(ids), given, rows, 3, 3, days), 0, 3, None)[0] == rows
     table = pq.read_table(tmp_path / "out")
     assert set(zip(table["ledger_id"].to_pylist(), map(str, table["day"].to_pylist()), strict=True)) == set(
         days.items()
@@ -245,12 +245,12 @@ def test_what_was_committed_gets_its_names_also_when_nothing_is_new(
     assert seen(tmp_path / "out") == written(ledgers, ledgers.awkward)
 
 
-def there(ledgers: Ledgers) -> tuple[Source, Layout]:
+def there(ledgers: Ledgers) -> tuple[ExportSource, ExportLayout]:
     async def instance_id() -> str:
         async with bkpy.connect(ledgers.uri) as client:
             return client.instance_id
 
-    return Source(asyncio.run(instance_id())), Layout("parquet")
+    return ExportSource(asyncio.run(instance_id())), ExportLayout("parquet")
 
 
 def test_a_service_tells_of_each_round(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.spark.disk import Disk
 from bkpy.spark.export_directory import ExportDirectory, look
 from bkpy.spark.id_runs import Runs
-from bkpy.spark.manifest import Layout, Source, Totals, decode, first_line
+from bkpy.spark.manifest import ExportLayout, ExportSource, Totals, decode, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-SOURCE = Source("cluster-1")
-LAYOUT = Layout("json", partition_by="day")
+SOURCE = ExportSource("cluster-1")
+LAYOUT = ExportLayout("json", partition_by="day")
 ROUNDS = [[1, 2, 4], [3, 9], [], [5, 6, 7, 8]]  # ledger 3 closes after 4
 BATCH = 2
 
@@ -274,10 +274,14 @@ def test_what_is_there_says_what_can_be_added(tmp_path: Path) -> None:
     path = tmp_path / "out"
     run(path, [1, 2])
     for source, layout, message in [
-        (Source("cluster-2"), LAYOUT, "export of ledgers of the cluster cluster-1, not of ledgers of .* cluster-2"),
-        (Source("cluster-1", "orders", "u1"), LAYOUT, r"not of the log orders \(u1\)"),
-        (SOURCE, Layout("csv", "base64", "day"), "holds json files .*, not csv files with payloads as base64"),
-        (SOURCE, Layout("json"), "partitioned by day, not json files with payloads as bytes: take the same"),
+        (
+            ExportSource("cluster-2"),
+            LAYOUT,
+            "export of ledgers of the cluster cluster-1, not of ledgers of .* cluster-2",
+        ),
+        (ExportSource("cluster-1", "orders", "u1"), LAYOUT, r"not of the log orders \(u1\)"),
+        (SOURCE, ExportLayout("csv", "base64", "day"), "holds json files .*, not csv files with payloads as base64"),
+        (SOURCE, ExportLayout("json"), "partitioned by day, not json files with payloads as bytes: take the same"),
     ]:
         with pytest.raises(ConfigError, match=message):
             ExportDirectory.open(path, source, layout)
@@ -345,8 +349,8 @@ def test_the_format_of_the_manifest_is_what_was_specified() -> None:
     state = decode(stored, "golden")
     assert state is not None
     assert (state.source, state.layout) == (
-        Source("3a3a-instance", "orders", "00112233"),
-        Layout("parquet", None, "day"),
+        ExportSource("3a3a-instance", "orders", "00112233"),
+        ExportLayout("parquet", None, "day"),
     )
     assert (str(state.done), state.next_batch, state.totals) == ("7,9-2999", 2, Totals(2992, 347_072, 0, 3))
     assert state.moves is not None

@@ -20,7 +20,7 @@ from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, DiskErro
 from bkpy.spark.export_directory import ExportDirectory, look
 from bkpy.spark.export_job import Job, Progress
 from bkpy.spark.lock import TargetLock, is_uri
-from bkpy.spark.manifest import NO_TOTALS, Layout, Source, State, Totals
+from bkpy.spark.manifest import NO_TOTALS, ExportLayout, ExportSource, State, Totals
 from bkpy.spark.options import SourceOptions, format_ledgers, parse_options
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bkpy.spark.export_plan import Batch, Plan
+    from bkpy.spark.export_plan import ExportBatch, ExportPlan
 
 FORMATS: Final = ("parquet", "csv", "json")
 PAYLOADS: Final = ("utf8", "base64")
@@ -100,9 +100,9 @@ class ExportRequest:
                 raise ConfigError(f"option {name} can't be given to an export, which decides on it itself")
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ExportLayout:
         payload = self.payload or (None if self.format == "parquet" else "base64")
-        return Layout(self.format, payload, self.partition_by)
+        return ExportLayout(self.format, payload, self.partition_by)
 
     def given(self) -> dict[str, str]:
         """The data source's options."""
@@ -281,7 +281,7 @@ class Exporter:
             added.rows, added.bytes, added.files, time.monotonic() - started, total,
         )  # fmt: skip
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> ExportPlan:
         from bkpy.spark.export_plan import BATCH_BYTES, plan_ledgers, plan_log
 
         batch_bytes = None if self._path is None else self._request.batch_bytes or BATCH_BYTES
@@ -290,14 +290,14 @@ class Exporter:
         skip_truncated = self._request.skip_truncated
         return plan_log(self._options, self._given, self._state, batch_bytes, skip_truncated=skip_truncated)
 
-    def _state(self, source: Source) -> State:
+    def _state(self, source: ExportSource) -> State:
         """What is there already."""
         if self._directory is not None:
             return self._directory.state
         layout = self._request.layout
         return State(source, layout) if self._path is None else look(self._path, source, layout)
 
-    def _add_all(self, directory: ExportDirectory, plan: Plan) -> tuple[Totals, Plan]:
+    def _add_all(self, directory: ExportDirectory, plan: ExportPlan) -> tuple[Totals, ExportPlan]:
         """Add all batches of the plan, or of a newer one if ledgers are deleted meanwhile; returns that as well."""
         todo = list(plan.batches)
         if not todo and directory.state.next_batch == 0:
@@ -317,7 +317,7 @@ class Exporter:
                 done += batch.tasks
         return added, plan
 
-    def _opened(self, plan: Plan) -> tuple[ExportDirectory, Plan]:
+    def _opened(self, plan: ExportPlan) -> tuple[ExportDirectory, ExportPlan]:
         """The directory, taken, and the plan of what it lacks."""
         assert self._path is not None
         if self._directory is None:
@@ -328,7 +328,7 @@ class Exporter:
                 plan = self._plan()
         return self._directory, plan
 
-    def _add(self, directory: ExportDirectory, batch: Batch, done: int, tasks: int) -> Totals:
+    def _add(self, directory: ExportDirectory, batch: ExportBatch, done: int, tasks: int) -> Totals:
         assert self._lock is not None
         staging = directory.begin(batch.ids)
         written = size = 0
@@ -352,7 +352,7 @@ class Exporter:
             )
         return self._session
 
-    def _export_to_uri(self) -> tuple[Totals, Plan]:
+    def _export_to_uri(self) -> tuple[Totals, ExportPlan]:
         """Everything, in one write to where nothing is yet: what can't be renamed can't be added to."""
         plan = self._plan()
         (batch,) = plan.batches or [plan.nothing]
@@ -403,7 +403,7 @@ def _check_writable(path: Path) -> None:
         )
 
 
-def _check_count(written: int, batch: Batch, where: str | Path) -> None:
+def _check_count(written: int, batch: ExportBatch, where: str | Path) -> None:
     if written != batch.rows:
         raise CorruptDataError(f"{written} entries were written, not the {batch.rows} there are", path=str(where))
 

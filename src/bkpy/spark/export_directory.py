@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
 from bkpy.spark.disk import Disk
 from bkpy.spark.manifest import (
-    Layout,
+    ExportLayout,
+    ExportSource,
     Moves,
-    Source,
     State,
     Totals,
     committed_line,
@@ -64,7 +64,7 @@ _WITHOUT_RENAME: Final = frozenset(
 )
 
 
-def look(path: Path, source: Source, layout: Layout) -> State:
+def look(path: Path, source: ExportSource, layout: ExportLayout) -> State:
     """What is in the directory, which need not exist. Changes nothing.
 
     Raises `ConfigError` if it holds anything but an export of `source` with this layout, and what `decode` raises.
@@ -139,7 +139,7 @@ class ExportDirectory:
         self._first_bytes = self._appended = 0
 
     @classmethod
-    def open(cls, path: Path, source: Source, layout: Layout, disk: Disk | None = None) -> ExportDirectory:
+    def open(cls, path: Path, source: ExportSource, layout: ExportLayout, disk: Disk | None = None) -> ExportDirectory:
         """The directory, made if there is none, with what a former exporter has left half done finished or removed.
 
         Raises what `look` raises, `ConfigError` for a file system without an atomic rename, and `OSError`.
@@ -155,7 +155,7 @@ class ExportDirectory:
             raise
         return directory
 
-    def _take_over(self, source: Source, layout: Layout) -> None:
+    def _take_over(self, source: ExportSource, layout: ExportLayout) -> None:
         self._disk.make_dir(self._hidden)
         self._disk.sync_dir(self.path)
         self._check_renames()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark.core.status import StatusTracker
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-    from bkpy.spark.export_plan import Batch
+    from bkpy.spark.export_plan import ExportBatch
     from bkpy.spark.lock import TargetLock
-    from bkpy.spark.manifest import Layout
+    from bkpy.spark.manifest import ExportLayout
 
 Progress = Callable[[int, int], None]
 
@@ -49,12 +49,18 @@ _SETTINGS: Final = {
 class Job:
     """What Spark has to do: write in this layout to `target`, a URI where nothing is. `place` is for people."""
 
-    layout: Layout
+    layout: ExportLayout
     target: str
     place: str
 
     def run(
-        self, spark: SparkSession, lock: TargetLock, batch: Batch, done: int, total: int, progress: Progress | None
+        self,
+        spark: SparkSession,
+        lock: TargetLock,
+        batch: ExportBatch,
+        done: int,
+        total: int,
+        progress: Progress | None,
     ) -> tuple[int, int]:
         """Do it; `done` of `total` tasks were others'. The rows that were written, and the bytes of their payloads."""
         with translating(self.place), _job_group(spark) as group, _settings(spark, _SETTINGS):
@@ -77,7 +83,7 @@ class Job:
             )
         return len(there)
 
-    def _rows(self, spark: SparkSession, batch: Batch) -> DataFrame:
+    def _rows(self, spark: SparkSession, batch: ExportBatch) -> DataFrame:
         """The table to write, with the payload as it is to be written, and the day if that is wanted."""
         rows = _with_payload(_read(spark, batch.given), self.layout.payload)
         return rows if self.layout.partition_by is None else _with_day(spark, rows, batch.days)

@@ -17,7 +17,7 @@ from bkpy.config.client import ClientSettings
 from bkpy.errors import TruncatedError
 from bkpy.spark.id_runs import Runs
 from bkpy.spark.log_view import LogView
-from bkpy.spark.manifest import Source, State
+from bkpy.spark.manifest import ExportSource, State
 from bkpy.spark.options import EARLIEST, format_ledgers
 from bkpy.spark.planning import load_ledgers, plan
 
@@ -33,7 +33,7 @@ BATCH_LEDGERS_MAX: Final = 10_000  # whose ids are handed to Spark as text
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExportBatch:
     """What is written and becomes part of an export at once. `given` are the data source's options for it.
 
     `days` are those of its ledgers, for an export by day; a log's entries have times of their own.
@@ -48,7 +48,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPlan:
     """The `batches` that an export in this `state` lacks, and the ids of ledgers with another password.
 
     `nothing` is a batch without entries, for an export of nothing. `truncated` is how many entries of a log were gone
@@ -56,12 +56,12 @@ class Plan:
     """
 
     state: State
-    batches: Sequence[Batch]
-    nothing: Batch
+    batches: Sequence[ExportBatch]
+    nothing: ExportBatch
     skipped: list[int]
     truncated: int = 0
 
-    def has_all_of(self, batch: Batch) -> bool:
+    def has_all_of(self, batch: ExportBatch) -> bool:
         """Whether it holds all that the batch of another plan does."""
         ids = [planned.ids for planned in self.batches]
         return all(
@@ -70,8 +70,8 @@ class Plan:
 
 
 def plan_ledgers(
-    options: SourceOptions, given: Mapping[str, str], state_of: Callable[[Source], State], bytes_max: int | None
-) -> Plan:
+    options: SourceOptions, given: Mapping[str, str], state_of: Callable[[ExportSource], State], bytes_max: int | None
+) -> ExportPlan:
     """The ledgers of `options` that an export doesn't have yet. Blocks; raises what `load_ledgers` and `plan` raise.
 
     In batches of at most `bytes_max` bytes, unless one ledger alone is larger; without a maximum, in one.
@@ -79,7 +79,7 @@ def plan_ledgers(
     states: list[State] = []
 
     def done(instance_id: str) -> Runs:
-        states.append(state_of(Source(instance_id)))
+        states.append(state_of(ExportSource(instance_id)))
         return states[0].done
 
     # Nothing was done yet, and an address where no ZooKeeper runs is told soon.
@@ -91,7 +91,7 @@ def plan_ledgers(
     else:
         groups = list(_groups(selection.ledgers, parts, bytes_max))
     batches = [_batch(ledgers, ranges, given) for ledgers, ranges in groups]
-    return Plan(states[0], batches, _batch([], [], given), selection.unauthorized)
+    return ExportPlan(states[0], batches, _batch([], [], given), selection.unauthorized)
 
 
 def _groups(
@@ -117,9 +117,9 @@ def _groups(
         yield some, of_them
 
 
-def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given: Mapping[str, str]) -> Batch:
+def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given: Mapping[str, str]) -> ExportBatch:
     ids = [metadata.ledger_id for metadata in ledgers]
-    return Batch(
+    return ExportBatch(
         Runs.of(ids),
         # A ledger that is closed meanwhile is no part of the plan any more.
         {**given, "ledgers": format_ledgers(ids)},
@@ -133,11 +133,11 @@ def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given
 def plan_log(
     options: SourceOptions,
     given: Mapping[str, str],
-    state_of: Callable[[Source], State],
+    state_of: Callable[[ExportSource], State],
     bytes_max: int | None,
     *,
     skip_truncated: bool,
-) -> Plan:
+) -> ExportPlan:
     """The positions of the log of `options` that an export doesn't have yet, up to the last one that can be read.
 
     In batches of about `bytes_max` bytes; without a maximum, in one. Blocks. Raises what `LogView` raises, and
@@ -149,15 +149,15 @@ def plan_log(
 async def _plan_log(
     options: SourceOptions,
     given: Mapping[str, str],
-    state_of: Callable[[Source], State],
+    state_of: Callable[[ExportSource], State],
     bytes_max: int | None,
     skip_truncated: bool,
-) -> Plan:
+) -> ExportPlan:
     refused_s = ClientSettings().metadata_refused_timeout_s
     settings = options.client_settings() | {"metadata_refused_timeout_s": refused_s}
     async with bkpy.connect(options.metadata_uri, **settings) as client:
         view = await LogView.of(client, options)
-        state = state_of(Source(client.instance_id, options.log, view.uid))
+        state = state_of(ExportSource(client.instance_id, options.log, view.uid))
         earliest = await view.position(EARLIEST)
         done = max(state.done.ends, default=earliest)  # an export begins where the log does
         end = max(view.end_position, done)  # fewer bookies may tell how far it goes than at the last export
@@ -173,10 +173,10 @@ async def _plan_log(
             stop = end if bytes_max is None else view.end_within(position, end, bytes_max)
             tasks = len(view.plan(position, stop))
             ids = Runs.between(first, stop)
-            batches.append(Batch(ids, _between(given, position, stop), stop - position, tasks, 0))
+            batches.append(ExportBatch(ids, _between(given, position, stop), stop - position, tasks, 0))
             first = position = stop
-        nothing = Batch(Runs(), _between(given, start, start), 0, 0, 0)
-        return Plan(state, batches, nothing, [], start - done)
+        nothing = ExportBatch(Runs(), _between(given, start, start), 0, 0, 0)
+        return ExportPlan(state, batches, nothing, [], start - done)
 
 
 def _between(given: Mapping[str, str], start: int, end: int) -> dict[str, str]:

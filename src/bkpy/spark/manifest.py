@@ -23,7 +23,7 @@ MANIFEST_VERSION: Final = 1
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """What is exported: the ledgers of a cluster, or its log of that name and `log_uid`."""
 
     cluster: str
@@ -37,7 +37,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ExportLayout:
     """What the files are like. All of a directory are alike."""
 
     format: str
@@ -83,8 +83,8 @@ class State:
     Batches below `next_batch` are part of it, whole. Of the last one `moves` is what may still be to be done.
     """
 
-    source: Source
-    layout: Layout
+    source: ExportSource
+    layout: ExportLayout
     done: Runs = NOTHING
     next_batch: int = 0
     totals: Totals = NO_TOTALS
@@ -172,8 +172,8 @@ def _begun(fields: dict[str, Any], path: str) -> State:
             f"upgrade it [file {path}]"
         )
     return State(
-        Source(**fields["source"]),
-        Layout(**fields["layout"]),
+        ExportSource(**fields["source"]),
+        ExportLayout(**fields["layout"]),
         Runs.parse(fields["done"]),
         fields["next_batch"],
         Totals(**fields["totals"]),
