@@ -323,8 +323,8 @@ class Roller:
 
     async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
         """See `LogWriter.truncate`."""
-        end = self.appends.acknowledged
-        lst = await self._upkeep.truncate(self._name, before, end=end, ignore_consumers=ignore_consumers)
+        end, uid = self.appends.acknowledged, self.lst.uid
+        lst = await self._upkeep.truncate(self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers)
         if lst.writer == self._token:
             self.lst = dataclasses.replace(self.lst, first_position=max(before, self.lst.first_position))
 
