@@ -92,7 +92,7 @@ MUTANTS: list[Mutant] = [
         "rows are there twice, with _SUCCESS and a summary",
         "if len(writes_of(there)) > 1:",
         "if len(writes_of(there)) > len(there):",
-        (EXPORT + "test_of_two_exports_of_two_clusters_the_later_fails",),
+        (EXPORT + "test_a_uri_is_exported_to_once",),
     ),
     Mutant(
         "spark: the guard ends only the command itself",
