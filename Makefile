@@ -22,7 +22,7 @@ help:
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
-	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here (PYTHONS='/path ...': on these)"
+	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here or, as root with debootstrap, comes from Debian (PYTHONS='/path ...': on these)"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
+    from bkpy.log.appends import LogAppends
+    from bkpy.log.rolling import Roller
+    from bkpy.log.writer import LogWriter
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.layout import IdGenerator
     from bkpy.metadata.ledgers import LedgerCatalog
@@ -196,6 +199,29 @@ def samples_of(latency: ReadLatency) -> int:
 def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
     """From now on."""
     latency._late_min_s = latency.late_s = seconds
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+def roller_of(log: LogWriter) -> Roller:
+    """What rolls the log."""
+    return log._roller
+
+
+def appends_of(log: LogWriter) -> LogAppends:
+    """What the log's writer has pending."""
+    return log._appends
+
+
+def present_of(log: LogWriter) -> LedgerWriter:
+    """The writer of the ledger that appends go to now."""
+    return log._roller._present
+
+
+def former_of(log: LogWriter) -> LedgerWriter | None:
+    """The writer of the ledger before, until that is CLOSED."""
+    return log._roller._former
 
 
 # --- the client's writers -----------------------------------------------------------------------------------------

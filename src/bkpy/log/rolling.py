@@ -270,29 +270,33 @@ class Roller:
 
     async def _end(self, former: LedgerWriter) -> None:
         """Close it when all of it is acknowledged, and have the list say where it ends."""
-        last_ms = self.lst.segments[-1].begun_ms  # all times of the former are known to lie before
-        while True:
+        level = logging.WARNING
+        while not self._stopped:
             try:
-                await former.close()
+                await self._close_former(former)
                 break
             except BookKeeperError as error:
-                if self._stopped:
-                    return
                 if not error.retriable:
                     self.appends.fail(self.appends.as_error(error))
                     return
-                log.warning("ledger %d of log %s can't be closed now: %s", former.ledger_id, self._name, error)
+                log.log(level, "ledger %d of log %s can't be closed now: %s", former.ledger_id, self._name, error)
+                level = logging.INFO
                 await asyncio.sleep(self._settings.log_roll_retry_s)
-        if self.appends.error is not None:
-            return  # perhaps of the former, which then ends before what was appended to it
-        self._former = None
-        metadata = former.metadata
-        assert metadata.last_entry is not None
-        self._unsealed[former.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
-        if not self._lock.locked():  # else whoever has it is about to write the list
+        if self.appends.error is None and not self._lock.locked():  # else whoever has it is about to write the list
             async with self._lock:
                 await self._write(lambda lst: lst)
         self._rolled.set()
+
+    async def _close_former(self, former: LedgerWriter) -> None:
+        await former.close()
+        if self.appends.error is None:  # else perhaps of this ledger, which then ends before what was appended to it
+            self._ended(former, self.lst.segments[-1].begun_ms)  # the times of all its entries lie before that
+            self._former = None
+
+    def _ended(self, writer: LedgerWriter, last_ms: int) -> None:
+        metadata = writer.metadata
+        assert metadata.last_entry is not None
+        self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
 
     async def _write(self, change: Callable[[LogList], LogList]) -> bool:
         """Write the list anew; whether that was done. Nothing depends on it."""
@@ -350,14 +354,17 @@ class Roller:
             if self.ended:
                 return
             await self.appends.flush()
-            if self._ending is not None:
-                await asyncio.wait([self._ending])
-            await self._present.close()
-            metadata = self._present.metadata
-            assert metadata.last_entry is not None
-            end = SegmentEnd(metadata.last_entry + 1, metadata.length, self._clock.last_ms)
-            self._unsealed[metadata.ledger_id] = end
-            await self._write(lambda lst: ended(lst, metadata.ledger_id))
+            try:
+                if self._ending is not None:
+                    self._ending.cancel()  # it would try for ever
+                    await asyncio.wait([self._ending])
+                if self._former is not None:
+                    await self._close_former(self._former)
+                await self._present.close()
+            except BookKeeperError as error:
+                raise self.appends.as_error(error) from error
+            self._ended(self._present, self._clock.last_ms)
+            await self._write(lambda lst: ended(lst, self.ledger_id))
             self.ended = True
         await self._drop_lease()
         if self.lst.doomed:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,7 +206,7 @@ class LogList:
         Raises `UnsupportedVersionError` for a newer format and `CorruptDataError` for anything that isn't one.
         """
         try:
-            fields = json.loads(data)
+            fields = parsed(data)
             version = fields.pop("version")
             if type(version) is not int or version < 1:
                 raise ValueError(f"{version!r} is no format version")

@@ -274,6 +274,16 @@ async def test_rights_are_read_again_though_the_certificate_can_not_be(
         await client.create_ledger()
 
 
+async def test_a_certificate_is_read_again_though_the_rights_can_not_be(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.ca.issue("bookie-1")
+    with caplog.at_level(logging.INFO):
+        guarded.reload("nonsense")
+    assert caplog.text.count("the certificates were read again") == 3
+    assert caplog.text.count("not TOML") == 3
+
+
 def test_a_file_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         read_access_file(str(tmp_path / "missing.toml"))
