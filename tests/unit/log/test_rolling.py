@@ -244,7 +244,7 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
 
 
 async def test_times_never_fall_in_a_striped_ledger(cluster: InProcess) -> None:
-    client = await cluster.client(batch_bytes_max=100)
+    client = await cluster.client()
     clock = runtime_of(client).clock
     now = clock.time()
     ticking = itertools.count()
