@@ -14,7 +14,7 @@ WORKERS ?= 4
 test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-tls clean
+.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-housekeeping  appends while all of checkpoints, collection and compaction are busy, beside none of them"
 	@echo "make bench-tls  appends and reads with TLS, beside the same without"
+	@echo "make bench-streaming  whether a Spark stream keeps up with a log that is written beside it, for five minutes"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"
 	@echo "make clean      remove everything that the others made"
@@ -90,6 +91,9 @@ bench-tls: $(VENV)/.demo
 
 bench-memory: $(VENV)/.demo
 	$(BIN)/python benchmarks/memory.py --json docs/bench-memory.json
+
+bench-streaming: $(VENV)/.demo
+	$(BIN)/python benchmarks/streaming.py --json docs/bench-streaming.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data spark-warehouse

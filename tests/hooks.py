@@ -15,6 +15,8 @@ from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process
+from bkpy.log.opening import Opening
+from bkpy.log.rolling import Roller
 from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.recovery.ledger_recovery import LedgerRecovery
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.log.appends import LogAppends
-    from bkpy.log.rolling import Roller
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.layout import IdGenerator
@@ -202,6 +203,11 @@ def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
 
 
 # --- logs -----------------------------------------------------------------------------------------------------------
+
+
+ADD_TO_LIST: Final[Method] = (Roller, "_add")
+ATTEMPT_TO_OPEN: Final[Method] = (Opening, "_attempt")
+END_OF_SEGMENT: Final[Method] = (Opening, "_end_of")
 
 
 def roller_of(log: LogWriter) -> Roller:

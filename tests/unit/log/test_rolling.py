@@ -6,15 +6,23 @@ import asyncio
 import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
-from tests.hooks import former_of, present_of, roller_of
+from tests.hooks import former_of, present_of, roller_of, runtime_of
 from tests.in_process import InProcess, eventually
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents, positions_of
-from tests.unit.log.test_takeovers import FAST
+from tests.unit.log.test_takeovers import FAST, faulty_client
 
-from bkpy.errors import ConfigError, LogFencedError, LogLockedError, UnauthorizedError, WouldBlock
+from bkpy.errors import (
+    ConfigError,
+    LogFencedError,
+    LogLockedError,
+    MetadataUnavailableError,
+    UnauthorizedError,
+    WouldBlock,
+)
 
 if TYPE_CHECKING:
     from bkpy.protocol.messages import AddColumns
@@ -233,3 +241,56 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
     lst, _ = await client.logs.read("orders")
     assert lst.first_position == 25
     assert lst.sealed_end == 33
+
+
+async def test_times_never_fall_in_a_striped_ledger(cluster: InProcess) -> None:
+    client = await cluster.client()
+    clock = runtime_of(client).clock
+    now = clock.time()
+    ticking = itertools.count()
+    with patch.object(type(clock), "time", lambda clock: now + next(ticking)):
+        async with await client.open_log("orders", create=True, ensemble_size=3, write_quorum=2) as log:
+            await log.append_batch([b"x" * 60] * 20)
+    reader = await client.read_log("orders")
+    times = [entry.time async for entry in reader.read()]
+    assert len(times) == 20
+    assert times == sorted(times)
+
+
+async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProcess) -> None:
+    """The write that adds the next ledger is made, its reply is lost, and then the store is away for a while."""
+    client, session = await faulty_client(cluster, metadata_write_attempts_max=1)
+    log = await client.open_log("orders", create=True)
+    assert await log.append(b"0") == 0
+    listed = await client.logs.read("orders")
+    away = False
+
+    async def multi(operations: Any) -> Any:
+        nonlocal away
+        if away:
+            raise MetadataUnavailableError("the store is away")
+        adds = len(operations) == 3 and any(b"segments" in getattr(operation, "data", b"") for operation in operations)
+        result = await whole(operations)
+        if adds and not away:
+            away = True
+            raise MetadataUnavailableError("the reply was lost", outcome_unknown=True)
+        return result
+
+    whole = session.multi
+    with patch.object(session, "multi", multi):
+        rolling = asyncio.create_task(roller_of(log).roll())
+        await eventually(lambda: away)
+        await asyncio.sleep(0.05)
+        appending = asyncio.create_task(log.append(b"1"))
+        with pytest.raises(WouldBlock):
+            log.append_nowait(b"too early")
+        await asyncio.sleep(0.05)
+        assert not appending.done()
+        assert not rolling.done()
+    await rolling
+    assert await appending == 1
+    await log.close()
+    lst, version = await client.logs.read("orders")
+    assert version > listed[1]
+    assert positions_of(lst) == [(0, 1), (1, 1)]
+    assert await contents(client, "orders") == [b"0", b"1"]
