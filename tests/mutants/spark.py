@@ -12,6 +12,7 @@ STREAM = "tests/spark/test_spark_stream.py::"
 SINK = "tests/spark/test_spark_sink.py::"
 SINKS = "tests/unit/protocol/test_log_sinks.py::"
 EXPORT = "tests/spark/test_spark_export.py::"
+DIRECTORY = "tests/spark/test_spark_export_directory.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -94,7 +95,7 @@ MUTANTS: list[Mutant] = [
         "rows are there twice, with _SUCCESS and a summary",
         "if len(writes_of(there)) > 1:",
         "if len(writes_of(there)) > len(there):",
-        (EXPORT + "test_of_two_exports_of_two_clusters_the_later_fails",),
+        (EXPORT + "test_a_uri_is_exported_to_once",),
     ),
     Mutant(
         "spark: the guard ends only the command itself",
@@ -102,6 +103,34 @@ MUTANTS: list[Mutant] = [
         "os.killpg(command.pid, signal.SIGKILL)  # also what a shell has left behind",
         "command.kill()",
         (JVM + "test_what_a_shell_leaves_behind_is_killed",),
+    ),
+    Mutant(
+        "spark: an exporter gives files names without a look whether it still has the directory",
+        "two exporters, one of which was stopped for a while, write every row twice",
+        "self._check_ours()  # else who has taken it may not have read that line",
+        "pass",
+        (DIRECTORY + "test_of_two_that_think_they_have_it_one_goes_on",),
+    ),
+    Mutant(
+        "spark: an exporter doesn't read what a former one has left",
+        "every row is there once for each export",
+        "self.state = read()\nline = first_line(self.state)",
+        "line = first_line(self.state)",
+        (DIRECTORY + "test_each_run_adds_what_is_new",),
+    ),
+    Mutant(
+        "spark: files of a batch that was committed never get their names",
+        "an export that was killed lacks rows for ever",
+        "if self.state.moves is not None:\n    self._move(self.state.moves)",
+        "if self.state.moves is not None:\n    self.state = self.state.finished()",
+        (DIRECTORY + "test_killed_at_any_step_it_goes_on",),
+    ),
+    Mutant(
+        "spark: an export by day goes by the session's time zone",
+        "entries are in the folder of another day",
+        'f.date_from_unix_date(f.floor(f.unix_micros("time") / f.lit(86_400_000_000)).cast("int"))',
+        'f.to_date("time")',
+        ("tests/spark/test_spark_export_log.py::test_by_the_day_of_each_entry",),
     ),
     Mutant(
         "spark: an offset goes past what was available when the query began",
