@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import (
     BookKeeperError,
+    ClientClosedError,
     LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLogError,
 )
 from bkpy.log.appends import LogAppends
-from bkpy.log.opening import discard, new_ledger, told_of
+from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol.log_opening import AFTER_ROLLING, Act, ListSays, SegmentEnd, begun, ended, list_says, sealed
@@ -157,14 +158,19 @@ class Roller:
                 return
             created = await self._parts.create(new_ledger(self._name, self.lst))
             following = self._writer(created)
+            writing = False
             try:
                 await self.appends.stop()
+                writing = True
                 await self._add(created)
-            except BaseException:
+            except BaseException as error:
                 following.abandon()
-                if self.appends.error is None:  # else the list may name the ledger
+                if writing and not isinstance(error, BookKeeperError):  # cancelled: the list may name the ledger
+                    self.appends.fail(ClientClosedError(f"log {self._name} was interrupted while it rolled"))
+                if self.appends.error is None:
                     self.appends.go_on()
-                    await discard(created.metadata.ledger_id, self._name, self._parts)
+                    discarding = discard(created.metadata.ledger_id, self._name, self._parts)
+                    self._runtime.spawn(discarding, name="delete an unused ledger")
                 raise
             self._switch(following)
 
@@ -298,30 +304,32 @@ class Roller:
         assert metadata.last_entry is not None
         self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
 
-    async def _write(self, change: Callable[[LogList], LogList]) -> bool:
-        """Write the list anew; whether that was done. Nothing depends on it."""
+    async def _write(self, change: Callable[[LogList], LogList]) -> None:
+        """Write the list anew, as far as that is possible now. Nothing depends on it."""
+        try:
+            await self._try_to_write(change)
+        except BookKeeperError as error:
+            log.info("the list of log %s is not written now: %s", self._name, error)
+
+    async def _try_to_write(self, change: Callable[[LogList], LogList]) -> None:
         for _ in range(self._settings.log_conflicts_max):
             wanted = change(self._sealed(self.lst))
             outcome = await self._logs.write(self._name, wanted, self._version)
             match outcome:
                 case Done():
                     self.lst, self._version, self._unsealed = wanted, outcome.version, {}
-                    return True
-                case Missing() | NotDone() | Unknown():
-                    log.info("the list of log %s is not written now: %s", self._name, outcome)
-                    return False
+                    return
+                case Missing():
+                    raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
+                case NotDone() | Unknown():
+                    raise told(outcome)
                 case Changed() | Overtaken():
-                    try:
-                        lst, version = await self._logs.read(self._name, fresh=True)
-                    except BookKeeperError as error:
-                        log.info("the list of log %s can't be read now: %s", self._name, error)
-                        return False
+                    lst, version = await self._logs.read(self._name, fresh=True)
                     if lst.writer != self._token:
-                        return False  # what is appended next will tell
+                        raise self._failed(self._fenced())
                     self.lst, self._version = lst, version
                 case _:
                     assert_never(outcome)
-        return False
 
     # --- what is kept -----------------------------------------------------------------------------------------------
 
@@ -366,7 +374,7 @@ class Roller:
             self._ended(self._present, self._clock.last_ms)
             await self._write(lambda lst: ended(lst, self.ledger_id))
             self.ended = True
-        await self._drop_lease()
+        await drop_lease(self._name, self._token, self._logs)
         if self.lst.doomed:
             try:
                 await self._upkeep.finish(self._name)
@@ -391,10 +399,4 @@ class Roller:
 
     def give_up(self) -> None:
         """Give up the lease, and nothing else: see `LogWriter.abandon`."""
-        self._runtime.spawn(self._drop_lease(), name=f"lease of log {self._name}")
-
-    async def _drop_lease(self) -> None:
-        try:
-            await self._logs.drop_lease(self._name, self._token)
-        except BookKeeperError as error:
-            log.info("the lease of log %s stays until the session ends: %s", self._name, error)
+        self._runtime.spawn(drop_lease(self._name, self._token, self._logs), name=f"lease of log {self._name}")
