@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """Closed ledgers as a table. Spark makes it, pickles it and asks it for a schema and a reader."""
+    """Closed ledgers or a log as a table, and a log as a stream and as what is written to.
+
+    Spark makes it, pickles it and asks it for the rest.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -29,3 +33,18 @@ class DefaultSource(DataSource):
         from bkpy.spark.source import LedgerSourceReader
 
         return LedgerSourceReader.of(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from bkpy.spark.sink import LogBatchWriter
+
+        return LogBatchWriter.of(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from bkpy.spark.sink import LogStreamWriter
+
+        return LogStreamWriter.of(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from bkpy.spark.stream import LogStreamReader
+
+        return LogStreamReader.of(self.options, schema)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from bkpy.client.read.block import Block
+from bkpy.protocol.records import RecordCodec
 from bkpy.spark.batches import batches
-from bkpy.spark.options import COLUMNS
+from bkpy.spark.options import COLUMNS, LOG_COLUMNS
+from bkpy.spark.planning import Origin
 from bkpy.spark.schema import TYPES
 
 GAP = b"#" * 7  # what a block has between payloads
@@ -73,3 +77,47 @@ def test_an_entry_larger_than_a_batch_has_one_alone() -> None:
 def test_a_batch_of_another_schema_is_not_made() -> None:
     with pytest.raises(pa.ArrowNotImplementedError, match="cast"):
         list(batches(block_of([b"a"]), ("length",), schema_of(("payload",)), 10))
+
+
+def stamped_block_of(payloads: list[bytes], stamps: list[int], first_entry: int) -> Block:
+    """As it comes from a ledger of a log."""
+    clock = iter(stamps)
+    parts: list[Any] = []
+    codec = RecordCodec(3, stamp=lambda: next(clock))
+    for i, payload in enumerate(payloads):
+        codec.encode_run(parts, [payload], first_entry + i, -1, 0)
+    starts, ends = array("q"), array("q")
+    view = memoryview(b"".join(parts))
+    codec.scan(view, first_entry, first_entry + len(payloads) - 1, starts, ends)
+    return Block(3, first_entry, view, starts, ends)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**41)), min_size=1, max_size=30),
+    st.integers(0, 2**61),
+    st.permutations(LOG_COLUMNS).flatmap(lambda order: st.integers(1, 7).map(lambda n: tuple(order[:n]))),
+    st.integers(1, 100),
+    st.integers(0, 2**41),
+)
+def test_rows_of_a_log(
+    entries: list[tuple[bytes, int]], first_entry: int, columns: tuple[str, ...], bytes_max: int, begun_ms: int
+) -> None:
+    payloads, stamps = [payload for payload, _ in entries], [stamp for _, stamp in entries]
+    schema = schema_of(columns)
+    origin = Origin("orders", 1000, begun_ms)
+    made = list(batches(stamped_block_of(payloads, stamps, first_entry), columns, schema, bytes_max, origin))
+    assert all(batch.schema.equals(schema) for batch in made)
+    expected = [
+        {
+            "log": "orders",
+            "ledger_id": 3,
+            "entry_id": first_entry + i,
+            "payload": payload,
+            "length": len(payload),
+            "position": 1000 + first_entry + i,
+            "time": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=max(begun_ms, stamp)),
+        }
+        for i, (payload, stamp) in enumerate(entries)
+    ]
+    assert pa.Table.from_batches(made).to_pylist() == [{name: row[name] for name in columns} for row in expected]

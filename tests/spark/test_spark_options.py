@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from bkpy.config.base import MIB
 from bkpy.errors import ConfigError
 from bkpy.spark.options import COLUMNS, format_ledgers, parse_ledgers, parse_options
+from bkpy.spark.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +112,81 @@ def test_a_wrong_option_is_named(changed: dict[str, str], words: list[str]) -> N
 def test_a_missing_option_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=f"option {name} is missing"):
         parse_options({key: text for key, text in REQUIRED.items() if key != name})
+
+
+LOG = {"metadataServiceUri": REQUIRED["metadataServiceUri"], "log": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("earliest", "earliest"),
+        (" Latest ", "latest"),
+        ("7", 7),
+        ('{"position": 7}', 7),
+        ('{"position": 7, "log_uid": "x"}', 7),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ],
+)
+def test_where_a_log_is_read_from(text: str, offset: object) -> None:
+    assert parse_options({**LOG, "startingOffsets": text}).log_start == offset
+
+
+def test_a_log_has_one_more_column() -> None:
+    assert parse_options(LOG).columns == (*COLUMNS, "time")
+    assert parse_options(REQUIRED).columns == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"ledgers": "7"}, ["ledgers", "log", "not both"]),
+        ({"log": "a/b"}, ["'a/b'", "name of a log"]),
+        ({"startingOffsets": "soon"}, ["startingOffsets", "'soon'", "earliest", "2026-"]),
+        ({"startingOffsets": "2026-01-31T12:00:00"}, ["zone"]),
+        ({"startingOffsets": '{"7": 1}'}, ["position"]),
+        ({"startingOffsets": "-1"}, ["position"]),
+        ({"endingOffsets": "earliest"}, ["no entries"]),
+        ({"startingOffsets": "7", "endingOffsets": "6"}, ["ends at position 6", "start 7"]),
+        ({"maxEntriesPerTrigger": "1", "maxBytesPerTrigger": "1"}, ["either", "maxBytesPerTrigger"]),
+        ({"maxEntriesPerTrigger": "0"}, ["maxEntriesPerTrigger", "from 1"]),
+        ({"skipUnauthorized": "true"}, ["skipUnauthorized", "one password"]),
+    ],
+)
+def test_a_wrong_option_of_a_log_is_named(changed: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_options({**LOG, **changed})
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+SINK = {**LOG, "writerId": "job-1"}
+
+
+def test_options_of_a_write() -> None:
+    options = parse_sink_options({**SINK, "BATCHID": "7", "checkpointLocation": "/x", "tlsCaFile": "/ca.pem"})
+    assert (options.log, options.writer_id, options.batch) == ("orders", "job-1", 7)
+    assert options.client_settings()["tls_ca_file"] == "/ca.pem"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"writerId": ""}, ["writerId", "1 to 255"]),
+        ({"writerId": "a b"}, ["writerId", "without blanks"]),
+        ({"batchId": "-1"}, ["batchId", "from 0"]),
+        ({"columns": "payload"}, ["unknown option columns"]),
+    ],
+)
+def test_a_wrong_option_of_a_write_is_named(changed: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_sink_options({**SINK, **changed})
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("name", list(SINK))
+def test_a_missing_option_of_a_write_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name} is missing"):
+        parse_sink_options({key: text for key, text in SINK.items() if key != name})
 
 
 def test_a_password_file_that_is_not_there(tmp_path: Path) -> None:

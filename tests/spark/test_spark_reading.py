@@ -16,7 +16,7 @@ from bkpy.spark import source
 from bkpy.spark.options import SourceOptions
 from bkpy.spark.planning import EntryRange
 from bkpy.spark.schema import TYPES
-from bkpy.spark.source import LedgerSourceReader
+from bkpy.spark.source import LazyClient, LedgerSourceReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -33,7 +33,7 @@ def entries_read(
 ) -> list[int]:
     """The ids of entries that a task for 0..9 yields, whose blocks are these and then this error."""
 
-    async def some(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
+    async def some(connection: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
         for block in blocks:
             yield block
         if error is not None:
@@ -42,7 +42,7 @@ def entries_read(
     monkeypatch.setattr(source, "blocks_of", some)
     options = SourceOptions("zk://127.0.0.1:2181/ledgers", (3,), fail_on_data_loss=fail_on_data_loss)
     reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
-    made = reader.read(InputPartition(EntryRange(3, 0, 9, 100)))
+    made = reader.read(InputPartition((EntryRange(3, 0, 9, 100),)))
     return [entry_id for batch in made for entry_id in batch.column(0).to_pylist()]
 
 

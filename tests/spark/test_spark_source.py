@@ -17,7 +17,7 @@ from bkpy.spark.failures import translated
 from bkpy.spark.options import COLUMNS, parse_options
 from bkpy.spark.planning import EntryRange
 from bkpy.spark.schema import TYPES
-from bkpy.spark.source import LedgerSourceReader, blocks_of
+from bkpy.spark.source import LazyClient, LedgerSourceReader, blocks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,8 @@ def test_a_task_waits_for_a_zookeeper_that_is_being_restarted(ledgers: Ledgers) 
         proxy = ZooKeeperProxy(ledgers.cluster.zookeeper.port)
         uri = ledgers.uri.replace(str(ledgers.cluster.zookeeper.port), str(proxy.port))
         options = parse_options({"metadataServiceUri": uri, "ledgers": str(ledgers.plain), "timeoutSeconds": "60"})
-        blocks = blocks_of(options, EntryRange(ledgers.plain, 0, 9, 10_000))
+        connection = LazyClient(options)
+        blocks = blocks_of(connection, EntryRange(ledgers.plain, 0, 9, 10_000))
         reading = asyncio.ensure_future(anext(blocks))
         # Longer than a client waits by itself while every server refuses.
         await asyncio.wait([reading], timeout=1.5 * ClientSettings().metadata_refused_timeout_s)
@@ -70,6 +71,7 @@ def test_a_task_waits_for_a_zookeeper_that_is_being_restarted(ledgers: Ledgers) 
         await proxy.start()
         block = await reading
         await blocks.aclose()
+        await connection.close()
         await proxy.stop()
         return [entry.data for entry in block]
 

@@ -353,10 +353,10 @@ class Client:
         self._check_open()
         return await self._log_reading.open(name, password)
 
-    async def open_segment(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
-        """A log's ledger for reading: payloads begin behind their stamps; not for applications."""
+    async def open_segment(self, ledger_id: int, password: bytes = b"", confirmed: int = -1) -> LedgerReader:
+        """A log's ledger for reading: payloads begin behind their stamps; not for applications. See `Segments.open`."""
         self._check_open()
-        return await self._log_reading.segments.open(ledger_id, password)
+        return await self._log_reading.segments.open(ledger_id, password, confirmed)
 
     @property
     def _log_parts(self) -> LogParts:

@@ -114,6 +114,13 @@ class MetadataSettings(Settings):
         "a megabyte. Where a log grows beyond it, roll its ledgers later, truncate it or set retention",
     )
 
+    log_sinks_max: Size = Field(
+        default=1000,
+        description="writers of batches that a log remembers, each by an id of its own and the last batch that was "
+        "committed; those that have been silent longest are forgotten, and a batch of theirs that is repeated is "
+        "written twice",
+    )
+
     log_conflicts_max: Size = Field(
         default=20,
         description="writes about a named log, lost one after the other to somebody else's change of it, before that "

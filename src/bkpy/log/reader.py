@@ -68,6 +68,11 @@ class LogReader:
         return self._snapshot.name
 
     @property
+    def uid(self) -> str:
+        """What tells the log from every other one, also from one that has had its name."""
+        return self._snapshot.list.uid
+
+    @property
     def first_position(self) -> int:
         """The lowest position that isn't truncated, as of the last look; where nothing is, `next_position`."""
         return self._snapshot.list.first_position
@@ -80,8 +85,11 @@ class LogReader:
     def __repr__(self) -> str:
         return f"<LogReader log={self.name} first_position={self.first_position} next_position={self.next_position}>"
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, confirmed: int = 0) -> None:
         """Look how far the log may be read by now, and where it begins.
+
+        What lies below the position `confirmed` may be read, as somebody knows who has: bookies that are away may be
+        the only ones that tell.
 
         Raises `NoSuchLogError` once the log is deleted, `BookieUnavailableError` if it has an open ledger and too few
         of its bookies can tell how far that may be read.
@@ -89,6 +97,7 @@ class LogReader:
         self._check_open()
         await self._snapshot.refresh(self._logs, fresh=True)
         await self._on_the_present_list(self._look)
+        self._snapshot.advance(confirmed)
 
     async def _look(self) -> None:
         snapshot = self._snapshot
@@ -142,7 +151,7 @@ class LogReader:
         reader = self._readers.get(wanted.ledger_id)
         if reader is not None and reader.last_add_confirmed >= wanted.last_entry:
             return reader
-        return await self._segments.open_to(wanted.ledger_id, self._password, wanted.last_entry)
+        return await self._segments.open(wanted.ledger_id, self._password, wanted.last_entry)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +161,14 @@ class LogReader:
         Raises `TruncatedError`, `NoSuchEntryError` as `read` does.
         """
         self._check_positions(first, last)
-        return list(ranges_of(self._snapshot.list, *self._bounds(first, last)))
+        return [self._measured(part) for part in ranges_of(self._snapshot.list, *self._bounds(first, last))]
+
+    def _measured(self, part: SegmentRange) -> SegmentRange:
+        """With the size of what lies in a segment that isn't sealed, as far as its ledger's reader can tell."""
+        reader = self._readers.get(part.ledger_id)
+        if part.payload_bytes or reader is None or reader.last_add_confirmed < 0:
+            return part
+        return part._replace(payload_bytes=reader.length * part.entries // (reader.last_add_confirmed + 1))
 
     def read(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogEntry, None]:
         """The entries at positions first..last in order; all of them without bounds.

@@ -38,21 +38,17 @@ class Segments:
             runtime=self._runtime,
         )
 
-    async def open(self, ledger_id: int, password: bytes) -> LedgerReader:
+    async def open(self, ledger_id: int, password: bytes, confirmed: int = -1) -> LedgerReader:
         """A reader that may read as far as the metadata, or the bookies of an open ledger, say at this moment.
 
-        Raises what `Client.open_ledger` does.
+        If it is known of an entry that it is `confirmed`, no bookie is asked, and the reader may read up to there: the
+        bookies that know of it may be away. Raises what `Client.open_ledger` does.
         """
         reader = await self.look_up(ledger_id, password)
-        if not reader.closed:
-            await reader.read_last_add_confirmed()
-        return reader
-
-    async def open_to(self, ledger_id: int, password: bytes, last_entry: int) -> LedgerReader:
-        """The same, when it is known that `last_entry` may be read: the metadata that tell of it may come late."""
-        reader = await self.look_up(ledger_id, password)
-        if not reader.closed:
+        if confirmed >= 0 and not reader.closed and reader.last_add_confirmed < confirmed:
+            # Not closed short of it: metadata that tell of the end may come late.
             reader = await self.look_up(ledger_id, password, fresh=True)
-        if not reader.closed and reader.last_add_confirmed < last_entry:
+            reader.take_for_confirmed(confirmed)
+        elif confirmed < 0 and not reader.closed:
             await reader.read_last_add_confirmed()
         return reader

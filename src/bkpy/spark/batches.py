@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from bkpy.protocol.records import STAMP_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bkpy.client.read.block import Block
+    from bkpy.spark.planning import Origin
 
 
-def batches(block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int) -> Iterator[pa.RecordBatch]:
+def batches(
+    block: Block, columns: Sequence[str], schema: pa.Schema, bytes_max: int, origin: Origin | None = None
+) -> Iterator[pa.RecordBatch]:
     """The entries of a block, with at most `bytes_max` of payload in a batch unless one entry alone is larger.
 
-    `columns` are the source's names of the columns that the schema has.
+    `columns` are the source's names of the columns that the schema has. `origin` says where in its log the ledger is,
+    whose entries are then stamped.
     """
     for part in _parts(block, bytes_max):
-        arrays = [_column(name, part) for name in columns]
+        arrays = [_column(name, part) if origin is None else _log_column(name, part, origin) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)  # of exactly this schema, or an error
 
 
@@ -51,5 +57,26 @@ def _column(name: str, block: Block) -> pa.Array:
         return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
     if name == "length":
         return pa.array(_lengths(block).astype(np.int32))
-    # A ledger that belongs to no log.
+    # A ledger that is read by its id.
     return pa.nulls(count, {"log": pa.string(), "position": pa.int64()}[name])
+
+
+def _log_column(name: str, block: Block, origin: Origin) -> pa.Array:
+    count = len(block)
+    if name == "log":
+        return pa.repeat(pa.scalar(origin.log, pa.string()), count)
+    if name == "position":
+        first = origin.position + block.first_entry
+        return pa.array(np.arange(first, first + count, dtype=np.int64))
+    if name == "time":
+        return pa.array(_times_ms(block, origin.begun_ms) * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return _column(name, block)
+
+
+def _times_ms(block: Block, begun_ms: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The later one of each entry's stamp, which ends where its payload starts, and the time its segment began."""
+    starts = np.frombuffer(block.starts, dtype=np.int64)
+    # Every place of the buffer as the beginning of a number, of which a few are taken: no loop over entries.
+    places = np.ndarray((len(block.buffer) - STAMP_BYTES + 1,), "<i8", block.buffer, strides=(1,))
+    times: np.ndarray[tuple[int], np.dtype[np.int64]] = np.maximum(places[starts - STAMP_BYTES], begun_ms)
+    return times

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,14 +19,20 @@ from bkpy.config.base import GIB, MIB
 from bkpy.errors import ConfigError
 from bkpy.metadata.uri import parse_uri
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
+from bkpy.protocol.log_list import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 CLOSED: Final = "closed"  # in place of ledger ids: all that are closed
 
-# In the order of the table. `log` and `position` are null for ledgers that belong to no log.
+# Where a log begins and ends when the query begins, in place of a position.
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+# In the order of the table. `log` and `position` are null for ledgers that are read by their ids.
 COLUMNS: Final = ("log", "ledger_id", "entry_id", "payload", "length", "position")
+LOG_COLUMNS: Final = (*COLUMNS, "time")  # those of a log: only its entries have a time
 
 LEDGERS_MAX: Final = 1_000_000  # named in one read: the metadata of each is read before the first row
 PARTITIONS_MAX: Final = 100_000  # Spark's driver keeps a record of each
@@ -36,14 +43,27 @@ TIMEOUT_S_MAX: Final = 3600.0
 _LEDGERS = re.compile(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?")
 
 
+# Of a log: a position, a time (the first entry that isn't earlier), or one of the words above.
+LogOffset = int | datetime | str
+
+
 @dataclass(frozen=True)
 class SourceOptions:
-    """What is read and how. `ledgers` is None for all that are closed; offsets are by ledger, ends exclusive."""
+    """What is read and how: either `ledgers`, None for all that are closed, or a `log`. Ends are exclusive.
+
+    `starts` and `ends` are by ledger, `log_start` and `log_end` are a log's. At most one of `entries_per_trigger` and
+    `bytes_per_trigger` is given: what a stream reads at once.
+    """
 
     metadata_uri: str
-    ledgers: tuple[int, ...] | None
+    ledgers: tuple[int, ...] | None = ()
+    log: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
+    log_start: LogOffset = EARLIEST
+    log_end: LogOffset = LATEST
+    entries_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
     columns: tuple[str, ...] = COLUMNS
     partitions_min: int = 1
     partition_bytes_max: int = 64 * MIB  # a fraction of a second's work at full speed, so a lost task costs little
@@ -86,7 +106,34 @@ def read_password(path: str | None) -> bytes:
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options that Spark was given; `ConfigError` naming the one at fault."""
-    names = {name.lower(): name for name in _PARSERS}
+    values = checked_values(given, _PARSERS)
+    if "metadata_uri" not in values:
+        raise ConfigError("option metadataServiceUri is missing")
+    if "log" in values and "ledgers" in values:
+        raise ConfigError("either option ledgers or option log says what is read, not both")
+    if "log" not in values and "ledgers" not in values:
+        raise ConfigError("option ledgers is missing, or option log: one of them says what is read")
+    if {"entries_per_trigger", "bytes_per_trigger"} <= values.keys():
+        raise ConfigError("either maxEntriesPerTrigger or maxBytesPerTrigger bounds what a stream reads at once")
+    whole_log = "log" in values
+    values.setdefault("columns", LOG_COLUMNS if whole_log else COLUMNS)
+    for option, of_ledgers, of_log in _OFFSETS:
+        if of_ledgers in values:
+            text = values.pop(of_ledgers)
+            try:
+                values[of_log if whole_log else of_ledgers] = _log_offset(text) if whole_log else _offsets(text)
+            except ValueError as e:
+                raise ConfigError(f"option {option} = {text!r}: {e}") from e
+    options = SourceOptions(**values)
+    if whole_log:
+        _check_log_options(options, values)
+    _check_offsets(options)
+    return options
+
+
+def checked_values(given: Mapping[str, str], parsers: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+    """The values of options by field, those of `SECURITY` in one of their own. `ConfigError` names the one at fault."""
+    names = {name.lower(): name for name in parsers}
     values: dict[str, Any] = {}
     for key, text in given.items():
         name = names.get(key.lower())
@@ -94,7 +141,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             near = difflib.get_close_matches(key.lower(), names, n=1)
             nearest = f"; the nearest valid one is {names[near[0]]}" if near else ""
             raise ConfigError(f"unknown option {key}{nearest}")
-        attribute, parse = _PARSERS[name]
+        attribute, parse = parsers[name]
         try:
             if name in SECURITY:
                 values.setdefault("security", {})[attribute] = parse(text)
@@ -102,12 +149,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 values[attribute] = parse(text)
         except ValueError as e:
             raise ConfigError(f"option {name} = {text!r}: {e}") from e
-    for name in ("metadataServiceUri", "ledgers"):
-        if _PARSERS[name][0] not in values:
-            raise ConfigError(f"option {name} is missing")
-    options = SourceOptions(**values)
-    _check_offsets(options)
-    return options
+    return values
 
 
 def parse_ledgers(text: str) -> tuple[int, ...] | None:
@@ -141,8 +183,8 @@ def format_ledgers(ids: Iterable[int]) -> str:
 
 def column_named(name: str) -> str:
     """The source's own spelling of a column's name; `ConfigError` with the nearest one if there is none."""
-    if name.lower() not in COLUMNS:
-        near = difflib.get_close_matches(name.lower(), COLUMNS, n=1)
+    if name.lower() not in LOG_COLUMNS:
+        near = difflib.get_close_matches(name.lower(), LOG_COLUMNS, n=1)
         raise ConfigError(f"there is no column {name!r}" + (f"; the nearest one is {near[0]}" if near else ""))
     return name.lower()
 
@@ -154,7 +196,17 @@ def _check_offsets(options: SourceOptions) -> None:
             raise ConfigError(f"the range to read ends at entry {end}, before its start {start}", ledger_id=ledger_id)
 
 
-def _uri(text: str) -> str:
+def _check_log_options(options: SourceOptions, given: Mapping[str, Any]) -> None:
+    if "skip_unauthorized" in given:
+        raise ConfigError("option skipUnauthorized is for ledgers: a log has one password")
+    if options.log_end == EARLIEST:
+        raise ConfigError('option endingOffsets: a read that ends at "earliest" has no entries')
+    if isinstance(options.log_start, int) and isinstance(options.log_end, int) and options.log_end < options.log_start:
+        raise ConfigError(f"the range to read ends at position {options.log_end}, before its start {options.log_start}")
+
+
+def metadata_uri(text: str) -> str:
+    """The URI in its shortest form. `ConfigError` for what is none."""
     return str(parse_uri(text))
 
 
@@ -175,6 +227,33 @@ def _offsets(text: str) -> dict[int, int]:
     return offsets
 
 
+def _log_offset(text: str) -> LogOffset:
+    """Of a position, as a number or as `{"position": number}` or as a stream's checkpoint has it, a word or a time."""
+    word = text.strip()
+    if word.lower() in (EARLIEST, LATEST):
+        return word.lower()
+    try:
+        found = json.loads(word)
+    except ValueError:
+        return _time(word)
+    position = found.get("position") if isinstance(found, dict) else found
+    if type(position) is not int or not 0 <= position <= LEDGER_ID_MAX:
+        raise ValueError('expected {"position": number}, "earliest", "latest" or a time such as 2026-01-31T12:00:00Z')
+    return position
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            'expected {"position": number}, "earliest", "latest" or a time such as 2026-01-31T12:00:00Z'
+        ) from None
+    if time.tzinfo is None:
+        raise ValueError("a time needs its zone, such as the Z in 2026-01-31T12:00:00Z")
+    return time
+
+
 def _columns(text: str) -> tuple[str, ...]:
     columns = tuple(column_named(part.strip()) for part in text.split(","))
     if len(set(columns)) < len(columns):
@@ -182,7 +261,9 @@ def _columns(text: str) -> tuple[str, ...]:
     return columns
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """What makes a whole number from `low` to `high` of a text, or raises `ValueError`."""
+
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
             raise ValueError(f"expected a whole number from {low} to {high}")
@@ -191,14 +272,15 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time-out. `ValueError` for what is none."""
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= TIMEOUT_S_MAX:
+        value = math.nan
+    if not 0 < value <= TIMEOUT_S_MAX:
         raise ValueError(f"expected seconds, more than 0 and at most {TIMEOUT_S_MAX:g}")
-    return seconds
+    return value
 
 
 def _flag(text: str) -> bool:
@@ -220,21 +302,27 @@ SECURITY: Final[Mapping[str, str]] = {
     "zookeeperAcl": "zookeeper_acl",
 }
 
+# option, the field that it is for ledgers, the one that it is for a log
+_OFFSETS: Final = (("startingOffsets", "starts", "log_start"), ("endingOffsets", "ends", "log_end"))
+
 # option: (field, what makes a value of its text or raises ValueError)
 _PARSERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "metadataServiceUri": ("metadata_uri", _uri),
+    "metadataServiceUri": ("metadata_uri", metadata_uri),
     "ledgers": ("ledgers", parse_ledgers),
-    "startingOffsets": ("starts", _offsets),
-    "endingOffsets": ("ends", _offsets),
+    "log": ("log", checked_name),
+    "startingOffsets": ("starts", str),  # what they mean depends on what is read
+    "endingOffsets": ("ends", str),
+    "maxEntriesPerTrigger": ("entries_per_trigger", whole(1, LEDGER_ID_MAX)),
+    "maxBytesPerTrigger": ("bytes_per_trigger", whole(1, LEDGER_ID_MAX)),
     "columns": ("columns", _columns),
-    "minPartitions": ("partitions_min", _whole(1, PARTITIONS_MAX)),
-    "maxBytesPerPartition": ("partition_bytes_max", _whole(1, 1024 * GIB)),
-    "fetchBytes": ("fetch_bytes", _whole(1, 32 * MIB)),
-    "prefetchDepth": ("prefetch_depth", _whole(1, PREFETCH_DEPTH_MAX)),
-    "maxBytesPerBatch": ("batch_bytes_max", _whole(1, GIB)),
-    "metadataRequests": ("metadata_requests", _whole(1, METADATA_REQUESTS_MAX)),
-    "timeoutSeconds": ("timeout_s", _seconds),
-    "sessionTimeoutSeconds": ("session_timeout_s", _seconds),
+    "minPartitions": ("partitions_min", whole(1, PARTITIONS_MAX)),
+    "maxBytesPerPartition": ("partition_bytes_max", whole(1, 1024 * GIB)),
+    "fetchBytes": ("fetch_bytes", whole(1, 32 * MIB)),
+    "prefetchDepth": ("prefetch_depth", whole(1, PREFETCH_DEPTH_MAX)),
+    "maxBytesPerBatch": ("batch_bytes_max", whole(1, GIB)),
+    "metadataRequests": ("metadata_requests", whole(1, METADATA_REQUESTS_MAX)),
+    "timeoutSeconds": ("timeout_s", seconds),
+    "sessionTimeoutSeconds": ("session_timeout_s", seconds),
     "passwordFile": ("password_file", str),
     **{option: (setting, str) for option, setting in SECURITY.items()},
     "skipUnauthorized": ("skip_unauthorized", _flag),

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import bkpy
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
+from bkpy.metadata.log_upkeep import LOG_NAME
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 from bkpy.spark.options import CLOSED, SourceOptions, format_ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where in a log a ledger is: its entry 0 has `position`, and no entry a time before `begun_ms`."""
+
+    log: str
+    position: int
+    begun_ms: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,7 @@ class EntryRange:
     first: int
     last: int
     bytes: int
+    origin: Origin | None = None
 
     @property
     def entries(self) -> int:
@@ -47,10 +58,10 @@ class Selection:
 def load_ledgers(options: SourceOptions, **settings: Any) -> Selection:
     """The ledgers to read. Blocks, on an event loop of its own. `settings` are more of those of its client.
 
-    Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed, `UnauthorizedError` that names all those
-    with another password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers that aren't are
-    left out; without `fail_on_data_loss`, so are named ones that don't exist; with `skip_unauthorized`, those with
-    another password.
+    Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed or is a log's, `UnauthorizedError` that
+    names all those with another password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers
+    that aren't are left out, and so are those of logs; without `fail_on_data_loss`, so are named ones that don't exist;
+    with `skip_unauthorized`, those with another password.
     """
     return asyncio.run(_load(options, options.client_settings() | settings))
 
@@ -87,7 +98,10 @@ def select(found: Sequence[LedgerMetadata], options: SourceOptions) -> Selection
 
 
 async def _read(client: bkpy.Client, ids: Sequence[int], options: SourceOptions) -> list[LedgerMetadata]:
-    """The metadata of those that are closed. One that isn't, or doesn't exist, is an error if it was named."""
+    """The metadata of those that are closed. One that isn't, or doesn't exist, is an error if it was named.
+
+    So is one of a log, since the log alone tells what of it counts: it may never have been committed.
+    """
     named = options.ledgers is not None
     results = await asyncio.gather(*map(client.ledger_metadata, ids), return_exceptions=True)
     closed = []
@@ -96,8 +110,14 @@ async def _read(client: bkpy.Client, ids: Sequence[int], options: SourceOptions)
             continue  # deleted, perhaps since it was listed
         if isinstance(result, BaseException):
             raise result
-        if result.state is LedgerState.CLOSED:
+        log = result.custom_metadata.get(LOG_NAME)
+        if result.state is LedgerState.CLOSED and log is None:
             closed.append(result)
+        elif named and log is not None:
+            raise ConfigError(
+                f"the ledger belongs to the log {log.decode(errors='replace')}: read that with option log",
+                ledger_id=result.ledger_id,
+            )
         elif named:
             raise ConfigError(
                 f'the ledger is {result.state.value}; only closed ones can be read ("{CLOSED}" leaves others out)',
@@ -123,6 +143,15 @@ def plan(
         if others := sorted(set(offsets) - ids):
             raise ConfigError(f"option {name} names a ledger that isn't read", ledger_id=others[0])
     wholes = [whole for metadata in ledgers for whole in _fragments(metadata, options)]
+    return cut(wholes, options, narrow)
+
+
+def cut(
+    wholes: Sequence[EntryRange],
+    options: SourceOptions,
+    narrow: Callable[[EntryRange], EntryRange | None] | None = None,
+) -> list[EntryRange]:
+    """What is wanted of these, in ranges of bounded size: see `plan`."""
     if narrow is not None:
         wholes = [narrowed for narrowed in map(narrow, wholes) if narrowed is not None]
     pieces = _pieces(wholes, options.partition_bytes_max, options.partitions_min)
@@ -167,4 +196,4 @@ def _pieces(wholes: Sequence[EntryRange], bytes_max: int, count_min: int) -> lis
 def _cut(whole: EntryRange, count: int) -> Iterator[EntryRange]:
     """`count` ranges of as equal a number of entries as can be."""
     for low, high in pairwise(whole.first + whole.entries * i // count for i in range(count + 1)):
-        yield EntryRange(whole.ledger_id, low, high - 1, whole.bytes * (high - low) // whole.entries)
+        yield replace(whole, first=low, last=high - 1, bytes=whole.bytes * (high - low) // whole.entries)

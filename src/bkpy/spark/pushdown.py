@@ -41,11 +41,15 @@ _COMPARISONS: Final[dict[type[Filter], Callable[[int], Span]]] = {
 
 @dataclass(frozen=True)
 class Conditions:
-    """Ledgers in `ledger_span` and, if there are `ledgers`, among these; of each, the entries in `entry_span`."""
+    """Ledgers in `ledger_span` and, if there are `ledgers`, among these; of each, the entries in `entry_span`.
+
+    Of those, the ones at the positions in `position_span`, if there is one: a ledger that is read by its id has none.
+    """
 
     ledger_span: Span = (0, LEDGER_ID_MAX)
     ledgers: frozenset[int] | None = None
     entry_span: Span = (0, LEDGER_ID_MAX)
+    position_span: Span | None = None
 
     def and_also(self, condition: Filter) -> Conditions | None:
         """Both these and that one; None if it is of a kind that Spark has to apply."""
@@ -60,6 +64,8 @@ class Conditions:
             return replace(self, ledger_span=_both(self.ledger_span, span_of(value)))
         if column == ("entry_id",):
             return replace(self, entry_span=_both(self.entry_span, span_of(value)))
+        if column == ("position",):
+            return replace(self, position_span=_both(self.position_span or (0, LEDGER_ID_MAX), span_of(value)))
         return None
 
     def narrow(self, whole: EntryRange) -> EntryRange | None:
@@ -68,6 +74,11 @@ class Conditions:
         if not low <= whole.ledger_id <= high or (self.ledgers is not None and whole.ledger_id not in self.ledgers):
             return None
         first, last = _both((whole.first, whole.last), self.entry_span)
+        if self.position_span is not None:
+            if whole.origin is None:
+                return None
+            low, high = self.position_span
+            first, last = _both((first, last), (low - whole.origin.position, high - whole.origin.position))
         if last < first:
             return None
         return replace(whole, first=first, last=last, bytes=whole.bytes * (last - first + 1) // whole.entries)

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from bkpy.errors import ConfigError
 from bkpy.spark.options import SourceOptions, column_named, parse_options
@@ -24,6 +33,7 @@ TYPES: Final[Mapping[str, DataType]] = {
     "payload": BinaryType(),
     "length": IntegerType(),
     "position": LongType(),
+    "time": TimestampType(),
 }
 
 _CREATING: Final = "provider"  # a property of every new table, and no option of the source
@@ -64,6 +74,8 @@ def resolve(given: Mapping[str, str], schema: StructType) -> SourceOptions:
         if field.dataType != expected:
             raise ConfigError(f"column {field.name} is {expected.simpleString()}, not {field.dataType.simpleString()}")
     names = tuple(column_named(field.name) for field in schema.fields)
+    if options.log is None and "time" in names:
+        raise ConfigError("column time is a log's: the entries of a ledger that is read by its id have none")
     if "columns" in chosen and names != options.columns:
         raise ConfigError(f"option columns names {', '.join(options.columns)}, the schema {', '.join(names)}")
     return options

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from bkpy.client.client import Client
     from bkpy.client.read.block import Block
+    from bkpy.spark.log_view import Task
     from bkpy.spark.options import SourceOptions
     from bkpy.spark.planning import EntryRange
 
+T = TypeVar("T")
+
 
 class LedgerSourceReader(DataSourceReader):
-    """Reads closed ledgers, of those what its conditions leave. Spark pickles it with each task."""
+    """Reads closed ledgers or a log, of those what its conditions leave. Spark pickles it with each task."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -54,38 +58,25 @@ class LedgerSourceReader(DataSourceReader):
         return left
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads, an `EntryRange`. Raises what `load_ledgers` and `plan` raise."""
+        """What each task reads, a tuple of `EntryRange`. Raises what `load_ledgers` and `plan`, or `LogView`, raise."""
+        if self._options.log is not None:
+            return [InputPartition(task) for task in asyncio.run(self._plan_log())]
         from bkpy.spark.planning import load_ledgers, plan
 
         ledgers = load_ledgers(self._options).ledgers
-        return [InputPartition(part) for part in plan(ledgers, self._options, self._conditions.narrow)]
+        return [InputPartition((part,)) for part in plan(ledgers, self._options, self._conditions.narrow)]
+
+    async def _plan_log(self) -> list[Task]:
+        import bkpy
+        from bkpy.spark.log_view import plan_batch
+
+        async with bkpy.connect(self._options.metadata_uri, **self._options.client_settings()) as client:
+            return await plan_batch(client, self._options, self._conditions.narrow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The entries of one partition. Raises what reading raises, `DigestMismatchError` for damaged entries.
-
-        Without `fail_on_data_loss`, what was deleted since the plan was made is left out.
-        """
-        part: EntryRange | None = partition.value
-        if part is None:  # Spark makes a partition of nothing when a plan is empty
-            return
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from bkpy.spark.batches import batches
-
-        columns = [field.name.lower() for field in self._schema.fields]
-        # The time zone is what Spark itself compares with; no column here depends on it.
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        expected = part.first
-        try:
-            for block in _stepwise(blocks_of(self._options, part)):
-                _check(part, expected, block.first_entry)
-                expected = block.last_entry + 1
-                yield from batches(block, columns, schema, self._options.batch_bytes_max)
-        except (NoSuchLedgerError, NoSuchEntryError):
-            if self._options.fail_on_data_loss:
-                raise
-        else:
-            _check(part, expected, part.last + 1)
+        """The entries of one partition: see `record_batches`."""
+        task: Task | None = partition.value  # None: Spark makes a partition of nothing when a plan is empty
+        return record_batches(self._options, self._schema, task or ())
 
 
 class FilteringReader(DataSourceReader):
@@ -110,6 +101,76 @@ class FilteringReader(DataSourceReader):
         return self._reader.read(partition)
 
 
+def record_batches(options: SourceOptions, schema: StructType, task: Task) -> Iterator[pa.RecordBatch]:
+    """The entries of a task, in order. Raises what reading raises, `DigestMismatchError` for damaged entries.
+
+    Without `fail_on_data_loss`, what was deleted since the plan was made is left out.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from bkpy.spark.batches import batches
+
+    columns = [field.name.lower() for field in schema.fields]
+    # The time zone is what Spark itself compares with, and what `time` is in.
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    for part, block in _stepwise(_blocks_of_task(options, task)):
+        yield from batches(block, columns, arrow_schema, options.batch_bytes_max, part.origin)
+
+
+class LazyClient:
+    """A client of the cluster that is connected when it is first asked for."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._client: Client | None = None
+
+    async def client(self) -> Client:
+        """The client. Raises what connecting does."""
+        if self._client is None:
+            import bkpy
+
+            self._client = await bkpy.connect(self.options.metadata_uri, **self.options.client_settings())
+        return self._client
+
+    async def close(self) -> None:
+        """Every connection is ended."""
+        if self._client is not None:
+            await self._client.close()
+
+
+async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[tuple[EntryRange, Block], None]:
+    lazy = LazyClient(options)
+    try:
+        for part in task:
+            expected = part.first
+            try:
+                async with aclosing(blocks_of(lazy, part)) as blocks:
+                    async for block in blocks:
+                        _check(part, expected, block.first_entry)
+                        expected = block.last_entry + 1
+                        yield part, block
+            except (NoSuchLedgerError, NoSuchEntryError):
+                if options.fail_on_data_loss:
+                    raise
+            else:
+                _check(part, expected, part.last + 1)
+    finally:
+        await lazy.close()
+
+
+async def blocks_of(lazy: LazyClient, part: EntryRange) -> AsyncGenerator[Block, None]:
+    """The entries of a range. Raises what reading raises."""
+    client, password = await lazy.client(), lazy.options.password()
+    if part.origin is None:
+        reader = await client.open_ledger(part.ledger_id, password=password)
+    else:  # the plan has no entry that isn't confirmed, whatever the bookies tell now
+        reader = await client.open_segment(part.ledger_id, password=password, confirmed=part.last)
+    # Ended before the client is closed, also when the iteration is given up.
+    async with aclosing(reader.read_blocks(part.first, part.last)) as blocks:
+        async for block in blocks:
+            yield block
+
+
 def _check(part: EntryRange, expected: int, found: int) -> None:
     """Not an assertion: workers may run without those, and rows would be missing that nobody misses."""
     if found != expected:
@@ -118,26 +179,14 @@ def _check(part: EntryRange, expected: int, found: int) -> None:
         )
 
 
-async def blocks_of(options: SourceOptions, part: EntryRange) -> AsyncGenerator[Block, None]:
-    """The entries of a range, over connections that live as long as the iteration."""
-    import bkpy
-
-    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
-        reader = await client.open_ledger(part.ledger_id, password=options.password())
-        # Ended before the client is closed, also when the iteration is given up.
-        async with aclosing(reader.read_blocks(part.first, part.last)) as blocks:
-            async for block in blocks:
-                yield block
-
-
-def _stepwise(blocks: AsyncGenerator[Block, None]) -> Iterator[Block]:
+def _stepwise(blocks: AsyncGenerator[T, None]) -> Iterator[T]:
     """An asynchronous iteration as a plain one, on a loop of its own that runs while a block is waited for.
 
     What was asked for ahead arrives meanwhile in the sockets' buffers. The loop is stepped directly, because
     `asyncio.run` and `Runner.run` do much more at each call than a step does.
     """
 
-    async def step() -> Block | None:
+    async def step() -> T | None:
         return await anext(blocks, None)
 
     with asyncio.Runner() as runner:  # at its end, whatever is left on the loop is cancelled and closed

@@ -24,7 +24,7 @@ from bkpy.errors import (
     UnauthorizedError,
 )
 from bkpy.protocol import messages as m
-from bkpy.protocol.lac_reply import proven_to_reader
+from bkpy.protocol.lac_reply import LastAddConfirmed, proven_to_reader
 from bkpy.protocol.messages import Op
 from bkpy.protocol.quorum import covered
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bkpy.client.read.block import Block, Entry
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
-    from bkpy.protocol.lac_reply import LastAddConfirmed
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.records import RecordCodec
     from bkpy.runtime.interfaces import Runtime
@@ -164,6 +163,10 @@ class LedgerReader:
             return index, proven_to_reader(self._codec, reply, self.ledger_id, bookie_id)
         except BookKeeperError as e:
             return index, e
+
+    def take_for_confirmed(self, entry_id: int) -> None:
+        """Read up to this entry, which somebody has been told is confirmed: the bookies that know may be away."""
+        self._snapshot.advance(LastAddConfirmed(entry_id, None, fenced=False))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,68 @@
+"""Batches that several processes write to a log, each a ledger of its own, and one of them commits: pure decisions.
+
+Whoever commits is the log's writer for the moment: the list that it stores has the ledgers of the batch as sealed
+segments, in order, no writer, and the batch's number beside the id of the one who writes such batches.
+
+Invariants: a list has the ledgers of a batch exactly if it has had its number; the number of a writer id never falls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bkpy.protocol.log_list import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bkpy.protocol.log_list import LogList
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """A CLOSED ledger with a part of a batch; not empty. `last_ms` is the latest time of its entries' stamps."""
+
+    ledger_id: int
+    entries: int
+    length: int
+    last_ms: int
+
+
+class BatchStanding(enum.Enum):
+    """What the list says of a batch."""
+
+    NEW = "it was never committed"
+    COMMITTED = "it is the last one that was committed"
+    OLDER = "one with a higher number was committed"
+
+
+def standing(lst: LogList, writer_id: str, batch: int) -> BatchStanding:
+    """Whether the batch is to be committed."""
+    last = lst.sinks.get(writer_id)
+    if last is None or batch > last:
+        return BatchStanding.NEW
+    return BatchStanding.COMMITTED if batch == last else BatchStanding.OLDER
+
+
+def with_batch(
+    lst: LogList, writer_id: str, batch: int, parts: Sequence[BatchPart], now_ms: int, sinks_max: int
+) -> LogList:
+    """The list with one more batch behind all its entries. All segments must be sealed, see `log_opening.settled`.
+
+    The entries' time is that of the commit, for all of them: `now_ms`, unless the log or a part is ahead of that. Of
+    more than `sinks_max` writer ids, those that committed longest ago are forgotten.
+    """
+    begun_ms = max([now_ms, lst.last_ms, *(part.last_ms for part in parts)])
+    position = max(lst.sealed_end, lst.first_position)
+    segments = list(lst.segments)
+    for part in parts:
+        segments.append(Segment(part.ledger_id, position, begun_ms).seal(part.entries, part.length, begun_ms))
+        position += part.entries
+    others = [(other, number) for other, number in lst.sinks.items() if other != writer_id]
+    kept = others[max(0, len(others) + 1 - sinks_max) :]
+    return dataclasses.replace(
+        lst, segments=tuple(segments), writer="", writer_label="", sinks=dict([*kept, (writer_id, batch)])
+    )

@@ -1,0 +1,250 @@
+"""What a sink does in the cluster: the ledger of a task attempt, the commit of a batch, and what is left of others.
+
+    attempt    a ledger with the log's name and uid in its custom metadata, closed; no list names it
+    commit     recover the log's open ledgers, which fences its writer -> one write of the list that names all ledgers
+               of the batch, behind everything, and the batch's number; in a transaction with checks of these ledgers
+    discard    delete a ledger that no list names, in a transaction with a check of the list
+
+Invariants: the list names the ledgers of a batch exactly if it has had its number; a ledger that was deleted is never
+named; one that may yet be named is never deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, assert_never
+
+import bkpy
+from bkpy.config.base import MIB
+from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLedgerError, UnauthorizedError
+from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.log_opening import SegmentEnd, settled
+from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
+from bkpy.protocol.records import ledger_key, stamp_at
+from bkpy.spark.background import BackgroundLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from bkpy.client.client import Client
+    from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.store import Check
+    from bkpy.protocol.log_list import LogList, Segment
+    from bkpy.spark.sink_options import SinkOptions
+
+log = logging.getLogger(__name__)
+
+_STAMP: Final = struct.Struct("<q")
+_APPEND_ENTRIES: Final = 1000  # appended in one call, as long as they are small
+_APPEND_BYTES: Final = MIB
+
+
+# --- a task attempt --------------------------------------------------------------------------------------------------
+
+
+def write_attempt(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> BatchPart | None:
+    """A CLOSED ledger with the payloads of these rows, of one column; None for no rows. Blocks.
+
+    Raises `ConfigError` for a row without a payload, and whatever `LedgerWriter` raises; the ledger is deleted then, or
+    left to those who look for ledgers that no list names.
+    """
+    # Rows may be long in coming: on a loop of its own the session lives meanwhile.
+    loop = BackgroundLoop(f"write to log {options.log}")
+    attempt = _AttemptWriter(options)
+    try:
+        before: Future[None] | None = None
+        for batch in rows:
+            payloads = batch.column(0).to_pylist()
+            if before is not None:
+                before.result()
+            before = loop.submit(attempt.append(payloads))
+        if before is not None:
+            before.result()
+        return loop.call(attempt.finish())
+    except BaseException:
+        loop.call(attempt.give_up())
+        raise
+    finally:
+        loop.close()
+
+
+class _AttemptWriter:
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._client: Client | None = None
+        self._writer: LedgerWriter | None = None
+        self._stamp = b""
+
+    async def append(self, payloads: Sequence[bytes | None]) -> None:
+        if not payloads:
+            return
+        writer = self._writer or await self._begin()
+        stamped = [self._stamp + payload for payload in payloads if payload is not None]
+        if len(stamped) < len(payloads):
+            raise ConfigError("a row has no payload: an entry may be empty, but not null")
+        # They are sent in the order of these calls.
+        await asyncio.gather(*(writer.append_batch(some) for some in _parts(stamped)))
+
+    async def _begin(self) -> LedgerWriter:
+        options = self._options
+        self._client = await bkpy.connect(options.metadata_uri, **options.client_settings())
+        lst, _ = await _read_list(self._client, options)
+        self._stamp = _STAMP.pack(self._client.logs.now_ms())
+        self._writer = await self._client.create_ledger(
+            ensemble_size=lst.ensemble_size,
+            write_quorum=lst.write_quorum,
+            ack_quorum=lst.ack_quorum,
+            digest=lst.digest,
+            password=options.password(),
+            custom_metadata={LOG_NAME: options.log.encode(), LOG_UID: lst.uid.encode()},
+        )
+        return self._writer
+
+    async def finish(self) -> BatchPart | None:
+        if self._client is None or self._writer is None:
+            return None
+        await self._writer.close()
+        ledger_id = self._writer.ledger_id
+        metadata = await self._client.ledger_metadata(ledger_id)
+        await self._client.close()
+        return BatchPart(ledger_id, metadata.last_entry + 1, metadata.length, _STAMP.unpack(self._stamp)[0])
+
+    async def give_up(self) -> None:
+        if self._client is None:
+            return
+        if self._writer is not None:
+            self._writer.abandon()
+            with contextlib.suppress(BookKeeperError):  # the error that led here is the one to be told
+                await self._client.delete_ledger(self._writer.ledger_id)
+        await self._client.close()
+
+
+def _parts(payloads: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Runs of them that are appended in one call."""
+    begin, size = 0, 0
+    for i, payload in enumerate(payloads):
+        if i > begin and (i - begin >= _APPEND_ENTRIES or size + len(payload) > _APPEND_BYTES):
+            yield payloads[begin:i]
+            begin, size = i, 0
+        size += len(payload)
+    yield payloads[begin:]
+
+
+# --- the driver ------------------------------------------------------------------------------------------------------
+
+
+async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPart]) -> None:
+    """Put the batch into the log, unless it is there.
+
+    Fences the log's writer, if it has one. Raises `ConfigError` if a later batch of this writer id was committed;
+    `LedgerRecoveryError` and others that opening a log raises; `MetadataUnavailableError`, perhaps with
+    `outcome_unknown`: then the batch is in the log or not, and a repetition finds out.
+    """
+    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+        for _ in range(client.logs.settings.log_conflicts_max):
+            lst, version = await _read_list(client, options)
+            match standing(lst, options.writer_id, batch):
+                case BatchStanding.OLDER:
+                    raise ConfigError(
+                        f"writerId {options.writer_id} has committed batch {lst.sinks[options.writer_id]} to log "
+                        f"{options.log}, so batch {batch} is a repeated one or another query's: a query with a new "
+                        "checkpoint needs a writerId of its own"
+                    )
+                case BatchStanding.COMMITTED:
+                    log.warning("batch %d of %s was committed before", batch, options.writer_id)
+                    await _discard(client, parts)
+                    return
+                case BatchStanding.NEW:
+                    if not parts or await _committed(client, options, batch, parts, lst, version):
+                        return
+    raise MetadataConflictError(f"the list of log {options.log} changes all the time")
+
+
+async def _committed(
+    client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], lst: LogList, version: int
+) -> bool:
+    """False if the list has changed meanwhile."""
+    logs = client.logs
+    try:
+        ends = {segment.ledger_id: await _closed_end(client, options, segment) for segment in lst.open_segments}
+    except NoSuchLedgerError:
+        if (await logs.read(options.log, fresh=True))[1] != version:
+            return False  # somebody else has taken it out of the list
+        raise
+    wanted = with_batch(settled(lst, ends), options.writer_id, batch, parts, logs.now_ms(), logs.settings.log_sinks_max)
+    checks = [await _check_of(client, part, lst.uid) for part in parts]
+    outcome = await logs.write(options.log, wanted, version, *checks)
+    match outcome:
+        case Done():
+            return True
+        case Changed() | Overtaken() | Missing():
+            return False
+        case NotDone() | Unknown():
+            raise told(outcome)
+        case _:
+            assert_never(outcome)
+
+
+async def _closed_end(client: Client, options: SinkOptions, segment: Segment) -> SegmentEnd:
+    """Where the ledger ends, which is closed there if it isn't yet."""
+    metadata = (await client.recover_ledger(segment.ledger_id, password=options.password())).metadata
+    last = metadata.last_entry
+    last_ms = 0
+    if last >= 0:
+        reader = await client.open_segment(segment.ledger_id, password=options.password())
+        async with aclosing(reader.read_blocks(last, last)) as blocks:
+            async for block in blocks:
+                last_ms = stamp_at(block.buffer, block.starts[0])
+    return SegmentEnd(last + 1, metadata.length, last_ms)
+
+
+async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
+    """For the transaction that names the ledger: that nobody deletes it before. Raises `NoSuchLedgerError`."""
+    metadata, version = await client.upkeep.cluster.catalog.read(part.ledger_id, fresh=True)
+    if metadata.state is not LedgerState.CLOSED or metadata.last_entry + 1 != part.entries:
+        raise MetadataConflictError(
+            f"the ledger is {metadata.state.value} with last entry {metadata.last_entry}, and was written with "
+            f"{part.entries} entries",
+            ledger_id=part.ledger_id,
+        )
+    if metadata.custom_metadata.get(LOG_UID) != uid.encode():
+        raise MetadataConflictError("the log was deleted and made anew since", ledger_id=part.ledger_id)
+    return client.logs.ledger_check(part.ledger_id, version)
+
+
+async def discard(options: SinkOptions, parts: Sequence[BatchPart]) -> None:
+    """Delete the ledgers of a batch that failed, except those that the list names: its outcome may have been unknown.
+
+    What can't be deleted now is left to those who look for ledgers that no list names.
+    """
+    if not parts:
+        return
+    try:
+        async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+            await _discard(client, parts)
+    except BookKeeperError as error:  # the error of the batch is the one to be told
+        log.warning("%d ledgers made for log %s and not used may still be there: %s", len(parts), options.log, error)
+
+
+async def _discard(client: Client, parts: Sequence[BatchPart]) -> None:
+    catalog = client.upkeep.cluster.catalog
+    upkeep = LogUpkeep(client.logs, catalog)
+    for part in parts:
+        with contextlib.suppress(NoSuchLedgerError):
+            await upkeep.sweep(await client.ledger_metadata(part.ledger_id), grace_s=0.0)
+
+
+async def _read_list(client: Client, options: SinkOptions) -> tuple[LogList, int]:
+    lst, version = await client.logs.read(options.log, fresh=True)
+    if lst.ledger_key != ledger_key(options.password()):
+        raise UnauthorizedError(f"the password is not that of log {options.log}")
+    return lst, version

@@ -1,0 +1,115 @@
+"""Logs for tests, whose entries tell their positions: any that is missing, doubled or misplaced shows."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import bkpy
+from bkpy.spark.background import BackgroundLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_names = itertools.count()
+
+
+def entry(position: int) -> bytes:
+    """What is at a position."""
+    return b"%d" % position + b"." * (position % 50)
+
+
+def assert_exactly(rows: Iterable[Any], first: int, end: int) -> None:
+    """The rows, which have a position and a payload, are the entries at first..end, each of them once."""
+    found = [(row["position"], bytes(row["payload"])) for row in rows]
+    doubled = [position for position, times in Counter(position for position, _ in found).items() if times > 1]
+    assert not doubled, f"twice: {doubled[:10]}"
+    assert sorted(found) == [(position, entry(position)) for position in range(first, end)]
+
+
+class TestLog:
+    """A log with one writer, which lives on a thread of its own between calls. Closed by `close`."""
+
+    __test__ = False
+
+    def __init__(self, uri: str, *, roll_entries: int | None = None, **attributes: Any) -> None:
+        self.uri = uri
+        self.name = f"log-{next(_names)}"
+        self.end = 0
+        self._attributes = attributes
+        self._roll_entries = roll_entries
+        self._loop = BackgroundLoop("writer")
+        self._loop.call(self._open(create=True))
+
+    async def _open(self, *, create: bool = False) -> None:
+        self.client = await bkpy.connect(self.uri)
+        self._writer = await self.client.open_log(
+            self.name, create=create, roll_entries=self._roll_entries, **self._attributes
+        )
+        self.end = self._writer.next_position
+
+    def append(self, count: int, at_once: int = 500) -> None:
+        """So many entries more; readers see all of them afterwards."""
+        self._loop.call(self._append(count, at_once))
+        self._loop.call(self._seen())
+
+    async def _seen(self) -> None:
+        """A writer that pauses tells the bookies of its last entries a little later."""
+        reader = await self.client.read_log(self.name, password=self._attributes.get("password", b""))
+        while reader.next_position < self.end:
+            await asyncio.sleep(0.02)
+            await reader.refresh()
+        await reader.close()
+
+    async def _append(self, count: int, at_once: int) -> None:
+        end = self.end + count
+        while self.end < end:
+            some = range(self.end, min(end, self.end + at_once))
+            await self._writer.append_batch([entry(position) for position in some])
+            self.end = some.stop
+
+    def append_for(self, seconds: float) -> None:
+        """More and more of them, for a while; returns at once."""
+        self._appending = self._loop.submit(self._append_for(seconds))
+
+    async def _append_for(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        stop = loop.time() + seconds
+        while loop.time() < stop:
+            await self._append(37, 37)
+            await asyncio.sleep(0.005)
+
+    def appended(self) -> int:
+        """The end of the log, when `append_for` is done and readers see all of it."""
+        self._appending.result()
+        self._loop.call(self._seen())
+        return self.end
+
+    def die(self) -> None:
+        """The writer ends without closing anything, and another one takes over."""
+        self._loop.call(self._die())
+
+    async def _die(self) -> None:
+        self._writer.abandon()
+        await self.client.close()
+        await self._open()
+
+    def truncate(self, before: int) -> None:
+        """The entries below that position are gone."""
+        self._loop.call(self._writer.truncate(before=before))
+
+    def close(self) -> None:
+        self._loop.call(self._close())
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self._writer.close()
+        await self.client.close()
+
+    def __enter__(self) -> TestLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,145 @@
+"""Spark's processes are killed in the middle of batches and started again: what comes out is exactly the log.
+
+Each start of a driver takes seconds, so most of this is for the full run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.kill_driver import Job
+from tests.spark.logs import TestLog, assert_exactly, entry
+
+import bkpy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from tests.spark.conftest import Ledgers
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.exhaustive]
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(job: Job) -> subprocess.Popen[bytes]:
+    """A driver in a process group of its own."""
+    command = [sys.executable, "-m", "tests.spark.kill_driver", json.dumps(job.__dict__)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The command lines of the processes below this one, by id."""
+    parents: dict[int, int] = {}
+    for entry_ in Path("/proc").iterdir():
+        if entry_.name.isdigit():
+            try:
+                parents[int(entry_.name)] = int((entry_ / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found: dict[int, str] = {}
+    for child in parents:
+        above = child
+        while above in parents and above != pid:
+            above = parents[above]
+        if above == pid and child != pid:
+            try:
+                found[child] = (Path("/proc") / str(child) / "cmdline").read_bytes().decode()
+            except OSError:
+                continue
+    return found
+
+
+def kill_all(driver: subprocess.Popen[bytes]) -> None:
+    """The driver's Python and Java processes at once, and the workers."""
+    victims = [driver.pid, *descendants(driver.pid)]
+    for pid in victims:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    driver.wait()
+
+
+def kill_a_worker(driver: subprocess.Popen[bytes], rng: random.Random) -> None:
+    workers = [
+        pid for pid, command in descendants(driver.pid).items() if "pyspark" in command and "java" not in command
+    ]
+    if workers:
+        try:
+            os.kill(rng.choice(workers), signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def run(job: Job) -> bool:
+    """Whether the driver has come to its end."""
+    driver = start(job)
+    out, _ = driver.communicate(timeout=300)
+    return b"done" in out
+
+
+def options(log: TestLog, **more: object) -> dict[str, str]:
+    return {"metadataServiceUri": log.uri, "log": log.name} | {name: str(value) for name, value in more.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("victim", ["driver", "worker"])
+def test_what_is_read_is_exactly_the_log(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path, seed: int, victim: str
+) -> None:
+    rng = random.Random(seed)
+    with TestLog(ledgers.uri, roll_entries=500) as log:
+        log.append_for(60)
+        job = Job(options(log, maxEntriesPerTrigger=50), str(tmp_path / "checkpoint"), str(tmp_path / "out"))
+        for _ in range(3):
+            driver = start(job)
+            time.sleep(rng.uniform(6, 14))
+            if victim == "driver":
+                kill_all(driver)
+            else:
+                kill_a_worker(driver, rng)
+                time.sleep(1)
+                kill_all(driver)
+        end = log.appended()
+        assert run(Job(options(log), job.checkpoint, job.files))
+    assert_exactly(spark.read.parquet(job.files).collect(), 0, end)
+
+
+def payloads_of(uri: str, name: str) -> list[bytes]:
+    async def read() -> list[bytes]:
+        async with bkpy.connect(uri) as client:
+            reader = await client.read_log(name)
+            return [entry_.data async for entry_ in reader.read()]
+
+    return asyncio.run(read())
+
+
+def test_what_is_written_is_exactly_what_was_read(ledgers: Ledgers, tmp_path: Path) -> None:
+    """First attempts of tasks fail; the driver is killed before each commit, and once more behind it."""
+    (tmp_path / "marks").mkdir()
+    with TestLog(ledgers.uri) as source, TestLog(ledgers.uri) as target:
+        source.append(300)
+        job: Any = Job(
+            options(source, maxEntriesPerTrigger=160),
+            str(tmp_path / "checkpoint"),
+            sink=options(target, writerId="copy"),
+            flaky=str(tmp_path / "marks"),
+        )
+        runs = 0
+        while not run(job):
+            runs += 1
+            assert runs <= 4
+        assert runs == 4
+        assert sorted(payloads_of(target.uri, target.name)) == sorted(entry(position) for position in range(300))

@@ -1,0 +1,64 @@
+"""Batches of a sink in a log's list: committed once, behind everything, all of it or nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bkpy.protocol.log_list import LogList, Segment
+from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
+
+EMPTY = LogList("uid", 3, 3, 2, "crc32c", b"k" * 32)
+LOG = dataclasses.replace(
+    EMPTY, writer="w", writer_label="somebody", segments=(Segment(1, 0, 500).seal(10, 1000, 900),), sinks={"a": 3}
+)
+
+
+@pytest.mark.parametrize(
+    ("writer_id", "batch", "expected"),
+    [
+        ("a", 4, BatchStanding.NEW),
+        ("a", 9, BatchStanding.NEW),
+        ("a", 3, BatchStanding.COMMITTED),
+        ("a", 2, BatchStanding.OLDER),
+        ("b", 0, BatchStanding.NEW),
+    ],
+)
+def test_what_is_to_be_done_with_a_batch(writer_id: str, batch: int, expected: BatchStanding) -> None:
+    assert standing(LOG, writer_id, batch) is expected
+
+
+def test_a_batch_goes_behind_everything_and_has_the_time_of_its_commit() -> None:
+    lst = with_batch(LOG, "a", 4, [BatchPart(8, 5, 50, 700), BatchPart(7, 1, 9, 950)], 940, 10)
+    assert lst.segments == (
+        *LOG.segments,
+        Segment(8, 10, 950).seal(5, 50, 950),
+        Segment(7, 15, 950).seal(1, 9, 950),
+    )
+    assert (lst.sealed_end, lst.sinks, lst.writer, lst.writer_label) == (16, {"a": 4}, "", "")
+    assert standing(lst, "a", 4) is BatchStanding.COMMITTED
+
+
+def test_times_never_go_back() -> None:
+    assert with_batch(LOG, "a", 4, [BatchPart(8, 5, 50, 3)], 100, 10).segments[-1].begun_ms == 900
+
+
+def test_the_first_batch_of_a_log_that_begins_late() -> None:
+    lst = with_batch(dataclasses.replace(EMPTY, first_position=70), "a", 0, [BatchPart(8, 5, 50, 3)], 100, 10)
+    assert lst.segments == (Segment(8, 70, 100).seal(5, 50, 100),)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9)), max_size=20), st.integers(1, 4))
+def test_whoever_committed_longest_ago_is_forgotten(batches: list[tuple[str, int]], sinks_max: int) -> None:
+    lst = EMPTY
+    order: list[str] = []
+    for i, (writer_id, batch) in enumerate(batches):
+        if standing(lst, writer_id, batch) is BatchStanding.NEW:
+            lst = with_batch(lst, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
+            order = [other for other in order if other != writer_id] + [writer_id]
+            assert lst.sinks[writer_id] == batch
+        assert list(lst.sinks) == order[-sinks_max:]
+        assert LogList.decode("log", lst.encode()) == lst
