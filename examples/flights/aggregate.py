@@ -1,0 +1,47 @@
+"""The stream: Spark aggregates the log "flights" by airport and day into Parquet files, in micro-batches.
+
+    python examples/flights/aggregate.py DIRECTORY [--once]
+
+With --once it ends when it has read what is there now, otherwise with Ctrl-C. The next one goes on from the checkpoint.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from bkpy.demo.delays import SPARK_CONFIG, delays_by_origin
+from bkpy.spark.session import own_session
+
+
+def main(directory: Path, once: bool) -> None:
+    with own_session("flights", config=SPARK_CONFIG) as spark:
+        entries = (
+            spark.readStream.format("bkpy")
+            .option("metadataServiceUri", os.environ["BKPY_CONNECT"])
+            .option("log", "flights")
+            .option("maxEntriesPerTrigger", 50_000)
+            .load()
+        )
+        # Payloads are parsed, and grouped by airport and day; a watermark says when a day is complete.
+        query = (
+            delays_by_origin(entries)
+            .writeStream.format("parquet")
+            .option("path", str(directory / "delays.parquet"))
+            .option("checkpointLocation", str(directory / "checkpoint"))
+            .trigger(**({"availableNow": True} if once else {"processingTime": "1 second"}))
+            .start()
+        )
+        print(f"aggregating into {directory / 'delays.parquet'}", flush=True)
+        batch = None
+        while not query.awaitTermination(1):  # raises what the query fails with
+            progress = query.lastProgress
+            if progress is not None and progress["batchId"] != batch:
+                batch = progress["batchId"]
+                print(f"batch {batch}: {progress['numInputRows']:,} events", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), "--once" in sys.argv)
+    except KeyboardInterrupt:
+        print("Stopped; start it again, and it goes on.")
