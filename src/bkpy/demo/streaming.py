@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bkpy
 from bkpy.demo.delays import delays_by_origin, stored_windows
-from bkpy.demo.events import LOG, YEAR
+from bkpy.demo.events import LOG
 from bkpy.demo.flights import said
 from bkpy.errors import BookKeeperError
 from bkpy.local.process import ManagedProcess, poll
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CONSUMER = "demo"
 
-_ENTRIES_PER_BATCH = 50_000
+_BATCHES_MIN = 8  # however late Spark begins: it has something to do before it is stopped, and after
 _COMMIT_INTERVAL_S = 1.0
 _LOOK_INTERVAL_S = 0.1
 _PATIENCE_S = 120.0  # for whatever is waited for; all of it together takes a fraction of that
@@ -104,14 +104,22 @@ class Pipeline:
         return self.directory / "delays.parquet"
 
 
+class _LogState:
+    """What those who read the log wait for."""
+
+    def __init__(self) -> None:
+        self.there = asyncio.Event()
+        self.complete = asyncio.Event()
+
+
 async def stream(pipeline: Pipeline, tell: Tell) -> Streamed:
     """Run everything until each of the parts has seen all events. `tell` is told how far they are."""
     started = time.monotonic()
-    written = asyncio.Event()
+    log = _LogState()
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(_serve(pipeline, tell, written))
-        tailing = group.create_task(_tail(pipeline, tell, written))
-        aggregating = group.create_task(_aggregate(pipeline, tell, written))
+        serving = group.create_task(_serve(pipeline, tell, log))
+        tailing = group.create_task(_tail(pipeline, tell, log))
+        aggregating = group.create_task(_aggregate(pipeline, tell, log))
     seconds = time.monotonic() - started
     payloads, ledgers = await _read(pipeline.uri)
     return Streamed(serving.result(), tailing.result(), aggregating.result(), payloads, ledgers, seconds)
@@ -153,13 +161,13 @@ def account_of_windows(found: Sequence[Window], expected: Sequence[Window]) -> A
 # --- the service ------------------------------------------------------------------------------------------------------
 
 
-async def _serve(pipeline: Pipeline, tell: Tell, written: asyncio.Event) -> Takeover:
+async def _serve(pipeline: Pipeline, tell: Tell, log: _LogState) -> Takeover:
     """Have two services write the log, the first of which is killed when a third of the events is acknowledged."""
     total = len(pipeline.events)
     first = _Service(pipeline, "service-1.log", tell)
     try:
         await first.until("from", 0)
-        written.set()
+        log.there.set()
         await first.until("acknowledged", total // 3)
     finally:
         await first.kill()
@@ -173,6 +181,7 @@ async def _serve(pipeline: Pipeline, tell: Tell, written: asyncio.Event) -> Take
         seconds = time.monotonic() - killed_at
         await second.until("acknowledged", total)
         await second.end()
+        log.complete.set()
     finally:
         await second.kill()
     return Takeover(acknowledged, second.said("from"), seconds)
@@ -227,9 +236,9 @@ class _Service:
 # --- the consumer -----------------------------------------------------------------------------------------------------
 
 
-async def _tail(pipeline: Pipeline, tell: Tell, written: asyncio.Event) -> Tailed:
+async def _tail(pipeline: Pipeline, tell: Tell, log: _LogState) -> Tailed:
     """Tail the log as a consumer: half of it in one session, and the rest in another one."""
-    await written.wait()
+    await log.there.wait()
     total = len(pipeline.events)
     payloads: list[bytes] = []
     resumed_at = 0
@@ -254,29 +263,43 @@ async def _tail(pipeline: Pipeline, tell: Tell, written: asyncio.Event) -> Taile
 # --- the query --------------------------------------------------------------------------------------------------------
 
 
-async def _aggregate(pipeline: Pipeline, tell: Tell, written: asyncio.Event) -> Aggregated:
+async def _aggregate(pipeline: Pipeline, tell: Tell, log: _LogState) -> Aggregated:
     """Aggregate the log as it grows, with a query that is stopped when it has read half of it, and started again."""
-    await written.wait()
+    await log.there.wait()
     half = len(pipeline.events) // 2
-    before = await _run_query(pipeline, tell, lambda batch: _position(batch, "endOffset") >= half)
-    after = await _run_query(pipeline, tell, _ends_the_year)
+    query = await asyncio.to_thread(_start_query, pipeline)
+
+    async def half_read() -> bool:
+        return await _progress(query, tell) >= half
+
+    if not await poll(half_read, _PATIENCE_S):
+        raise BookKeeperError(f"the query doesn't get on: {query.status}")
+    await asyncio.to_thread(query.stop)
+    before = await asyncio.to_thread(_batches, query)
+    query = await asyncio.to_thread(_start_query, pipeline)
+
+    async def all_written() -> bool:
+        await _progress(query, tell)
+        return log.complete.is_set()
+
+    await poll(all_written, None)
+    await asyncio.to_thread(query.processAllAvailable)
+    await _progress(query, tell)
+    await asyncio.to_thread(query.stop)
+    after = await asyncio.to_thread(_batches, query)
     windows = await asyncio.to_thread(stored_windows, pipeline.spark, pipeline.parquet)
-    stopped_at, resumed_at = _position(before[-1], "endOffset"), _position(after[0], "startOffset")
+    stopped_at = _position(before[-1], "endOffset")
+    resumed_at = _position(after[0], "startOffset") if after else stopped_at
     return Aggregated(len(before) + len(after), stopped_at, resumed_at, windows)
 
 
-async def _run_query(pipeline: Pipeline, tell: Tell, enough: Callable[[Any], bool]) -> list[Any]:
-    """Run the query, from its checkpoint if there is one, until a batch is `enough`; the progress of its batches."""
-    query = await asyncio.to_thread(_start_query, pipeline)
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (batches := await asyncio.to_thread(_batches, query)) or not enough(batches[-1]):
-        if batches:
-            tell("Spark", _position(batches[-1], "endOffset"))
-        if time.monotonic() > deadline:
-            raise BookKeeperError(f"the query doesn't get on: {query.status}")
-        await asyncio.sleep(_LOOK_INTERVAL_S)
-    await asyncio.to_thread(query.stop)
-    return await asyncio.to_thread(_batches, query)  # one may have been done meanwhile
+async def _progress(query: StreamingQuery, tell: Tell) -> int:
+    """The position up to which the query's batches are done; 0 before the first."""
+    await asyncio.sleep(_LOOK_INTERVAL_S)
+    batches = await asyncio.to_thread(_batches, query)
+    position = _position(batches[-1], "endOffset") if batches else 0
+    tell("Spark", position)
+    return position
 
 
 def _start_query(pipeline: Pipeline) -> StreamingQuery:
@@ -284,7 +307,7 @@ def _start_query(pipeline: Pipeline) -> StreamingQuery:
         pipeline.spark.readStream.format("bkpy")
         .option("metadataServiceUri", pipeline.uri)
         .option("log", LOG)
-        .option("maxEntriesPerTrigger", _ENTRIES_PER_BATCH)
+        .option("maxEntriesPerTrigger", max(1, len(pipeline.events) // _BATCHES_MIN))
         .load()
     )
     return (
@@ -302,11 +325,6 @@ def _batches(query: StreamingQuery) -> list[Any]:
         raise failure
     done = {progress["batchId"]: progress for progress in query.recentProgress if "addBatch" in progress["durationMs"]}
     return [done[batch_id] for batch_id in sorted(done)]
-
-
-def _ends_the_year(progress: Any) -> bool:
-    """Whether the batch has put out the last windows: an event after them had come before it was run."""
-    return bool(progress["eventTime"].get("watermark", "") > str(YEAR + 1))
 
 
 def _position(progress: Any, which: str) -> int:
