@@ -6,7 +6,9 @@ With --once it ends when it has read what is there now, otherwise with Ctrl-C. T
 """
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from bkpy.demo.delays import SPARK_CONFIG, delays_by_origin
@@ -14,7 +16,11 @@ from bkpy.spark.session import own_session
 
 
 def main(directory: Path, once: bool) -> None:
-    with own_session("flights", config=SPARK_CONFIG) as spark:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (
+        open(directory / "spark.log", "ab") as log,
+        own_session("flights", config=SPARK_CONFIG, output=log.fileno()) as spark,
+    ):
         entries = (
             spark.readStream.format("bkpy")
             .option("metadataServiceUri", os.environ["BKPY_CONNECT"])
@@ -31,17 +37,21 @@ def main(directory: Path, once: bool) -> None:
             .trigger(**({"availableNow": True} if once else {"processingTime": "1 second"}))
             .start()
         )
-        print(f"aggregating into {directory / 'delays.parquet'}", flush=True)
+        print(
+            f"aggregating into {directory / 'delays.parquet'}; what Spark says goes to spark.log beside it", flush=True
+        )
+        ctrl_c = threading.Event()  # an exception would come in the middle of a conversation with Spark
+        signal.signal(signal.SIGINT, lambda *_: ctrl_c.set())
         batch = None
-        while not query.awaitTermination(1):  # raises what the query fails with
+        while not ctrl_c.is_set() and not query.awaitTermination(1):  # raises what the query fails with
             progress = query.lastProgress
             if progress is not None and progress["batchId"] != batch:
                 batch = progress["batchId"]
                 print(f"batch {batch}: {progress['numInputRows']:,} events", flush=True)
+        query.stop()
+    if ctrl_c.is_set():
+        print("Stopped; start it again, and it goes on.")
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]), "--once" in sys.argv)
-    except KeyboardInterrupt:
-        print("Stopped; start it again, and it goes on.")
+    main(Path(sys.argv[1]), "--once" in sys.argv)

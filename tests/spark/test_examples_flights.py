@@ -110,6 +110,7 @@ def test_the_pipeline_as_its_readme_says(cluster: LocalCluster, spark: SparkSess
         query.wait_for(r"batch [2-9]: ")
         query.end(signal.SIGINT)
         assert query.status == 0
+        assert query.printed().endswith("Stopped; start it again, and it goes on.\n")
         assert "Traceback" not in query.printed()
         assert service.end().endswith("The year is over.\n")
         assert service.status == 0
