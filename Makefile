@@ -14,7 +14,7 @@ WORKERS ?= 4
 test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-tls clean
+.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -22,7 +22,7 @@ help:
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
-	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here (PYTHONS='/path ...': on these)"
+	@echo "make test-pythons  unit tests, and a part of those of a cluster, on each other Python 3.11 to 3.14 that is here or, as root with debootstrap, comes from Debian (PYTHONS='/path ...': on these)"
 	@echo "make mutants    defects planted in copies of the code, each of which the tests have to notice (MUTANTS='a name')"
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-housekeeping  appends while all of checkpoints, collection and compaction are busy, beside none of them"
 	@echo "make bench-tls  appends and reads with TLS, beside the same without"
+	@echo "make bench-streaming  whether a Spark stream keeps up with a log that is written beside it, for five minutes"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
 	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"
 	@echo "make clean      remove everything that the others made"
@@ -90,6 +91,9 @@ bench-tls: $(VENV)/.demo
 
 bench-memory: $(VENV)/.demo
 	$(BIN)/python benchmarks/memory.py --json docs/bench-memory.json
+
+bench-streaming: $(VENV)/.demo
+	$(BIN)/python benchmarks/streaming.py --json docs/bench-streaming.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data spark-warehouse

@@ -15,6 +15,8 @@ from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process
+from bkpy.log.opening import Opening
+from bkpy.log.rolling import Roller
 from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.recovery.ledger_recovery import LedgerRecovery
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
+    from bkpy.log.appends import LogAppends
+    from bkpy.log.writer import LogWriter
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.layout import IdGenerator
     from bkpy.metadata.ledgers import LedgerCatalog
@@ -196,6 +200,34 @@ def samples_of(latency: ReadLatency) -> int:
 def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
     """From now on."""
     latency._late_min_s = latency.late_s = seconds
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+ADD_TO_LIST: Final[Method] = (Roller, "_add")
+ATTEMPT_TO_OPEN: Final[Method] = (Opening, "_attempt")
+END_OF_SEGMENT: Final[Method] = (Opening, "_end_of")
+
+
+def roller_of(log: LogWriter) -> Roller:
+    """What rolls the log."""
+    return log._roller
+
+
+def appends_of(log: LogWriter) -> LogAppends:
+    """What the log's writer has pending."""
+    return log._appends
+
+
+def present_of(log: LogWriter) -> LedgerWriter:
+    """The writer of the ledger that appends go to now."""
+    return log._roller._present
+
+
+def former_of(log: LogWriter) -> LedgerWriter | None:
+    """The writer of the ledger before, until that is CLOSED."""
+    return log._roller._former
 
 
 # --- the client's writers -----------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ class Failure:
 
 STANDARD: Final = (
     "appends",
+    "log_appends",
+    "rolling_log_appends",
     "batched_appends",
     "few_in_flight",
     "one_in_flight",

@@ -266,6 +266,7 @@ def test_delete(uri: str, name: str) -> None:
     assert b"no such ledger" in bkpy("ledger", "show", segment["ledger_id"], uri=uri, status=1).stderr
 
 
+@pytest.mark.scenario(66)
 async def test_a_program_reads_what_the_command_wrote_across_many_rolls(uri: str, name: str) -> None:
     """On a real ZooKeeper: a writer that rolls all the time, a tail and a consumer."""
     await asyncio.to_thread(bkpy, "log", "create", name, uri=uri)

@@ -113,7 +113,11 @@ def test_clients_take_settings_from_the_command_line(cluster: LocalCluster) -> N
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
-    [(["l"], {"local", "ledger"}), (["ledger", "re"], {"read", "recover"}), (["ledger", "list", "--l"], {"--long"})],
+    [
+        (["l"], {"local", "ledger", "log"}),
+        (["ledger", "re"], {"read", "recover"}),
+        (["ledger", "list", "--l"], {"--long"}),
+    ],
 )
 def test_shells_can_complete_commands_and_options(words: list[str], wanted: set[str]) -> None:
     line = " ".join(["bkpy", *words])

@@ -9,13 +9,14 @@ import signal
 import socket
 import ssl
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.certificates import Authority
 from tests.cluster.test_autorecovery import SOON, names
-from tests.command import COMMAND, environment
+from tests.command import COMMAND, environment, start
 from tests.command import bkpy as command
 
 import bkpy
@@ -81,6 +82,48 @@ async def test_commands_show_certificates(tmp_path: Path) -> None:
             assert b"file of rights" in run("reader", "ledger", "write", *sizes, stdin=b"x\n", status=1)
 
         await asyncio.to_thread(tried)
+
+
+@pytest.mark.usefixtures("real_bookies")
+async def test_the_health_of_a_bookie_whose_page_has_tls(tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    port = free_port()
+    variables = {f"BKPY_{name.upper()}": value for name, value in ca.settings(ca.issue("probe", hosts=())).items()}
+    variables |= {"BKPY_METRICS_PORT": str(port), "BKPY_METRICS_TLS": "true"}
+    settings = config(ca, tmp_path, metrics_port=port, metrics_tls=True)
+    async with LocalCluster(tmp_path / "cluster", 1, settings):
+
+        def asked() -> None:
+            ready = b"bookie bookie-1 is ready\n"
+            assert command("bookie", "health", "--ready", **variables).stdout == ready
+            assert command("bookie", "health", "--admin", f"https://127.0.0.1:{port}", **variables).stdout == ready
+            told = command("bookie", "health", "--admin", f"127.0.0.1:{port}", status=1, **variables).stderr
+            assert b"no bookie answers" in told
+
+        await asyncio.to_thread(asked)
+
+
+def test_metrics_of_a_process_without_a_bookie_can_be_kept_from_others(cluster: LocalCluster, tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    mine = ca.settings(ca.issue("prometheus"))
+    variables = {f"BKPY_{name.upper()}": value for name, value in ca.settings(ca.issue("page")).items()}
+    words = ("autorecovery", "run", "--metrics_port=0", "--metrics_tls")
+    assert b"metrics_tls needs" in command(*words, uri=cluster.connect_string, status=1).stderr
+    env = {**environment(cluster.connect_string), **variables}
+    with start(*words, uri=cluster.connect_string, env=env) as running:
+        try:
+            assert running.stderr is not None
+            url = running.stderr.readline().decode().removeprefix("metrics at ").strip()
+            assert url.startswith("https://127.0.0.1:")
+            context = ssl.create_default_context(cafile=str(ca.file))
+            with pytest.raises((ssl.SSLError, OSError), match=r"(?i)certificate|reset|closed|broken|eof"):
+                urllib.request.urlopen(url, context=context, timeout=DEADLINE_S)
+            context.load_cert_chain(mine["tls_certificate_file"], mine["tls_key_file"])
+            with urllib.request.urlopen(url, context=context, timeout=DEADLINE_S) as page:
+                assert b"bkpy_auditor_leading" in page.read()
+        finally:
+            running.terminate()
+            running.wait(DEADLINE_S)
 
 
 def test_the_signal_ends_no_bookie_that_is_still_starting(tmp_path: Path) -> None:

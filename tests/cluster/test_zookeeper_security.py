@@ -102,6 +102,14 @@ async def test_who_is_not_trusted_by_zookeeper_is_told_why(
                 connect_timeout_s=2.0,
                 settings=client_settings(**settings),
             )
+        if trouble in ("another CA", "another host", "no certificate"):  # said after refused_timeout_s
+            with pytest.raises(MetadataUnavailableError, match=r"can be trusted, or trusts this side: .*certificate"):
+                await connect_store(
+                    f"zk://{host}:{port}/ledgers",
+                    real_runtime(),
+                    connect_timeout_s=DEADLINE_S,
+                    settings=client_settings(**settings),
+                )
 
 
 # --- passwords and access control lists -----------------------------------------------------------------------------

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.privileged, pytest.mark.exhaustive, pytest.mark.containers]
+pytestmark = [
+    pytest.mark.privileged,
+    pytest.mark.exhaustive,
+    pytest.mark.containers,
+    pytest.mark.timeout(1200),  # the first one makes a base image, wheels and the image
+]
 
 
 class Composed:

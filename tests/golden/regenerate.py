@@ -12,6 +12,17 @@ from tests.sim.disk import SimDisk
 
 from bkpy.protocol.messages import pack
 from bkpy.protocol.records import RecordCodec
+from bkpy.spark.id_runs import Runs
+from bkpy.spark.manifest import (
+    ExportLayout,
+    ExportSource,
+    Moves,
+    State,
+    Totals,
+    committed_line,
+    first_line,
+    planned_line,
+)
 from bkpy.storage.at_risk import IN_MEMORY
 from bkpy.storage.check.defects import OTHER_COPIES, REBUILD, Defect
 from bkpy.storage.entry_log.entry_log import BlockWriter, Place, encode_block, kept_log_id, log_name
@@ -34,6 +45,7 @@ from bkpy.storage.scrub.damages import Known
 from bkpy.storage.scrub.state import Round, ScrubState
 
 HERE = Path(__file__).parent / "storage"
+EXPORT = Path(__file__).parent / "export" / "manifest"
 KEY = bytes(range(32))
 NONCE = b"0123456789abcdef"
 UUID = b"fedcba9876543210"
@@ -47,6 +59,19 @@ def records(entry_ids: list[int]) -> bytes:
     for entry_id in entry_ids:
         codec.encode(parts, (b"entry %d" % entry_id,), entry_id, 1, entry_id - 1, (10 * (entry_id + 1),))
     return b"".join(parts)
+
+
+def export_manifest() -> bytes:
+    """Of a log, when the second batch has been committed and its files haven't got their names."""
+    ids, added = Runs.between(2000, 3000), Totals(1000, 116_000, 0, 1)
+    staged, name = "day=2026-11-22/part-00000-x.c000.snappy.parquet", "part-00000001-00000-c000.snappy.parquet"
+    moves = Moves(1, "staging-0123456789abcdef/00000001-1", ((staged, f"day=2026-11-22/{name}"),))
+    source = ExportSource("3a3a-instance", "orders", "00112233")
+    state = State(
+        source, ExportLayout("parquet", None, "day"), Runs.of([7, *range(9, 2000)]), 1, Totals(1992, 231_072, 0, 2)
+    )
+    lines = first_line(state), planned_line(1, moves.staging, ids), committed_line(ids, added, moves)
+    return b"".join(lines)
 
 
 def journal() -> bytes:
@@ -171,5 +196,8 @@ if __name__ == "__main__":
     for name, data in (exact() | readable()).items():
         (HERE / name).write_bytes(data)
         print(f"{HERE / name}: {len(data)} bytes")
+    EXPORT.parent.mkdir(exist_ok=True)
+    EXPORT.write_bytes(export_manifest())
+    print(f"{EXPORT}: {len(export_manifest())} bytes")
     wire.WIRE.write_bytes(wire.frames())
     print(f"{wire.WIRE}: {len(wire.frames())} bytes")

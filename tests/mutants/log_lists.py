@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_LISTS = "tests/unit/metadata/test_logs.py"
+_LISTS = "tests/unit/metadata/test_log_lists.py"
 _CONSUMERS = "tests/unit/metadata/test_log_consumers.py"
 _UPKEEP = "tests/unit/metadata/test_log_upkeep.py"
 _RETENTION = "tests/unit/protocol/test_log_retention.py"

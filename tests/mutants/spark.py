@@ -8,23 +8,27 @@ READING = "tests/spark/test_spark_reading.py::"
 PLANNING = "tests/spark/test_spark_planning.py::"
 LOCK = "tests/spark/test_spark_lock.py::"
 JVM = "tests/spark/test_spark_jvm.py::"
+STREAM = "tests/spark/test_spark_stream.py::"
+SINK = "tests/spark/test_spark_sink.py::"
+SINKS = "tests/unit/protocol/test_log_sinks.py::"
 EXPORT = "tests/spark/test_spark_export.py::"
+DIRECTORY = "tests/spark/test_spark_export_directory.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
         "spark: damage ends a partition quietly",
         "rows vanish from queries and exports",
-        "except (NoSuchLedgerError, NoSuchEntryError):\n    if self._options.fail_on_data_loss:\n        raise",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss:\n        raise",
         "except __import__('bkpy').DigestMismatchError:\n    return\n"
-        "except (NoSuchLedgerError, NoSuchEntryError):\n    if self._options.fail_on_data_loss:\n        raise",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss:\n        raise",
         (READING + "test_damaged_entries_always_are_an_error",),
     ),
     Mutant(
         "spark: damage counts as data loss",
         "with failOnDataLoss=false, rows vanish that are there",
-        "except (NoSuchLedgerError, NoSuchEntryError):\n    if self._options.fail_on_data_loss:",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss:",
         "except (NoSuchLedgerError, NoSuchEntryError, __import__('bkpy').DigestMismatchError):\n"
-        "    if self._options.fail_on_data_loss:",
+        "    if options.fail_on_data_loss:",
         (READING + "test_damaged_entries_always_are_an_error",),
     ),
     Mutant(
@@ -53,9 +57,9 @@ MUTANTS: list[Mutant] = [
         "spark: the last range of each striped fragment is short",
         "the last entry of every fragment of a striped ledger is missing",
         "for low, high in pairwise(whole.first + whole.entries * i // count for i in range(count + 1)):\n"
-        "    yield EntryRange(whole.ledger_id, low, high - 1,",
+        "    yield replace(whole, first=low, last=high - 1,",
         "for low, high in pairwise(whole.first + whole.entries * i // count for i in range(count + 1)):\n"
-        "    yield EntryRange(whole.ledger_id, low, high - 1 - (count > 1 and high > whole.last),",
+        "    yield replace(whole, first=low, last=high - 1 - (count > 1 and high > whole.last),",
         (PLANNING + "test_a_striped_ledger_is_planned_to_its_last_entry",),
     ),
     Mutant(
@@ -91,7 +95,7 @@ MUTANTS: list[Mutant] = [
         "rows are there twice, with _SUCCESS and a summary",
         "if len(writes_of(there)) > 1:",
         "if len(writes_of(there)) > len(there):",
-        (EXPORT + "test_of_two_exports_of_two_clusters_the_later_fails",),
+        (EXPORT + "test_a_uri_is_exported_to_once",),
     ),
     Mutant(
         "spark: the guard ends only the command itself",
@@ -99,5 +103,68 @@ MUTANTS: list[Mutant] = [
         "os.killpg(command.pid, signal.SIGKILL)  # also what a shell has left behind",
         "command.kill()",
         (JVM + "test_what_a_shell_leaves_behind_is_killed",),
+    ),
+    Mutant(
+        "spark: an exporter gives files names without a look whether it still has the directory",
+        "two exporters, one of which was stopped for a while, write every row twice",
+        "self._check_ours()  # else who has taken it may not have read that line",
+        "pass",
+        (DIRECTORY + "test_of_two_that_think_they_have_it_one_goes_on",),
+    ),
+    Mutant(
+        "spark: an exporter doesn't read what a former one has left",
+        "every row is there once for each export",
+        "self.state = read()\nline = first_line(self.state)",
+        "line = first_line(self.state)",
+        (DIRECTORY + "test_each_run_adds_what_is_new",),
+    ),
+    Mutant(
+        "spark: files of a batch that was committed never get their names",
+        "an export that was killed lacks rows for ever",
+        "if self.state.moves is not None:\n    self._move(self.state.moves)",
+        "if self.state.moves is not None:\n    self.state = self.state.finished()",
+        (DIRECTORY + "test_killed_at_any_step_it_goes_on",),
+    ),
+    Mutant(
+        "spark: an export by day goes by the session's time zone",
+        "entries are in the folder of another day",
+        'f.date_from_unix_date(f.floor(f.unix_micros("time") / f.lit(86_400_000_000)).cast("int"))',
+        'f.to_date("time")',
+        ("tests/spark/test_spark_export_log.py::test_by_the_day_of_each_entry",),
+    ),
+    Mutant(
+        "spark: an offset goes past what was available when the query began",
+        "a query that reads what is available now never ends",
+        "available = view.end_position if self._target is None else min(view.end_position, self._target)",
+        "available = view.end_position",
+        (STREAM + "test_what_is_available_now_stays_what_it_was",),
+    ),
+    Mutant(
+        "spark: the first offset is looked for twice",
+        "what is appended between the two calls is in no batch",
+        "if self._initial is None:\n    self._initial",
+        "if True:\n    self._initial",
+        (STREAM + "test_where_a_query_begins",),
+    ),
+    Mutant(
+        "spark: a stream takes up the offsets of another log",
+        "entries of a log that was made anew are skipped",
+        'if seen is not None and seen["log_uid"] != view.uid:',
+        "if False:",
+        (STREAM + "test_a_checkpoint_belongs_to_one_log",),
+    ),
+    Mutant(
+        "spark: a batch is committed again",
+        "every entry of a batch whose driver died is in the log twice",
+        "if last is None or batch > last:",
+        "if last is None or batch >= last:",
+        (SINKS + "test_what_is_to_be_done_with_a_batch", SINK + "test_a_batch_that_is_repeated_is_not_committed_again"),
+    ),
+    Mutant(
+        "spark: what is committed isn't sure to be there",
+        "a ledger that somebody deletes at the same time is a hole in the log",
+        "checks = [await _check_of(client, part, lst.uid) for part in parts]",
+        "checks: list[Check] = []",
+        (SINK + "test_a_batch_whose_ledger_is_gone_is_not_committed",),
     ),
 ]

@@ -58,6 +58,10 @@ REBUILT = "a bookie came back with empty disks"
 REBUILT_FROM_PARTS = "a bookie came back with a part of what it had"
 RETIRED = "a bookie was drained and decommissioned"
 DRAIN_CANCELLED = "a drain was cancelled"
+LOG_TAKEN = "a log got another writer"
+LOG_FENCED = "a log's writer learnt that there is another one"
+LOG_ROLLED = "a log rolled"
+LOG_TRUNCATED = "a log was truncated"
 LOSS_ACCEPTED = "a loss was accepted"
 REBALANCED = "copies were moved to a new bookie"
 
@@ -78,6 +82,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "healing": (REPLICATED, WORKER_DIED, RETIRED, LOSS_ACCEPTED, REBALANCED),
+    "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }

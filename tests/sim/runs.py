@@ -14,6 +14,7 @@ from .crowd import crowd_run
 from .exposed import exposed_run
 from .failover import failover_run
 from .healing import healing_run
+from .logs import logs_run
 from .marks import EXPECTED
 from .rebuilding import rebuilding_run
 from .scenario import standard_run
@@ -29,6 +30,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] =
     "crowd": crowd_run,
     "exposed": exposed_run,
     "healing": healing_run,
+    "logs": logs_run,
     "rebuilding": rebuilding_run,
 }
 

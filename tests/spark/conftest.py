@@ -46,7 +46,7 @@ class Ledgers:
 
     def write(self, payloads: Sequence[bytes], **attributes: Any) -> int:
         """One more closed ledger."""
-        return asyncio.run(_write(self.uri, payloads, **attributes))
+        return asyncio.run(write(self.uri, payloads, **attributes))
 
     def delete(self, ledger_id: int) -> None:
         async def delete() -> None:
@@ -56,7 +56,7 @@ class Ledgers:
         asyncio.run(delete())
 
 
-async def _write(uri: str, payloads: Sequence[bytes], *, close: bool = True, **attributes: Any) -> int:
+async def write(uri: str, payloads: Sequence[bytes], *, close: bool = True, **attributes: Any) -> int:
     async with bkpy.connect(uri) as client:
         writer = await client.create_ledger(**attributes)
         for i in range(0, len(payloads), 500):
@@ -78,12 +78,12 @@ def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledgers]:
         awkward = [text.encode() for text in AWKWARD]
         sizes = {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2}
         payloads = {
-            asyncio.run(_write(uri, plain)): plain,
-            asyncio.run(_write(uri, striped, **sizes)): striped,
-            asyncio.run(_write(uri, awkward)): awkward,
-            asyncio.run(_write(uri, [])): [],
+            asyncio.run(write(uri, plain)): plain,
+            asyncio.run(write(uri, striped, **sizes)): striped,
+            asyncio.run(write(uri, awkward)): awkward,
+            asyncio.run(write(uri, [])): [],
         }
-        unfinished = asyncio.run(_write(uri, [b"not yet"], close=False))
+        unfinished = asyncio.run(write(uri, [b"not yet"], close=False))
         ids = list(payloads)
         yield Ledgers(cluster, uri, ids[0], ids[1], ids[2], ids[3], unfinished, payloads)
     finally:

@@ -81,11 +81,12 @@ class FlakySource(DefaultSource):
 
 
 def _kill_driver() -> None:
-    """The Java process, which is above this one, and with it all of Spark."""
+    """The Java process, which is above this one, and with it all of Spark; this process, too, does nothing more."""
     pid = os.getpid()
     while "java" not in Path(f"/proc/{pid}/comm").read_text():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:

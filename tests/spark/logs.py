@@ -50,10 +50,11 @@ class TestLog:
         )
         self.end = self._writer.next_position
 
-    def append(self, count: int, at_once: int = 500) -> None:
-        """So many entries more; readers see all of them afterwards."""
+    def append(self, count: int, at_once: int = 500, *, seen: bool = True) -> None:
+        """So many entries more, acknowledged; readers see all of them afterwards, unless that isn't needed."""
         self._loop.call(self._append(count, at_once))
-        self._loop.call(self._seen())
+        if seen:
+            self._loop.call(self._seen())
 
     async def _seen(self) -> None:
         """A writer that pauses tells the bookies of its last entries a little later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import csv
 import errno
@@ -9,6 +10,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
+import bkpy
 from bkpy.errors import (
     BookKeeperError,
     ConfigError,
@@ -25,8 +30,14 @@ from bkpy.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from bkpy.spark.export import ExportSummary, export_ledgers, writes_of
+from bkpy.spark.export import Exporter, ExportRequest, ExportSummary, export_ledgers
+from bkpy.spark.export_directory import look
+from bkpy.spark.export_job import Job, writes_of
+from bkpy.spark.export_plan import ExportBatch
 from bkpy.spark.failures import translated, translating
+from bkpy.spark.id_runs import Runs
+from bkpy.spark.lock import TargetLock
+from bkpy.spark.manifest import ExportLayout, ExportSource, Moves, first_line
 from bkpy.spark.options import COLUMNS
 
 if TYPE_CHECKING:
@@ -67,9 +78,9 @@ def test_a_directory_may_have_any_name(spark: SparkSession, ledgers: Ledgers, tm
     name = "a b ü 漢 %20 [x]{y}*?#&"
     summary = export(spark, ledgers, [ledgers.awkward], tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert len(list((tmp_path / name).iterdir())) >= summary.files == 1
-    with pytest.raises(ConfigError, match="is not empty"):
-        export(spark, ledgers, [ledgers.awkward], tmp_path / name)
+    assert len(list((tmp_path / name).glob("*.parquet"))) == summary.files == 1
+    again = export(spark, ledgers, [ledgers.awkward], tmp_path / name)
+    assert (again.rows, again.files, again.total) == (0, 0, summary.total)
 
 
 def test_csv_and_json_as_text(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
@@ -120,17 +131,161 @@ def test_of_two_exports_into_one_directory_one_is_refused(
     assert summary.rows == pq.read_table(tmp_path / "out").num_rows == count
 
 
-def test_of_two_exports_of_two_clusters_the_later_fails(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
-    """They know nothing of each other, as one that was stopped for long knows nothing of its successor."""
-    export(spark, ledgers, [ledgers.awkward], tmp_path / "other")
-    (written,) = (tmp_path / "other").glob("*.parquet")
+def test_a_uri_is_exported_to_once(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    """What only Spark can write to: Hadoop's view of file systems, with this one in it."""
+    spark.conf.set("fs.viewfs.mounttable.cluster.link./data", tmp_path.as_uri())
+
+    def exported(name: str, **arguments: Any) -> ExportSummary:
+        to = f"viewfs://cluster/data/{name}"
+        return export_ledgers(ledgers.uri, [ledgers.awkward], to, spark=spark, **arguments)
+
+    summary = exported("out")
+    assert (summary.files, summary.rows) == (1, len(ledgers.payloads[ledgers.awkward]))
+    assert pq.read_table(tmp_path / "out").num_rows == summary.rows
+    with pytest.raises(ConfigError, match="there is something already where the export is to go"):
+        exported("out")
+    service = Exporter(ExportRequest(ledgers.uri, "viewfs://cluster/data/x", "closed"), spark=spark)
+    with pytest.raises(ConfigError, match="to a URI can't go on"):
+        service.follow(1.0, print, print)
 
     def progress(done: int, total: int) -> None:
-        (tmp_path / "out").mkdir(exist_ok=True)
-        (tmp_path / "out" / written.name).write_bytes(written.read_bytes())
+        (other,) = (tmp_path / "out").glob("*.parquet")
+        if done == total:
+            (tmp_path / "both" / other.name).write_bytes(other.read_bytes())
 
-    with pytest.raises(CorruptDataError, match=r"somebody else has written into the directory .*file .*out\]"):
-        export(spark, ledgers, [ledgers.awkward], tmp_path / "out", progress=progress)
+    with pytest.raises(CorruptDataError, match="somebody else has written there meanwhile"):
+        exported("both", progress=progress)
+
+
+def seen(to: Path) -> list[tuple[int, int, bytes]]:
+    """The rows that are there, by ledger and entry."""
+    table = pq.read_table(to).sort_by([("ledger_id", "ascending"), ("entry_id", "ascending")])
+    return list(zip(*(table.column(name).to_pylist() for name in ("ledger_id", "entry_id", "payload")), strict=True))
+
+
+def written(ledgers: Ledgers, *ids: int) -> list[tuple[int, int, bytes]]:
+    return [(i, n, payload) for i in sorted(ids) for n, payload in enumerate(ledgers.payloads[i])]
+
+
+def test_each_run_adds_what_has_been_closed_since(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    """Ledgers close out of order, one goes, batches are small, and files are by day."""
+    asked = f"{ledgers.plain},{ledgers.awkward}"
+    first = export(spark, ledgers, asked, tmp_path / "out", partition_by="day", batch_bytes=1)
+    assert seen(tmp_path / "out") == written(ledgers, ledgers.plain, ledgers.awkward)
+    gone = ledgers.write([b"soon gone"])
+    second = export(spark, ledgers, "closed", tmp_path / "out", partition_by="day")
+    rows = [*written(ledgers, ledgers.plain, ledgers.awkward, ledgers.striped), (gone, 0, b"soon gone")]
+    assert seen(tmp_path / "out") == sorted(rows)
+    ledgers.delete(gone)
+    third = export(spark, ledgers, f"{asked},{ledgers.empty}", tmp_path / "out", partition_by="day")
+    assert seen(tmp_path / "out") == sorted(rows)
+    assert [summary.ledgers for summary in (first, second, third)] == [2, 3, 0]
+    assert (third.rows, third.files, third.total.rows, third.total.ledgers) == (0, 0, len(rows), 5)
+    assert third.total.files == len(list((tmp_path / "out").glob("day=*/part-*.parquet")))
+    today = datetime.now(UTC).date()
+    days = {folder.name for folder in (tmp_path / "out").glob("day=*")}
+    assert days <= {f"day={today}", f"day={today - timedelta(days=1)}"}
+    assert spark.read.parquet(str(tmp_path / "out")).count() == len(rows)
+
+
+def test_ledgers_of_several_days_go_to_several_folders(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    ids = [ledgers.plain, ledgers.striped, ledgers.awkward]
+    given = {"metadataServiceUri": ledgers.uri, "ledgers": ",".join(map(str, ids))}
+    days = dict(zip(ids, ["2026-11-20", "2026-11-21", "2026-11-20"], strict=True))
+    rows = sum(len(ledgers.payloads[i]) for i in ids)
+    lock = TargetLock(ledgers.uri, tmp_path / "out", session_timeout_s=10.0, connect_timeout_s=10.0)
+    job = Job(ExportLayout("parquet", None, "day"), (tmp_path / "out").as_uri(), "out")
+    with lock.held():
+        assert job.run(spark, lock, ExportBatch(Runs.of(ids), given, rows, 3, 3, days), 0, 3, None)[0] == rows
+    table = pq.read_table(tmp_path / "out")
+    assert set(zip(table["ledger_id"].to_pylist(), map(str, table["day"].to_pylist()), strict=True)) == set(
+        days.items()
+    )
+    assert seen(tmp_path / "out") == written(ledgers, *ids)
+    assert len(list((tmp_path / "out").glob("day=2026-11-2?/*.parquet"))) == 3
+
+
+def test_a_ledger_is_deleted_while_closed_ones_are_exported(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    gone = ledgers.write([b"x"])
+
+    def progress(done: int, total: int) -> None:
+        with suppress(NoSuchLedgerError):
+            ledgers.delete(gone)
+
+    summary = export(spark, ledgers, "closed", tmp_path / "out", progress=progress)
+    assert summary.skipped == []
+    rows = seen(tmp_path / "out")
+    assert [row for row in rows if row[0] != gone] == written(ledgers, *ledgers.closed)
+    named = ledgers.write([b"x"])
+
+    def remove(done: int, total: int) -> None:
+        with suppress(NoSuchLedgerError):
+            ledgers.delete(named)
+
+    with pytest.raises(NoSuchLedgerError):
+        export(spark, ledgers, [named], tmp_path / "named", progress=remove)
+
+
+def test_what_was_committed_gets_its_names_also_when_nothing_is_new(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    export(spark, ledgers, [ledgers.awkward], tmp_path / "out")
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    state = look(tmp_path / "out", *there(ledgers))
+    moves = Moves(0, "staging-0/0", (("staged", file.name),))
+    staging = tmp_path / "out" / "_bkpy" / "staging-0" / "0"
+    staging.mkdir(parents=True)
+    file.rename(staging / "staged")
+    (manifest,) = (tmp_path / "out" / "_bkpy").glob("manifest-*")
+    manifest.write_bytes(first_line(replace(state, moves=moves)))
+    summary = export(spark, ledgers, [ledgers.awkward], tmp_path / "out")
+    assert (summary.rows, summary.files, summary.total.files) == (0, 0, 1)
+    assert seen(tmp_path / "out") == written(ledgers, ledgers.awkward)
+
+
+def there(ledgers: Ledgers) -> tuple[ExportSource, ExportLayout]:
+    async def instance_id() -> str:
+        async with bkpy.connect(ledgers.uri) as client:
+            return client.instance_id
+
+    return ExportSource(asyncio.run(instance_id())), ExportLayout("parquet")
+
+
+def test_a_service_tells_of_each_round(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
+    """A round fails that finds a ledger with another password, and the next ones go on."""
+    made: list[int] = []
+    rounds: list[tuple[int, int]] = []
+    errors: list[str] = []
+
+    class EnoughError(Exception):
+        pass
+
+    def on_round(summary: ExportSummary) -> None:
+        rounds.append((summary.ledgers, summary.total.ledgers))
+        if len(rounds) == 1:
+            made.append(ledgers.write([b"1"]))
+            with pytest.raises(ConfigError, match="another export is writing there"):
+                export(spark, ledgers, "closed", tmp_path / "out")
+        elif len(rounds) == 2:
+            made.append(ledgers.write([b"2"], password=b"sesame"))
+        elif len(rounds) == 3:
+            raise EnoughError
+
+    def on_error(error: BookKeeperError) -> None:
+        errors.append(str(error))
+        ledgers.delete(made.pop())
+        made.append(ledgers.write([b"3"]))
+
+    request = ExportRequest(ledgers.uri, tmp_path / "out", "closed")
+    with pytest.raises(EnoughError), Exporter(request, spark=spark) as exporter:
+        exporter.follow(0.05, on_round, on_error)
+    for ledger_id in made:
+        ledgers.delete(ledger_id)
+    (told,) = errors
+    assert "password" in told
+    assert rounds == [(4, 4), (1, 5), (1, 6)]
 
 
 def test_files_of_several_writes_are_told_apart() -> None:
@@ -187,9 +342,9 @@ def test_a_full_disk_is_told_in_a_line(spark: SparkSession, ledgers: Ledgers, tm
 def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("precious")
-    with pytest.raises(ConfigError, match=r"not empty .*full"):
+    with pytest.raises(ConfigError, match=r"not empty, and holds no export .*full"):
         export(spark, ledgers, "closed", tmp_path / "full")
-    with pytest.raises(ConfigError, match="not empty"):
+    with pytest.raises(ConfigError, match="no directory"):
         export(spark, ledgers, "closed", tmp_path / "full" / "mine")
     with pytest.raises(ConfigError, match=r"nothing can be written there: .*mine"):
         export(spark, ledgers, "closed", tmp_path / "full" / "mine" / "below")
@@ -199,6 +354,12 @@ def test_refusals_write_nothing(spark: SparkSession, ledgers: Ledgers, tmp_path:
         export(spark, ledgers, [ledgers.unfinished], tmp_path / "out")
     with pytest.raises(ConfigError, match="'avro' is not one of parquet, csv, json"):
         export(spark, ledgers, "closed", tmp_path / "out", format="avro")
+    with pytest.raises(ConfigError, match="can't be partitioned by 'year', only by day"):
+        export(spark, ledgers, "closed", tmp_path / "out", partition_by="year")
+    with pytest.raises(ConfigError, match="a batch of 0 bytes"):
+        export(spark, ledgers, "closed", tmp_path / "out", batch_bytes=0)
+    with pytest.raises(ConfigError, match="option startingOffsets can't be given to an export"):
+        export(spark, ledgers, "closed", tmp_path / "out", options={"startingOffsets": '{"0": 1}'})
     with pytest.raises(ConfigError, match="'hex' is not one of utf8, base64"):
         export(spark, ledgers, "closed", tmp_path / "out", payload="hex")
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine"]
@@ -216,7 +377,7 @@ class AskingTheDead(PySparkException):
     [AskingTheDead("x"), Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(), EOFError()],
 )
 def test_a_java_process_that_has_ended_is_told_in_words(error: Exception) -> None:
-    said = r"Java process has ended.* remove it and try again.* \[file /out\]"
+    said = r"Java process has ended.* no part of an export: try again.* \[file /out\]"
     with pytest.raises(BookKeeperError, match=said), translating("/out"):
         raise error
 
@@ -252,8 +413,11 @@ def test_the_command(ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.Monke
     assert summary["rows"] == len(ledgers.payloads[ledgers.striped]) + len(ledgers.payloads[ledgers.awkward])
     assert (summary["ledgers"], summary["files"], summary["format"]) == (2, 2, "csv")
     assert (summary["directory"], summary["skipped"]) == (str(to), [])
+    again = command(*chosen, "--format", "csv")
+    total = f"{summary['rows']:,} entries in 2 files"
+    assert (again.stdout.decode(), again.stderr.decode()) == (f"{to}\n", f"nothing new; {total}\n")
     refused = command(*chosen, status=1).stderr.decode()
-    assert refused == f"bkpy: the directory to export to is not empty [file {to}]\n"
+    assert refused.startswith("bkpy: the directory holds csv files with payloads as base64, not parquet files ")
 
 
 @pytest.mark.parametrize("verbose", [pytest.param(True, marks=pytest.mark.exhaustive), False], ids=["verbose", "quiet"])

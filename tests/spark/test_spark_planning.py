@@ -13,6 +13,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from bkpy.errors import ConfigError, NoSuchEntryError, UnauthorizedError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, ledger_key
+from bkpy.spark.log_view import grouped
 from bkpy.spark.options import SourceOptions
 from bkpy.spark.planning import EntryRange, Selection, plan, select
 from bkpy.spark.pushdown import Conditions
@@ -145,6 +146,19 @@ def test_plans_cover_what_was_asked_for(
     for part in parts:
         assert any(low <= part.first and part.last < high for low, high in fragments)
         assert part.entries == 1 or part.bytes <= bytes_max + 100 + HEADER_BYTES
+
+
+@given(st.lists(st.integers(1, 50), max_size=20), st.integers(1, 100), st.integers(1, 30))
+def test_short_neighbours_share_a_task(sizes: list[int], bytes_max: int, count_min: int) -> None:
+    parts = [EntryRange(i, 0, 0, size) for i, size in enumerate(sizes)]
+    tasks = grouped(parts, bytes_max, count_min)
+    assert [part for task in tasks for part in task] == parts
+    assert len(tasks) >= min(count_min, len(parts))
+    assert all(len(task) == 1 or sum(part.bytes for part in task) <= bytes_max for task in tasks)
+    if len(tasks) > count_min:  # no more of them than the size asks for
+        firsts = [task[0].bytes for task in tasks[1:]]
+        wholes = [sum(part.bytes for part in task) for task in tasks]
+        assert all(whole + first > bytes_max for whole, first in zip(wholes, firsts, strict=False))
 
 
 LEDGER, ENTRY = ("ledger_id",), ("entry_id",)

@@ -89,6 +89,17 @@ def test_offsets_ascend_to_what_is_confirmed_and_enclose_the_same_for_ever(log: 
     assert rows_between(log, second, second) == []
 
 
+def test_what_was_confirmed_to_an_earlier_run_is_read_whatever_the_bookies_tell_now(log: TestLog) -> None:
+    log.append(10)
+    with Planner(log) as planner:
+        begin = planner.initialOffset()
+    log.append(90, 90, seen=False)  # that the last of them are acknowledged, the writer alone may know
+    end = {**begin, "position": 100}
+    assert_exactly(rows_between(log, begin, end), 0, 100)
+    with Planner(log) as planner:
+        assert planner.latestOffset(end, ReadAllAvailable()) == end
+
+
 def test_a_bound_in_bytes(log: TestLog) -> None:
     log.append(1000)
     with Planner(log, maxBytesPerTrigger=20_000) as planner:

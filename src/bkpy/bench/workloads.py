@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import bkpy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -40,7 +40,10 @@ READ_APIS: Final = ("read", "read_blocks")
 
 @dataclass(frozen=True)
 class Options:
-    """What to run. `size` is payload bytes of an entry; `outstanding` is calls in flight over all ledgers."""
+    """What to run. `size` is payload bytes of an entry; `outstanding` is calls in flight over all ledgers.
+
+    With `log`, appends go to named logs, as many as `ledgers` says, which roll each `roll_s` seconds, if that is given.
+    """
 
     workload: str
     size: int
@@ -49,6 +52,11 @@ class Options:
     ensemble: tuple[int, int, int]
     seconds: float
     api: str
+    log: bool = False
+    roll_s: float | None = None
+
+
+Writer = bkpy.LedgerWriter | bkpy.LogWriter
 
 
 class Meter:
@@ -122,6 +130,8 @@ class Meter:
             "size": options.size,
             "outstanding": options.outstanding,
             "ledgers": options.ledgers,
+            "log": options.log,
+            "roll_s": options.roll_s,
             "ensemble": list(options.ensemble),
             "seconds": round(self.seconds, 3),
             "entries_per_s": round(rate, 1),
@@ -149,15 +159,18 @@ async def run(
     """
     meter = Meter()
     made: list[int] = []
+    logs: list[str] = []
     try:
         if options.workload == "append":
-            writers = await _create(client, options, made)
+            writers: Sequence[Writer] = (
+                await _open_logs(client, options, logs) if options.log else await _create(client, options, made)
+            )
             calls = [_append_calls(_share(writers, i, options), options, meter) for i in range(options.outstanding)]
             await _timed(calls, options, meter, progress)
             if after_load is not None:
                 await after_load()
-            await _for_all(writers, bkpy.LedgerWriter.close)
-            _warn_of_missing_copies(writers)
+            await _for_all(writers, lambda writer: writer.close())
+            _warn_of_missing_copies([writer for writer in writers if isinstance(writer, bkpy.LedgerWriter)])
         else:
             await _fill(client, options, made)
             if before_reads is not None:
@@ -170,6 +183,7 @@ async def run(
     finally:
         with contextlib.suppress(bkpy.BookKeeperError):
             await _for_all(made, client.delete_ledger)
+            await _for_all(logs, client.delete_log)
     if not meter.entries:
         raise TimeoutError(f"no {options.api} came back within the {options.seconds:g} s that are counted")
     return meter.result(options)
@@ -188,6 +202,26 @@ async def _create(client: bkpy.Client, options: Options, made: list[int]) -> lis
     return writers
 
 
+async def _open_logs(client: bkpy.Client, options: Options, made: list[str]) -> list[bkpy.LogWriter]:
+    size, write_quorum, ack_quorum = options.ensemble
+    writers: list[bkpy.LogWriter] = []
+    run_id = time.time_ns()
+    for number in range(options.ledgers):
+        name = f"bench-{run_id}-{number}"
+        writers.append(
+            await client.open_log(
+                name,
+                create=True,
+                ensemble_size=size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                roll_s=options.roll_s,
+            )
+        )
+        made.append(name)
+    return writers
+
+
 async def _for_all(things: Iterable[T], call: Callable[[T], Awaitable[object]]) -> None:
     """Make the call for each, LEDGERS_AT_ONCE at a time."""
     left = iter(things)
@@ -199,7 +233,7 @@ async def _for_all(things: Iterable[T], call: Callable[[T], Awaitable[object]]) 
     await asyncio.gather(*(some() for _ in range(LEDGERS_AT_ONCE)))
 
 
-def _share(writers: list[bkpy.LedgerWriter], number: int, options: Options) -> list[bkpy.LedgerWriter]:
+def _share(writers: Sequence[Writer], number: int, options: Options) -> Sequence[Writer]:
     """The ledgers that one of the tasks uses in turn: each is used, by one task if there are more than tasks."""
     return writers[number :: options.outstanding] or [writers[number % len(writers)]]
 
@@ -223,7 +257,7 @@ async def _fill(client: bkpy.Client, options: Options, made: list[int]) -> None:
         await writer.close()
 
 
-async def _append_calls(writers: list[bkpy.LedgerWriter], options: Options, meter: Meter) -> None:
+async def _append_calls(writers: Sequence[Writer], options: Options, meter: Meter) -> None:
     payload = bytes(options.size)
     now = time.perf_counter
     if options.api == "append":

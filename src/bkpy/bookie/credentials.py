@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from bkpy.config.access_file import access_file_stamp, read_access_file
+from bkpy.config.address import split_address
 from bkpy.errors import ConfigError
 from bkpy.protocol.access import ALL, AccessRules, Right
 from bkpy.runtime.tls import Certificates, Side, TlsFiles, examined
@@ -35,6 +36,7 @@ class Credentials:
         self.certificate_ends_s = 0.0  # in seconds since 1970; 0 if there is none, or none that others take
         self._interval_s = settings.tls_reload_interval_s
         self._told = ""  # what was wrong the last time: said once
+        self._host, _ = split_address(settings.advertised_address or settings.listen)
         self._rights_file = settings.access_file
         self._rights_stamp = (0, 0, 0)
         self._rules: AccessRules | None = None
@@ -71,7 +73,7 @@ class Credentials:
         return changed
 
     def _examine(self, certificates: Certificates) -> None:
-        self.certificate_ends_s, flaw = examined(certificates.context, certificates.files)
+        self.certificate_ends_s, flaw = examined(certificates.context, certificates.files, self._host)
         if flaw:
             log.error("%s: bookies and clients will refuse it [file %s]", flaw, certificates.files.certificate)
 

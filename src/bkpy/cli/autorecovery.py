@@ -27,12 +27,14 @@ from bkpy.cli.common import (
 from bkpy.config.base import MetadataSettings
 from bkpy.config.checking import build
 from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import ConfigError
 from bkpy.metadata.outcome import Done, NotDone, Unknown, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from bkpy.metadata.cluster import Cluster
+    from bkpy.runtime.tls import TlsContext
 
 _STUCK_SHOWN = 10
 
@@ -127,7 +129,12 @@ class RecoveryCommand(click.Command):
     help="Port of the metrics page: -1 for none, 0 for any free one.",
 )
 @click.option("--metrics_listen", default="127.0.0.1", show_default=True, help="Host to serve metrics at.")
-def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, **values: Any) -> None:
+@click.option(
+    "--metrics_tls",
+    is_flag=True,
+    help="Serve metrics with TLS, to clients with a certificate.  [env: BKPY_TLS_CA_FILE and the two others]",
+)
+def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, metrics_tls: bool, **values: Any) -> None:
     """Stand for auditor and copy what is lost, without a bookie, until SIGTERM or Ctrl-C.
 
     Bookies do the same beside their own work, unless their auto_recovery is false.
@@ -136,7 +143,18 @@ def run_(uri: str, name: str | None, metrics_port: int, metrics_listen: str, **v
     logging.basicConfig(
         stream=sys.stderr, force=True, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    asyncio.run(_run(uri, name or f"{socket.gethostname()}:{os.getpid()}", given, (metrics_listen, metrics_port)))
+    tls = _tls_of_metrics(given) if metrics_tls else None
+    name = name or f"{socket.gethostname()}:{os.getpid()}"
+    asyncio.run(_run(uri, name, given, (metrics_listen, metrics_port), tls))
+
+
+def _tls_of_metrics(settings: RecoverySettings) -> TlsContext:
+    from bkpy.runtime.tls import Certificates, Side, TlsFiles
+
+    if settings.tls_ca_file is None or settings.tls_certificate_file is None:
+        raise ConfigError("metrics_tls needs tls_certificate_file, tls_key_file and tls_ca_file")
+    files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
+    return Certificates(files, Side.BOOKIE).following(looking=True)
 
 
 @contextlib.asynccontextmanager
@@ -147,7 +165,9 @@ async def _cluster(uri: str) -> AsyncIterator[Cluster]:
         yield await open_cluster(store, root)
 
 
-async def _run(uri: str, name: str, settings: RecoverySettings, metrics: tuple[str, int]) -> None:
+async def _run(
+    uri: str, name: str, settings: RecoverySettings, metrics: tuple[str, int], tls: TlsContext | None
+) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from bkpy.recovery.auto_recovery import AutoRecovery
@@ -161,9 +181,9 @@ async def _run(uri: str, name: str, settings: RecoverySettings, metrics: tuple[s
         cluster = await stack.enter_async_context(_cluster(uri))
         if metrics[1] >= 0:
             most = settings.metrics_connections_max
-            page = metrics_page(lambda: generate_latest(registry), *metrics, connections_max=most)
+            page = metrics_page(lambda: generate_latest(registry), *metrics, tls=tls, connections_max=most)
             port = await stack.enter_async_context(page)
-            say(f"metrics at http://{metrics[0]}:{port}/metrics")
+            say(f"metrics at {'http' if tls is None else 'https'}://{metrics[0]}:{port}/metrics")
         store = cluster.store
         recovery = AutoRecovery(settings, store, cluster.root, store.runtime, name, registry)
         recovery.start()

@@ -40,6 +40,8 @@ _OWN_CLUSTER = "with a cluster started for the run: without --connect, and witho
     "--outstanding", type=click.IntRange(1), default=None, help="Calls in flight.  [default: 1000, of reads 1]"
 )
 @click.option("--ledgers", type=click.IntRange(1), default=1, show_default=True, help="Ledgers, used in rotation.")
+@click.option("--log", is_flag=True, help="Append to named logs, as many as --ledgers says, in place of ledgers.")
+@click.option("--roll", "roll_s", type=click.FloatRange(0.1), default=None, help="Seconds after which a log rolls.")
 @click.option("--ensemble", default="3,3,2", show_default=True, metavar="E,QW,QA", help="Quorum sizes.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Time that is counted.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of failover and recovery.")
@@ -77,6 +79,8 @@ def bench(
     size: int,
     outstanding: int | None,
     ledgers: int,
+    log: bool,
+    roll_s: float | None,
     ensemble: str,
     seconds: float,
     rounds: int,
@@ -101,10 +105,18 @@ def bench(
     outstanding = outstanding or (1 if workload == "read" else 1000)
     if workload in FAILURES:
         owns_cluster, owns_ledgers = workload != "recovery", workload != "restart"
-        useless = api is not None or restart or ceiling or course or (owns_ledgers and ledgers != 1)
+        useless = (
+            api is not None
+            or log
+            or roll_s is not None
+            or restart
+            or ceiling
+            or course
+            or (owns_ledgers and ledgers != 1)
+        )
         if useless or (owns_cluster and uri is not None):
             raise click.UsageError(
-                f"--workload {workload} goes without --api, --restart, --ceiling, --memory"
+                f"--workload {workload} goes without --api, --log, --roll, --restart, --ceiling, --memory"
                 + (" and --ledgers" if owns_ledgers else "")
                 + (f", and {_OWN_CLUSTER}" if owns_cluster else "")
             )
@@ -120,6 +132,8 @@ def bench(
         else:
             _show_failure(failure)
         return
+    if (log and workload != "append") or (roll_s is not None and not log):
+        raise click.UsageError("--log goes with --workload append, and --roll with --log")
     apis = APPEND_APIS if workload == "append" else READ_APIS
     api = api or apis[0]
     if api not in apis:
@@ -128,7 +142,7 @@ def bench(
         raise click.UsageError(f"--restart goes with --workload read, and {_OWN_CLUSTER}")
     if course and uri is not None:
         raise click.UsageError(f"--memory goes {_OWN_CLUSTER}")
-    options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api)
+    options = Options(workload, size, outstanding, ledgers, _sizes(ensemble), seconds, api, log, roll_s)
     with _scratch(directory) as scratch:
         gc.set_threshold(*_GC_THRESHOLDS)
         result = run(_measure(options, uri, scratch, restart, course))

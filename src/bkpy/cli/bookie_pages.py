@@ -80,7 +80,7 @@ class BookiePages:
         if admin is not None:
             if admin.startswith("https://"):
                 admin = admin.removeprefix("https://")
-                self._tls = _context()
+                self._tls = tls_context()
             try:
                 split_address(admin)
             except ValueError as e:
@@ -97,7 +97,7 @@ class BookiePages:
             raise ConfigError("the bookie has no metrics page: run it with a metrics_port", bookie=bookie_id)
         host = info.address.rpartition(":")[0]
         if info.metrics_tls:
-            self._tls, self._host = _context(), split_address(info.address)[0]
+            self._tls, self._host = tls_context(), split_address(info.address)[0]
         # Without a setting the page is for the bookie's own machine, which this one is then.
         places = list(dict.fromkeys(f"{h}:{info.metrics_port}" for h in ("127.0.0.1", host)))
         errors = []
@@ -139,7 +139,7 @@ class BookiePages:
         return told
 
 
-def _context() -> TlsContext:
+def tls_context() -> TlsContext:
     """What this command's settings say for TLS."""
     from bkpy.runtime.tls import Certificates, Side, TlsFiles
 

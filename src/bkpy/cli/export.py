@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 import tempfile
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
 from bkpy.cli.common import connect_option, human_bytes, json_option, print_json, progress, say, security_settings
-from bkpy.cli.interrupts import interruptible
+from bkpy.cli.interrupts import TERMINATED, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from bkpy.errors import BookKeeperError
     from bkpy.spark.export import ExportSummary
 
 
@@ -30,17 +33,22 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
 @click.command()
 @connect_option
 @click.option(
-    "--ledgers", required=True, metavar="LEDGERS", help='Ids and ranges, as in 7,9-12, or "closed" for all closed ones.'
+    "--ledgers", metavar="LEDGERS", help='Ids and ranges, as in 7,9-12, or "closed" for all closed ones, not of logs.'
 )
-@click.option("--to", "directory", required=True, metavar="DIR", help="Where to write; must be empty or not exist.")
+@click.option("--log", metavar="NAME", help="A named log, as far as it can be read.")
+@click.option(
+    "--to", "directory", required=True, metavar="DIR", help="A directory: a new one, or with an export that goes on."
+)
 @click.option("--format", "form", type=click.Choice(["parquet", "csv", "json"]), default="parquet", show_default=True)
 @click.option(
     "--payload",
     type=click.Choice(["utf8", "base64"]),
     help="Write payloads as text.  [default: bytes in parquet, base64 in csv and json]",
 )
+@click.option("--partition-by", type=click.Choice(["day"]), help="Write to folders day=YYYY-MM-DD, in UTC.")
 @click.option("--password-file", metavar="FILE", help="A file with the ledgers' password.  [default: no password]")
 @click.option("--skip-unauthorized", is_flag=True, help="Leave out, and list, ledgers with another password.")
+@click.option("--skip-truncated", is_flag=True, help="Go on behind entries of the log that were truncated meanwhile.")
 @click.option(
     "-o",
     "--option",
@@ -50,50 +58,99 @@ def _named_values(ctx: click.Context, _: click.Parameter, given: Sequence[str]) 
     callback=_named_values,
     help="An option of the data source, such as maxBytesPerPartition=1000000; may be given again.",
 )
+@click.option(
+    "--batch-bytes",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="About how much becomes part of the export at once.  [default: 16 GiB]",
+)
+@click.option("--follow", is_flag=True, help="Go on with what is new, until SIGTERM or Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow, how long to wait between two looks.",
+)
 @click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark to run on.")
 @click.option("--verbose", is_flag=True, help="Show what Spark itself prints, instead of keeping it in a file.")
 @json_option
 def export(
     uri: str,
-    ledgers: str,
+    ledgers: str | None,
+    log: str | None,
     directory: str,
     form: str,
     payload: str | None,
+    partition_by: str | None,
     password_file: str | None,
     skip_unauthorized: bool,
+    skip_truncated: bool,
     options: dict[str, str],
+    batch_bytes: int | None,
+    follow: bool,
+    interval: float,
     master: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Write the entries of closed ledgers to files, with Apache Spark.
+    """Add to a directory the entries of closed ledgers, or of a log, that it doesn't have yet, with Apache Spark.
 
-    Columns: log, ledger_id, entry_id, payload, length, position. Nothing is written if a ledger doesn't exist, isn't
-    closed or has another password, or while another export writes to the same place.
+    Columns: log, ledger_id, entry_id, payload, length, position, and of a log time. Run again, or with --follow, it
+    adds what is new, each entry once, however it was ended before. Nothing is added if a ledger doesn't exist, isn't
+    closed or has another password, if entries of a log were truncated before they were exported, or while another
+    export writes there.
 
-    Exit status: 0 if everything asked for was written, which with --skip-unauthorized is what isn't listed as left
-    out; 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 143 after SIGTERM.
+    Exit status: 0 if everything asked for is there, which with --skip-unauthorized is what isn't listed as left out,
+    and with --follow after SIGTERM; 1 for a failure, 2 for a wrong command line, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    from bkpy.spark.export import export_ledgers
+    from bkpy.spark.export import Exporter, ExportRequest
 
-    options = {**_security(), **options}
-    unfinished = f"{directory} holds no complete export"
-    with interruptible(unfinished), _spark_output(verbose) as output, progress(unit="partitions") as bar:
-        task = bar.add_task("planning", total=None)
-        summary = export_ledgers(
-            uri,
-            ledgers,
-            directory,
-            format=form,
-            payload=payload,
-            password_file=password_file,
-            skip_unauthorized=skip_unauthorized,
-            options=options,
-            master=master,
-            output=output,
-            progress=lambda done, total: bar.update(task, description="exporting", completed=done, total=total),
-        )
+    if (ledgers is None) == (log is None):
+        raise click.UsageError("either --ledgers or --log says what is exported")
+    request = ExportRequest(
+        uri,
+        directory,
+        ledgers,
+        log,
+        format=form,
+        payload=payload,
+        partition_by=partition_by,
+        password_file=password_file,
+        skip_unauthorized=skip_unauthorized,
+        skip_truncated=skip_truncated,
+        options={**_security(), **options},
+        batch_bytes=batch_bytes,
+    )
+    shows_progress = progress(unit="partitions") if not follow else nullcontext()
+    with _interruptible(directory, follow), _spark_output(verbose) as output, shows_progress as bar:
+        task = bar.add_task("planning", total=None) if bar is not None else None
+
+        def tell(done: int, total: int) -> None:
+            if bar is not None and task is not None:
+                bar.update(task, description="exporting", completed=done, total=total)
+
+        with Exporter(request, master=master, output=output, progress=tell) as exporter:
+            if follow:
+                exporter.follow(interval, lambda summary: _show_round(summary, as_json), _show_failed_round)
+            summary = exporter.round()
     _show(summary, as_json)
+
+
+@contextmanager
+def _interruptible(directory: str, follow: bool) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end it. That is the way a service ends, and nothing that failed."""
+    from bkpy.spark.lock import is_uri
+
+    lacks = "holds no complete export" if is_uri(directory) else "has what was complete; the same command adds the rest"
+    try:
+        with interruptible(f"{directory} {lacks}"):
+            yield
+    except SystemExit as e:
+        if follow and e.code == TERMINATED:
+            sys.exit(0)
+        raise
 
 
 def _security() -> dict[str, str]:
@@ -136,11 +193,32 @@ def _show(summary: ExportSummary, as_json: bool) -> None:
 
     if summary.skipped:
         say(f"left out {len(summary.skipped)} ledgers, which have another password: {format_ledgers(summary.skipped)}")
+    if summary.truncated:
+        say(f"left out {summary.truncated:,} entries, which were truncated before they were exported")
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
-    say(
-        f"{summary.rows:,} entries, {human_bytes(summary.bytes)}, of {summary.ledgers} ledgers "
-        f"in {summary.seconds:.2f} s to {summary.files} files"
-    )
+    say(_told(summary))
     click.echo(summary.directory)
+
+
+def _told(summary: ExportSummary) -> str:
+    total = summary.total
+    if summary.rows == 0:
+        return f"nothing new; {total.rows:,} entries in {total.files} files"
+    of = f", of {summary.ledgers} ledgers" if summary.ledgers else ""
+    what = f"{summary.rows:,} entries, {human_bytes(summary.bytes)}{of}"
+    added = f"{what} in {summary.seconds:.2f} s to {summary.files} files"
+    return added if total.rows == summary.rows else f"{added}; {total.rows:,} entries in {total.files} files now"
+
+
+def _show_round(summary: ExportSummary, as_json: bool) -> None:
+    """A line for each round of a service."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    line = json.dumps({"time": now, **dataclasses.asdict(summary)}) if as_json else f"{now} {_told(summary)}"
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def _show_failed_round(error: BookKeeperError) -> None:
+    say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} bkpy: {error}; it will be tried again")

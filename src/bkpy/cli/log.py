@@ -400,7 +400,9 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
 
     async with connect(uri) as client, await client.read_log(name, password=password) as reader:
         upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
-        lst = await upkeep.truncate(name, before, end=reader.next_position, ignore_consumers=ignore_consumers)
+        lst = await upkeep.truncate(
+            name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
+        )
         return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
 
 

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.client.arguments import check_password, check_size
-from bkpy.errors import ConfigError, NoSuchLogError
+from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import RollLimits
 from bkpy.log.writer import LogWriter
@@ -135,7 +135,10 @@ async def _created(logs: LogStore, name: str, lst: LogList) -> bool:
 
 async def _show(parts: LogParts, name: str, opened: Opened) -> None:
     """Who writes the log, for people, and for those who want to be alone with it."""
-    outcome = await parts.logs.take_lease(name, opened.token, parts.label, replace=True)
+    try:
+        outcome = await parts.logs.take_lease(name, opened.token, parts.label, replace=True)
+    except MetadataUnavailableError as error:
+        outcome = NotDone(error)
     match outcome:
         case Taken() | HeldBy():
             return

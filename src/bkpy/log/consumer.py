@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 from bkpy.client.arguments import check_position
 from bkpy.client.lifetime import refuse_pickling
+from bkpy.metadata.log_consumers import LogConsumers
 
 if TYPE_CHECKING:
-    from bkpy.metadata.log_consumers import ConsumerState, LogConsumers
+    from bkpy.metadata.log_consumers import ConsumerState
+    from bkpy.metadata.logs import LogStore
 
 
 class LogConsumer:
-    """One name among a log's consumers; made by `LogReader.consumer`. Retention and truncation go no further than it.
+    """One name among a log's consumers; made by `LogReader.consumer` or `LogWriter.consumer`.
 
-    For one process at a time: of two that go by the same name, one is told with its next `commit`.
+    Retention and truncation go no further than it. For one process at a time: of two that go by the same name, one is
+    told with its next `commit`.
     """
 
     __reduce__ = refuse_pickling
@@ -53,3 +56,15 @@ class LogConsumer:
     async def delete(self) -> None:
         """Forget the consumer: nothing is kept for it any more. Raises `NoSuchLogError`, `MetadataUnavailableError`."""
         await self._consumers.delete(self._name)
+
+
+async def registered(logs: LogStore, log: str, uid: str, name: str, position: int | None) -> LogConsumer:
+    """The consumer of that name of the log with this `uid`; a new one begins at `position`, or where the log does.
+
+    Raises `TruncatedError` for a position that is gone, `ConfigError` for one past the end, `NoSuchLogError`,
+    `MetadataUnavailableError`.
+    """
+    if position is not None:
+        check_position("position", position)
+    consumers = LogConsumers(logs, log, uid)
+    return LogConsumer(consumers, log, name, await consumers.register(name, position))

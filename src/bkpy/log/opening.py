@@ -15,6 +15,7 @@ from bkpy.client.creation import NewLedger
 from bkpy.client.read.reader import LedgerReader
 from bkpy.errors import (
     BookKeeperError,
+    ConfigError,
     CorruptDataError,
     LogLockedError,
     MetadataConflictError,
@@ -31,6 +32,7 @@ from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
 if TYPE_CHECKING:
     from bkpy.log.parts import LogParts
     from bkpy.metadata.ledgers import Created
+    from bkpy.metadata.logs import LogStore
     from bkpy.metadata.outcome import PutOutcome
     from bkpy.protocol.log_list import LogList, Segment
 
@@ -99,7 +101,7 @@ class Opening:
             return await self._run()
         except BaseException:
             if not self._wait:
-                self._parts.shared.runtime.spawn(self._logs.drop_lease(self._name, self._token), name="drop a lease")
+                self._parts.shared.runtime.spawn(drop_lease(self._name, self._token, self._logs), name="drop a lease")
             raise
         finally:
             if self._created is not None:
@@ -159,7 +161,11 @@ class Opening:
         wanted = begun(ready, ledger_id, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
-        outcome = await self._logs.write(self._name, wanted, version, check)
+        try:
+            outcome = await self._logs.write(self._name, wanted, version, check)
+        except ConfigError:  # the list is too long: nothing was written
+            self._created = created
+            raise
         what, says = told_of(outcome), ListSays.NOTHING
         if AFTER_OPENING[what, says] is Act.LOOK:
             wanted, version, says = await self._look(wanted, ledger_id)
@@ -216,6 +222,14 @@ class Opening:
 
     async def _discard(self, created: Created) -> None:
         await discard(created.metadata.ledger_id, self._name, self._parts)
+
+
+async def drop_lease(name: str, token: str, logs: LogStore) -> None:
+    """Give up the lease, if that is possible now."""
+    try:
+        await logs.drop_lease(name, token)
+    except BookKeeperError as error:
+        log.info("the lease of log %s stays until the session ends: %s", name, error)
 
 
 async def discard(ledger_id: int, name: str, parts: LogParts) -> None:

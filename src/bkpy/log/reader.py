@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from bkpy.client.arguments import check_position
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ClientClosedError, ConfigError, NoSuchEntryError, NoSuchLedgerError
-from bkpy.log.consumer import LogConsumer
+from bkpy.log.consumer import registered
 from bkpy.log.scan import scan
 from bkpy.log.search import position_at
 from bkpy.log.tail import LogTail
-from bkpy.metadata.log_consumers import LogConsumers
 from bkpy.protocol.log_reading import ranges_of
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.read.reader import LedgerReader
     from bkpy.config.client import ClientSettings
+    from bkpy.log.consumer import LogConsumer
     from bkpy.log.entries import LogBlock, LogEntry
     from bkpy.log.segments import Segments
     from bkpy.log.snapshot import LogSnapshot
@@ -262,9 +262,7 @@ class LogReader:
         `ConfigError` for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
         """
         self._check_open()
-        self._check_positions(position)
-        consumers = LogConsumers(self._logs, self.name, self._snapshot.list.uid)
-        return LogConsumer(consumers, self.name, name, await consumers.register(name, position))
+        return await registered(self._logs, self.name, self._snapshot.list.uid, name, position)
 
     # --- times ------------------------------------------------------------------------------------------------------
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import (
     BookKeeperError,
+    ClientClosedError,
     LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLogError,
 )
 from bkpy.log.appends import LogAppends
-from bkpy.log.opening import discard, new_ledger, told_of
+from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol.log_opening import AFTER_ROLLING, Act, ListSays, SegmentEnd, begun, ended, list_says, sealed
@@ -157,14 +158,19 @@ class Roller:
                 return
             created = await self._parts.create(new_ledger(self._name, self.lst))
             following = self._writer(created)
+            writing = False
             try:
                 await self.appends.stop()
+                writing = True
                 await self._add(created)
-            except BaseException:
+            except BaseException as error:
                 following.abandon()
-                if self.appends.error is None:  # else the list may name the ledger
+                if writing and not isinstance(error, BookKeeperError):  # cancelled: the list may name the ledger
+                    self.appends.fail(ClientClosedError(f"log {self._name} was interrupted while it rolled"))
+                if self.appends.error is None:
                     self.appends.go_on()
-                    await discard(created.metadata.ledger_id, self._name, self._parts)
+                    discarding = discard(created.metadata.ledger_id, self._name, self._parts)
+                    self._runtime.spawn(discarding, name="delete an unused ledger")
                 raise
             self._switch(following)
 
@@ -270,61 +276,67 @@ class Roller:
 
     async def _end(self, former: LedgerWriter) -> None:
         """Close it when all of it is acknowledged, and have the list say where it ends."""
-        last_ms = self.lst.segments[-1].begun_ms  # all times of the former are known to lie before
-        while True:
+        level = logging.WARNING
+        while not self._stopped:
             try:
-                await former.close()
+                await self._close_former(former)
                 break
             except BookKeeperError as error:
-                if self._stopped:
-                    return
                 if not error.retriable:
                     self.appends.fail(self.appends.as_error(error))
                     return
-                log.warning("ledger %d of log %s can't be closed now: %s", former.ledger_id, self._name, error)
+                log.log(level, "ledger %d of log %s can't be closed now: %s", former.ledger_id, self._name, error)
+                level = logging.INFO
                 await asyncio.sleep(self._settings.log_roll_retry_s)
-        if self.appends.error is not None:
-            return  # perhaps of the former, which then ends before what was appended to it
-        self._former = None
-        metadata = former.metadata
-        assert metadata.last_entry is not None
-        self._unsealed[former.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
-        if not self._lock.locked():  # else whoever has it is about to write the list
+        if self.appends.error is None and not self._lock.locked():  # else whoever has it is about to write the list
             async with self._lock:
                 await self._write(lambda lst: lst)
         self._rolled.set()
 
-    async def _write(self, change: Callable[[LogList], LogList]) -> bool:
-        """Write the list anew; whether that was done. Nothing depends on it."""
+    async def _close_former(self, former: LedgerWriter) -> None:
+        await former.close()
+        if self.appends.error is None:  # else perhaps of this ledger, which then ends before what was appended to it
+            self._ended(former, self.lst.segments[-1].begun_ms)  # the times of all its entries lie before that
+            self._former = None
+
+    def _ended(self, writer: LedgerWriter, last_ms: int) -> None:
+        metadata = writer.metadata
+        assert metadata.last_entry is not None
+        self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
+
+    async def _write(self, change: Callable[[LogList], LogList]) -> None:
+        """Write the list anew, as far as that is possible now. Nothing depends on it."""
+        try:
+            await self._try_to_write(change)
+        except BookKeeperError as error:
+            log.info("the list of log %s is not written now: %s", self._name, error)
+
+    async def _try_to_write(self, change: Callable[[LogList], LogList]) -> None:
         for _ in range(self._settings.log_conflicts_max):
             wanted = change(self._sealed(self.lst))
             outcome = await self._logs.write(self._name, wanted, self._version)
             match outcome:
                 case Done():
                     self.lst, self._version, self._unsealed = wanted, outcome.version, {}
-                    return True
-                case Missing() | NotDone() | Unknown():
-                    log.info("the list of log %s is not written now: %s", self._name, outcome)
-                    return False
+                    return
+                case Missing():
+                    raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
+                case NotDone() | Unknown():
+                    raise told(outcome)
                 case Changed() | Overtaken():
-                    try:
-                        lst, version = await self._logs.read(self._name, fresh=True)
-                    except BookKeeperError as error:
-                        log.info("the list of log %s can't be read now: %s", self._name, error)
-                        return False
+                    lst, version = await self._logs.read(self._name, fresh=True)
                     if lst.writer != self._token:
-                        return False  # what is appended next will tell
+                        raise self._failed(self._fenced())
                     self.lst, self._version = lst, version
                 case _:
                     assert_never(outcome)
-        return False
 
     # --- what is kept -----------------------------------------------------------------------------------------------
 
     async def truncate(self, before: int, *, ignore_consumers: bool) -> None:
         """See `LogWriter.truncate`."""
-        end = self.appends.acknowledged
-        lst = await self._upkeep.truncate(self._name, before, end=end, ignore_consumers=ignore_consumers)
+        end, uid = self.appends.acknowledged, self.lst.uid
+        lst = await self._upkeep.truncate(self._name, before, end=end, uid=uid, ignore_consumers=ignore_consumers)
         if lst.writer == self._token:
             self.lst = dataclasses.replace(self.lst, first_position=max(before, self.lst.first_position))
 
@@ -350,16 +362,19 @@ class Roller:
             if self.ended:
                 return
             await self.appends.flush()
-            if self._ending is not None:
-                await asyncio.wait([self._ending])
-            await self._present.close()
-            metadata = self._present.metadata
-            assert metadata.last_entry is not None
-            end = SegmentEnd(metadata.last_entry + 1, metadata.length, self._clock.last_ms)
-            self._unsealed[metadata.ledger_id] = end
-            await self._write(lambda lst: ended(lst, metadata.ledger_id))
+            try:
+                if self._ending is not None:
+                    self._ending.cancel()  # it would try for ever
+                    await asyncio.wait([self._ending])
+                if self._former is not None:
+                    await self._close_former(self._former)
+                await self._present.close()
+            except BookKeeperError as error:
+                raise self.appends.as_error(error) from error
+            self._ended(self._present, self._clock.last_ms)
+            await self._write(lambda lst: ended(lst, self.ledger_id))
             self.ended = True
-        await self._drop_lease()
+        await drop_lease(self._name, self._token, self._logs)
         if self.lst.doomed:
             try:
                 await self._upkeep.finish(self._name)
@@ -384,10 +399,4 @@ class Roller:
 
     def give_up(self) -> None:
         """Give up the lease, and nothing else: see `LogWriter.abandon`."""
-        self._runtime.spawn(self._drop_lease(), name=f"lease of log {self._name}")
-
-    async def _drop_lease(self) -> None:
-        try:
-            await self._logs.drop_lease(self._name, self._token)
-        except BookKeeperError as error:
-            log.info("the lease of log %s stays until the session ends: %s", self._name, error)
+        self._runtime.spawn(drop_lease(self._name, self._token, self._logs), name=f"lease of log {self._name}")

@@ -23,10 +23,13 @@ class Segments:
         self._settings = settings
         self._runtime = runtime
 
-    async def look_up(self, ledger_id: int, password: bytes, *, fresh: bool = False) -> LedgerReader:
+    async def look_up(
+        self, ledger_id: int, password: bytes, *, fresh: bool = False, confirmed: int = -1
+    ) -> LedgerReader:
         """A reader that knows the metadata, and no bookie's word of how far an open ledger may be read.
 
-        `fresh` if the metadata must not be old. Raises `NoSuchLedgerError`, `UnauthorizedError`.
+        `fresh` if the metadata must not be old; `confirmed` is an entry that is known to be. Raises
+        `NoSuchLedgerError`, `UnauthorizedError`.
         """
         metadata, _ = await self._catalog.read(ledger_id, fresh=fresh)
         return LedgerReader(
@@ -36,6 +39,7 @@ class Segments:
             pool=self._pool,
             settings=self._settings,
             runtime=self._runtime,
+            confirmed=confirmed,
         )
 
     async def open(self, ledger_id: int, password: bytes, confirmed: int = -1) -> LedgerReader:
@@ -47,8 +51,7 @@ class Segments:
         reader = await self.look_up(ledger_id, password)
         if confirmed >= 0 and not reader.closed and reader.last_add_confirmed < confirmed:
             # Not closed short of it: metadata that tell of the end may come late.
-            reader = await self.look_up(ledger_id, password, fresh=True)
-            reader.take_for_confirmed(confirmed)
+            reader = await self.look_up(ledger_id, password, fresh=True, confirmed=confirmed)
         elif confirmed < 0 and not reader.closed:
             await reader.read_last_add_confirmed()
         return reader

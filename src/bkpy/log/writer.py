@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bkpy.client.arguments import payload_of
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ClientClosedError
+from bkpy.log.consumer import registered
 from bkpy.log.rolling import Roller
 from bkpy.protocol.records import STAMP_BYTES
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from bkpy.log.consumer import LogConsumer
     from bkpy.log.opening import Opened
     from bkpy.log.parts import LogParts
     from bkpy.log.rolling import RollLimits
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
 class LogWriter:
     """Appends to one log; made by `Client.open_log`. Not to be shared between event loops."""
 
-    __slots__ = ("__weakref__", "_appends", "_name", "_roller")
+    __slots__ = ("__weakref__", "_appends", "_logs", "_name", "_roller")
     __reduce__ = refuse_pickling
 
     def __init__(self, name: str, opened: Opened, password: bytes, limits: RollLimits, parts: LogParts) -> None:
         self._name = name
+        self._logs = parts.logs
         self._roller = Roller(name, opened, password, limits, parts)
         self._appends = self._roller.appends
 
@@ -136,6 +139,10 @@ class LogWriter:
         yet to reach unless they are ignored; `MetadataUnavailableError`.
         """
         await self._roller.truncate(before, ignore_consumers=ignore_consumers)
+
+    async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
+        """The consumer of that name, see `LogReader.consumer`."""
+        return await registered(self._logs, self._name, self._roller.lst.uid, name, position)
 
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""

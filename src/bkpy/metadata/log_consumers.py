@@ -21,6 +21,7 @@ from bkpy.metadata.resolve import children_if_there, put_certainly, read_certain
 from bkpy.metadata.store import Check, Create, Delete, Put
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import checked_name
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -218,7 +219,7 @@ def _encode(state: ConsumerState) -> bytes:
 
 def _decode(log: str, consumer: str, data: bytes) -> ConsumerState:
     try:
-        fields = json.loads(data)
+        fields = parsed(data)
         version = fields.pop("version")
         if type(version) is not int or version < 1:
             raise ValueError(f"{version!r} is no format version")

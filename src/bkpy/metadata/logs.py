@@ -33,6 +33,7 @@ from bkpy.metadata.resolve import (
 from bkpy.metadata.store import Check, Create, MetadataStore, Watch
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import LogList
+from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -270,7 +271,7 @@ class LogStore:
         if found is None:
             return None
         try:
-            fields = json.loads(found[0])
+            fields = parsed(found[0])
             return str(fields["token"]), str(fields["label"])
         except (ValueError, KeyError, TypeError):
             return "", "somebody whose lease is unreadable"

@@ -38,8 +38,9 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     """The list when all of its ledgers are CLOSED; `ends` has every open segment's, by ledger.
 
     Segments without entries are dropped, and so is one that begins behind the end of the one before: of what its
-    ledger holds nothing was ever acknowledged or shown to a reader. Raises `CorruptDataError` if a ledger holds more
-    than lies before the next segment, which no writer brings about.
+    ledger holds nothing was ever acknowledged or shown to a reader. If all that is left lies below the first position,
+    as it can when the loss of a ledger's end was accepted, nothing is left. Raises `CorruptDataError` if a ledger holds
+    more than lies before the next segment, which no writer brings about.
     """
     kept = list(lst.segments[:-OPEN_MAX])
     dropped: list[int] = []
@@ -60,6 +61,10 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
             kept.append(segment.seal(closed.entries, closed.length, closed.last_ms))
         else:
             dropped.append(segment.ledger_id)
+    if kept and kept[-1].end_position < lst.first_position:
+        # What was truncated up to there was lost with its bookies: what is appended next must not be below that, too.
+        dropped += [segment.ledger_id for segment in kept]
+        kept = []
     return dataclasses.replace(lst, segments=tuple(kept), doomed=lst.doomed + tuple(dropped))
 
 

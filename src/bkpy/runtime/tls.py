@@ -140,14 +140,18 @@ class Certificates:
             log.warning("%s; the certificates that were read before stay in use", e)
         return self.context
 
-    def following(self) -> TlsContext:
-        """For a server that keeps one context: each of its handshakes is made with what `context` is then."""
-        context = self._load()
-        context.sni_callback = self._follow  # called at every handshake, whether the client names a host or not
-        return context
+    def following(self, *, looking: bool = False) -> TlsContext:
+        """For a server that keeps one context: each of its handshakes is made with what `context` is then.
 
-    def _follow(self, connection: ssl.SSLObject, host: str | None, context: TlsContext) -> None:
-        connection.context = self.context
+        With `looking` each of them looks whether the files have changed, for there is nobody else who calls `reload`.
+        """
+
+        def follow(connection: ssl.SSLObject, host: str | None, context: TlsContext) -> None:
+            connection.context = self.current() if looking else self.context
+
+        context = self._load()
+        context.sni_callback = follow  # called at every handshake, whether the client names a host or not
+        return context
 
     def _load(self) -> TlsContext:
         context: TlsContext
@@ -248,16 +252,16 @@ def explained(error: Exception, peer: str, files: TlsFiles | None) -> tuple[Fail
     return Failure.CLOSED, f"{peer} closed the connection during the TLS handshake; {_GUESSES[peer]}"
 
 
-def examined(context: TlsContext, files: TlsFiles) -> tuple[float, str]:
+def examined(context: TlsContext, files: TlsFiles, host: str) -> tuple[float, str]:
     """When the certificate of a bookie's context ends, in seconds since 1970, and what others will have against it.
 
-    Found out by a handshake with itself, as a client that has the same files. 0 and a reason if that fails.
+    Found out by a handshake with itself, as a client that has the same files and means the host. 0 and a reason if that
+    fails.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False  # what it will be called isn't known here
     _fill(client, files)
     to_near, to_far = ssl.MemoryBIO(), ssl.MemoryBIO()
-    far = client.wrap_bio(to_far, to_near)
+    far = client.wrap_bio(to_far, to_near, server_hostname=host)
     near = context.wrap_bio(to_near, to_far, server_side=True)
     try:
         for end in (far, near, far, near):

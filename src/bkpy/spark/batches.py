@@ -53,12 +53,20 @@ def _column(name: str, block: Block) -> pa.Array:
     if name == "entry_id":
         return pa.array(np.arange(block.first_entry, block.first_entry + count, dtype=np.int64))
     if name == "payload":
-        offsets, values = block.joined()
-        return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+        return _payloads(block)
     if name == "length":
         return pa.array(_lengths(block).astype(np.int32))
     # A ledger that is read by its id.
     return pa.nulls(count, {"log": pa.string(), "position": pa.int64()}[name])
+
+
+def _payloads(block: Block) -> pa.Array:
+    """The payloads end to end: all but what lies between them is taken out of the buffer, by Arrow, in one go."""
+    edges = np.empty(2 * len(block), dtype=np.int32)
+    edges[0::2] = np.frombuffer(block.starts, dtype=np.int64)
+    edges[1::2] = np.frombuffer(block.ends, dtype=np.int64)
+    whole = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(block.buffer)])
+    return whole.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int32)))
 
 
 def _log_column(name: str, block: Block, origin: Origin) -> pa.Array:

@@ -1,69 +1,120 @@
-"""Closed ledgers as Parquet, CSV or JSON files, written by the workers of a Spark session.
+"""Ledgers and logs as Parquet, CSV or JSON files, written by the workers of a Spark session, each entry once.
 
 Invariants: everything that can be known to be wrong is refused before Spark starts and before anything is written; a
-summary is returned only if every entry that was planned was also written, and nothing else was.
+batch becomes part of an export only if every entry that was planned was also written, and nothing else was.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import re
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import unquote, urlsplit
 
-from bkpy.config.client import ClientSettings, client_settings
-from bkpy.errors import ConfigError, CorruptDataError
-from bkpy.spark.failures import translating
+from bkpy.config.client import client_settings
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, DiskError, NoSuchLedgerError
+from bkpy.spark.export_directory import ExportDirectory, look
+from bkpy.spark.export_job import Job, Progress
 from bkpy.spark.lock import TargetLock, is_uri
+from bkpy.spark.manifest import NO_TOTALS, ExportLayout, ExportSource, State, Totals
 from bkpy.spark.options import SourceOptions, format_ledgers, parse_options
 
 if TYPE_CHECKING:
-    from pyspark.core.status import StatusTracker
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from bkpy.spark.planning import EntryRange, Selection
+    from pyspark.sql import SparkSession
+
+    from bkpy.spark.export_plan import ExportBatch, ExportPlan
 
 FORMATS: Final = ("parquet", "csv", "json")
 PAYLOADS: Final = ("utf8", "base64")
-
-Progress = Callable[[int, int], None]
-
-_PROGRESS_INTERVAL_S: Final = 0.2
-_JOB_GROUP: Final = "spark.jobGroup.id"  # Spark's own name of the property
-_OF_ONE_WRITE: Final = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+PARTITIONINGS: Final = ("day",)
 
 # Options of the data source that an export has arguments for, or that would change what an export is.
 _NOT_OPTIONS: Final = frozenset(
-    ("metadataserviceuri", "ledgers", "passwordfile", "skipunauthorized", "columns", "failondataloss", "pushdown")
-)
-
-# Spark's defaults would trim blanks off the payloads, and escape quotes in a way that few other readers expect.
-_CSV: Final = {
-    "header": "true",
-    "escape": '"',
-    "ignoreLeadingWhiteSpace": "false",
-    "ignoreTrailingWhiteSpace": "false",
-}
+    (
+        "columns", "endingoffsets", "failondataloss", "ledgers", "log", "maxbytespertrigger", "maxentriespertrigger",
+        "metadataserviceuri", "passwordfile", "pushdown", "skipunauthorized", "startingoffsets",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What was exported: entries and their payload bytes, from how many ledgers, into how many files of `directory`."""
+    """What was added: entries and their payload bytes, from how many ledgers, in how many files of `directory`.
+
+    Of a log, ledgers aren't counted, and `truncated` is how many of its entries were skipped.
+    """
 
     directory: str
     format: str
     ledgers: int
     skipped: list[int]  # ledgers with another password, left out on request
+    truncated: int
     rows: int
     bytes: int
     files: int
     seconds: float
+    total: Totals  # that are there now
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is exported, where to and how: either `ledgers` or a `log`. See `export_ledgers` and `export_log`."""
+
+    connect_string: str
+    to: str | Path
+    ledgers: str | Sequence[int] | None = None
+    log: str | None = None
+    format: str = "parquet"
+    payload: str | None = None
+    partition_by: str | None = None
+    password_file: str | None = None
+    skip_unauthorized: bool = False
+    skip_truncated: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    batch_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raises `ConfigError`."""
+        if (self.ledgers is None) == (self.log is None):
+            raise ConfigError("either ledgers or a log are exported")
+        if self.skip_unauthorized and self.log is not None:
+            raise ConfigError("a log has one password: --skip-unauthorized is for ledgers")
+        if self.skip_truncated and self.log is None:
+            raise ConfigError("ledgers are not truncated: --skip-truncated is for a log")
+        if self.format not in FORMATS:
+            raise ConfigError(f"format {self.format!r} is not one of {', '.join(FORMATS)}")
+        if self.payload is not None and self.payload not in PAYLOADS:
+            raise ConfigError(f"payload {self.payload!r} is not one of {', '.join(PAYLOADS)}")
+        if self.partition_by is not None and self.partition_by not in PARTITIONINGS:
+            raise ConfigError(f"an export can't be partitioned by {self.partition_by!r}, only by day")
+        if self.batch_bytes is not None and self.batch_bytes < 1:
+            raise ConfigError(f"a batch of {self.batch_bytes} bytes holds nothing")
+        for name in self.options:
+            if name.lower() in _NOT_OPTIONS:
+                raise ConfigError(f"option {name} can't be given to an export, which decides on it itself")
+
+    @property
+    def layout(self) -> ExportLayout:
+        payload = self.payload or (None if self.format == "parquet" else "base64")
+        return ExportLayout(self.format, payload, self.partition_by)
+
+    def given(self) -> dict[str, str]:
+        """The data source's options."""
+        given = {**self.options, "metadataServiceUri": self.connect_string}
+        if self.log is not None:
+            given["log"] = self.log
+        elif self.ledgers is not None:
+            given["skipUnauthorized"] = str(self.skip_unauthorized)
+            given["ledgers"] = self.ledgers if isinstance(self.ledgers, str) else format_ledgers(self.ledgers)
+        if self.password_file is not None:
+            given["passwordFile"] = self.password_file
+        return given
 
 
 def export_ledgers(
@@ -73,84 +124,295 @@ def export_ledgers(
     *,
     format: str = "parquet",
     payload: str | None = None,
+    partition_by: str | None = None,
     password_file: str | None = None,
     skip_unauthorized: bool = False,
     options: Mapping[str, str] | None = None,
+    batch_bytes: int | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     output: int | None = None,
     progress: Progress | None = None,
 ) -> ExportSummary:
-    """Write the entries of closed ledgers to files in the directory `to`. Blocks; not for use inside an event loop.
+    """Add the entries of closed ledgers that aren't there yet to the directory `to`. Blocks; not for an event loop.
 
-    `ledgers` is a sequence of ids, or text as the data source takes it, "7,9-12" or "closed". `to` is a path that is
-    empty or doesn't exist, or a URI that Spark can write to and where nothing exists; one export at a time of a
-    cluster writes there. Payloads are bytes in Parquet and Base64 text elsewhere, unless `payload` is "utf8" or
-    "base64". With `skip_unauthorized`, ledgers with another password are left out. `options` are the data source's,
-    for what has no argument here. Without `spark`, a session on `master` is made and ended, whose output goes to the
-    file descriptor `output`. `progress` is called from another thread with the partitions that are done and all there
-    are.
+    `ledgers` is a sequence of ids, or text as the data source takes it, "7,9-12" or "closed". `to` is a directory that
+    is empty, doesn't exist or holds an export of this cluster with the same `format`, `payload` and `partition_by`; or
+    a URI that Spark can write to and where nothing exists, since an export there can't go on. One export at a time of
+    a cluster writes there. Payloads are bytes in Parquet and Base64 text elsewhere, unless `payload` is "utf8" or
+    "base64". With `partition_by="day"`, files are in folders by the day, in UTC, when their ledgers were created. With
+    `skip_unauthorized`, ledgers with another password are left out. `options` are the data source's, for what has no
+    argument here. About every `batch_bytes` (16 GiB), what was written becomes part of the export. Without `spark`, a
+    session on `master` is made and ended, whose output goes to the file descriptor `output`; none if nothing is new.
+    `progress` is called from another thread with the partitions that are done and all there are.
 
-    Raises `ConfigError`, also if another export is writing there, what planning and reading raise, and
-    `CorruptDataError` if payloads are not UTF-8 or if something else is in `to` in the end than all that was planned.
+    Whenever this process dies, the files that can be seen are whole, no entry is in two of them, and another call adds
+    what is missing. Raises `ConfigError`, also if another export is writing there, what planning and reading raise,
+    `DiskError`, and `CorruptDataError` if payloads are not UTF-8 or anything else was written than was planned.
     """
-    started = time.monotonic()
-    _check(format, payload, options or {})
-    given = {**(options or {}), "metadataServiceUri": connect_string, "skipUnauthorized": str(skip_unauthorized)}
-    given["ledgers"] = ledgers if isinstance(ledgers, str) else format_ledgers(ledgers)
-    if password_file is not None:
-        given["passwordFile"] = password_file
-    directory, target, mode = _target(to)
-    checked = parse_options(given)
-    selection, parts = _plan(checked)
-    # A ledger that is closed meanwhile is no part of the plan any more.
-    given["ledgers"] = format_ledgers(metadata.ledger_id for metadata in selection.ledgers)
-    job = _Job(given, payload or (None if format == "parquet" else "base64"), format, target, mode, directory)
-    with _locked(checked, to) as lock:
-        _target(to)  # again: another export may have ended since
-        with _session(spark, master, output) as session:
-            written, size, files = job.run(session, lock, len(parts), progress)
-    planned = sum(part.entries for part in parts)
-    if written != planned:
-        raise CorruptDataError(f"{written} entries were written, not the {planned} there are", path=directory)
-    count = len(selection.ledgers)
-    return ExportSummary(
-        directory, format, count, selection.unauthorized, written, size, files, time.monotonic() - started
+    request = ExportRequest(
+        connect_string,
+        to,
+        ledgers,
+        format=format,
+        payload=payload,
+        partition_by=partition_by,
+        password_file=password_file,
+        skip_unauthorized=skip_unauthorized,
+        options=options or {},
+        batch_bytes=batch_bytes,
     )
+    with Exporter(request, spark=spark, master=master, output=output, progress=progress) as exporter:
+        return exporter.round()
 
 
-def _check(format: str, payload: str | None, options: Mapping[str, str]) -> None:
-    if format not in FORMATS:
-        raise ConfigError(f"format {format!r} is not one of {', '.join(FORMATS)}")
-    if payload is not None and payload not in PAYLOADS:
-        raise ConfigError(f"payload {payload!r} is not one of {', '.join(PAYLOADS)}")
-    for name in options:
-        if name.lower() in _NOT_OPTIONS:
-            raise ConfigError(f"option {name} can't be given to an export, which decides on it itself")
+def export_log(
+    connect_string: str,
+    log: str,
+    to: str | Path,
+    *,
+    format: str = "parquet",
+    payload: str | None = None,
+    partition_by: str | None = None,
+    password_file: str | None = None,
+    skip_truncated: bool = False,
+    options: Mapping[str, str] | None = None,
+    batch_bytes: int | None = None,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    output: int | None = None,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Add the entries of a log that aren't there yet, up to the last one that can be read, to the directory `to`.
+
+    As `export_ledgers` does; the first time from the log's first entry on. With `partition_by="day"`, files are in
+    folders by the day, in UTC, of each entry's time. Entries that were truncated after the last export, before this
+    one, are a `TruncatedError`, or are gone without a trace but `truncated` with `skip_truncated`. Another log of the
+    same name is refused.
+    """
+    request = ExportRequest(
+        connect_string,
+        to,
+        log=log,
+        format=format,
+        payload=payload,
+        partition_by=partition_by,
+        password_file=password_file,
+        skip_truncated=skip_truncated,
+        options=options or {},
+        batch_bytes=batch_bytes,
+    )
+    with Exporter(request, spark=spark, master=master, output=output, progress=progress) as exporter:
+        return exporter.round()
 
 
-def _target(to: str | Path) -> tuple[str, str, str]:
-    """Where to write: as people write it, as a URI, and with Spark's mode of writing that fits what was found there."""
-    if is_uri(to):
-        return str(to), str(to), "errorifexists"  # only Spark can look there
-    path = Path(to).absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError("the directory to export to is not empty", path=str(path))
+class Exporter:
+    """Adds what is new to a place, round by round. Takes the place, and a session, when it first has something to add.
+
+    After an error it is as it was at first, and another round can be tried.
+    """
+
+    def __init__(
+        self,
+        request: ExportRequest,
+        *,
+        spark: SparkSession | None = None,
+        master: str = "local[*]",
+        output: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        request.check()
+        self._request = request
+        self._given = request.given()
+        self._options = parse_options(self._given)
+        self._spark = spark
+        self._master = master
+        self._output = output
+        self._progress = progress
+        self._path = _path(request.to)
+        self._held = ExitStack()
+        self._lock: TargetLock | None = None
+        self._directory: ExportDirectory | None = None
+        self._session: SparkSession | None = None
+
+    def __enter__(self) -> Exporter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what was taken, also the place."""
+        self._lock = self._directory = self._session = None
+        self._held.pop_all().close()
+
+    def round(self) -> ExportSummary:
+        """Add what is new by now; see `export_ledgers`."""
+        try:
+            with _telling_of_disks(self._request.to):
+                return self._round()
+        except BaseException as e:
+            self._lock = self._directory = self._session = None
+            self._held.pop_all().__exit__(type(e), e, e.__traceback__)  # a session ends otherwise after Ctrl-C
+            raise
+
+    def take(self) -> None:
+        """Take the place, so that no other export can. Raises `ConfigError` if another one has it."""
+        if self._lock is None:
+            self._lock = self._held.enter_context(_locked(self._options, self._request.to))
+
+    def _round(self) -> ExportSummary:
+        started = time.monotonic()
+        if self._lock is not None:
+            self._lock.check()
+        if self._path is None:
+            added, plan = self._export_to_uri()
+            total = added
+        else:
+            _check_writable(self._path)
+            plan = self._plan()
+            added, total = NO_TOTALS, plan.state.totals
+            if plan.batches or not plan.state.next_batch or plan.state.moves is not None:
+                directory, plan = self._opened(plan)
+                added, plan = self._add_all(directory, plan)
+                total = directory.state.totals
+        return ExportSummary(
+            str(self._path or self._request.to), self._request.format, added.ledgers, plan.skipped, plan.truncated,
+            added.rows, added.bytes, added.files, time.monotonic() - started, total,
+        )  # fmt: skip
+
+    def _plan(self) -> ExportPlan:
+        from bkpy.spark.export_plan import BATCH_BYTES, plan_ledgers, plan_log
+
+        batch_bytes = None if self._path is None else self._request.batch_bytes or BATCH_BYTES
+        if self._request.log is None:
+            return plan_ledgers(self._options, self._given, self._state, batch_bytes)
+        skip_truncated = self._request.skip_truncated
+        return plan_log(self._options, self._given, self._state, batch_bytes, skip_truncated=skip_truncated)
+
+    def _state(self, source: ExportSource) -> State:
+        """What is there already."""
+        if self._directory is not None:
+            return self._directory.state
+        layout = self._request.layout
+        return State(source, layout) if self._path is None else look(self._path, source, layout)
+
+    def _add_all(self, directory: ExportDirectory, plan: ExportPlan) -> tuple[Totals, ExportPlan]:
+        """Add all batches of the plan, or of a newer one if ledgers are deleted meanwhile; returns that as well."""
+        todo = list(plan.batches)
+        if not todo and directory.state.next_batch == 0:
+            todo = [plan.nothing]  # so that programs find the columns
+        added, done, tasks = NO_TOTALS, 0, sum(batch.tasks for batch in todo)
+        while todo:
+            batch, *todo = todo
+            try:
+                added += self._add(directory, batch, done, tasks)
+            except NoSuchLedgerError:
+                plan = self._plan()
+                if plan.has_all_of(batch):
+                    raise
+                todo = list(plan.batches)  # without what was deleted since
+                tasks = done + sum(batch.tasks for batch in todo)
+            else:
+                done += batch.tasks
+        return added, plan
+
+    def _opened(self, plan: ExportPlan) -> tuple[ExportDirectory, ExportPlan]:
+        """The directory, taken, and the plan of what it lacks."""
+        assert self._path is not None
+        if self._directory is None:
+            self.take()
+            self._directory = ExportDirectory.open(self._path, plan.state.source, self._request.layout)
+            self._held.callback(self._directory.close)
+            if self._directory.state.done != plan.state.done:  # another export has ended since
+                plan = self._plan()
+        return self._directory, plan
+
+    def _add(self, directory: ExportDirectory, batch: ExportBatch, done: int, tasks: int) -> Totals:
+        assert self._lock is not None
+        staging = directory.begin(batch.ids)
+        written = size = 0
+        if batch.rows or directory.state.next_batch == 0:
+            # Spark undoes no escapes in a URI, so there must be none.
+            job = Job(self._request.layout, f"file://{staging}", str(directory.path))
+            written, size = job.run(self._spark_session(), self._lock, batch, done, tasks, self._progress)
+        _check_count(written, batch, directory.path)
+        if self._request.format == "parquet":
+            _check_count(_rows_in(directory.staged(staging)), batch, directory.path)
+        self._lock.check()
+        return directory.commit(staging, batch.ids, rows=written, bytes=size, ledgers=batch.ledgers)
+
+    def _spark_session(self) -> SparkSession:
+        """The caller's session, or one that is ended with the exporter."""
+        from bkpy.spark.session import own_session
+
+        if self._session is None:
+            self._session = self._spark or self._held.enter_context(
+                own_session("bkpy export", master=self._master, output=self._output)
+            )
+        return self._session
+
+    def _export_to_uri(self) -> tuple[Totals, ExportPlan]:
+        """Everything, in one write to where nothing is yet: what can't be renamed can't be added to."""
+        plan = self._plan()
+        (batch,) = plan.batches or [plan.nothing]
+        self.take()
+        assert self._lock is not None
+        to = str(self._request.to)
+        job = Job(self._request.layout, to, to)
+        session = self._spark_session()
+        written, size = job.run(session, self._lock, batch, 0, batch.tasks, self._progress)
+        _check_count(written, batch, to)
+        return Totals(written, size, batch.ledgers, job.check_alone(session)), plan
+
+    def follow(
+        self, interval_s: float, on_round: Callable[[ExportSummary], None], on_error: Callable[[BookKeeperError], None]
+    ) -> NoReturn:
+        """Keep the place, and add what is new every `interval_s` seconds, until an exception ends it.
+
+        The first round's errors are raised; those of later ones are told, and what they have left out comes later.
+        """
+        if self._path is None:
+            raise ConfigError(
+                "an export to a URI can't go on: what is there can't be renamed", path=str(self._request.to)
+            )
+        self.take()
+        on_round(self.round())
+        while True:
+            time.sleep(interval_s)
+            try:
+                self.take()
+                on_round(self.round())
+            except BookKeeperError as e:
+                on_error(e)
+
+
+def _path(to: str | Path) -> Path | None:
+    """The directory; None if only Spark can look there."""
+    if not is_uri(to):
+        return Path(to).absolute()
+    parts = urlsplit(str(to))
+    return Path(unquote(parts.path)) if parts.scheme.lower() == "file" else None
+
+
+def _check_writable(path: Path) -> None:
     there = next(p for p in (path, *path.parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(
             f"nothing can be written there: {there} is no directory, or not a writable one", path=str(path)
         )
-    return str(path), f"file://{path}", "append"  # Spark undoes no escapes, so there must be none
 
 
-def _plan(options: SourceOptions) -> tuple[Selection, list[EntryRange]]:
-    """The ledgers to export and their partitions, as the data source will plan them."""
-    from bkpy.spark.planning import load_ledgers, plan
+def _check_count(written: int, batch: ExportBatch, where: str | Path) -> None:
+    if written != batch.rows:
+        raise CorruptDataError(f"{written} entries were written, not the {batch.rows} there are", path=str(where))
 
-    # Nothing was done yet, and an address where no ZooKeeper runs is told soon.
-    selection = load_ledgers(options, metadata_refused_timeout_s=ClientSettings().metadata_refused_timeout_s)
-    return selection, plan(selection.ledgers, options)
+
+def _rows_in(files: Sequence[Path]) -> int:
+    """As the files themselves say, which may have been written on another machine."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def _locked(options: SourceOptions, to: str | Path) -> AbstractContextManager[TargetLock]:
@@ -165,147 +427,12 @@ def _locked(options: SourceOptions, to: str | Path) -> AbstractContextManager[Ta
 
 
 @contextmanager
-def _session(spark: SparkSession | None, master: str, output: int | None) -> Iterator[SparkSession]:
-    """The caller's session, or one for a while."""
-    from bkpy.spark.session import own_session
-
-    if spark is not None:
-        yield spark
-        return
-    with own_session("bkpy export", master=master, output=output) as session:
-        yield session
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What Spark has to do: read with the options `given`, write in `format` to `target`."""
-
-    given: dict[str, str]
-    payload: str | None
-    format: str
-    target: str
-    mode: str
-    directory: str
-
-    def run(self, spark: SparkSession, lock: TargetLock, total: int, progress: Progress | None) -> tuple[int, int, int]:
-        """Do it. The rows that were written, the bytes of their payloads, and the files that there are now."""
-        with translating(self.directory), _job_group(spark) as group:
-            rows = _rows(spark, self.given, self.payload)
-            # Spark stops writing if the lock is lost, and whatever then comes of it, it counts as that.
-            with (
-                lock.telling(lambda: spark.sparkContext.cancelJobGroup(group)),
-                _reporting(spark, group, total, progress),
-            ):
-                written, size = _write(rows, self.format, self.target, self.mode)
-            there = spark.read.format(self.format).schema("entry_id bigint").load(_literally(self.target)).inputFiles()
-        if len(writes_of(there)) > 1:
-            raise CorruptDataError(
-                "somebody else has written into the directory meanwhile: what is there is not this export alone",
-                path=self.directory,
-            )
-        return written, size, len(there)
-
-
-def _literally(target: str) -> str:
-    """The target where Spark would take it for a pattern of files' names."""
-    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", target)
-
-
-def writes_of(files: Iterable[str]) -> set[str]:
-    """What tells the writes apart that have left these files: Spark puts an id of each write into all its names."""
-    names = (file.rpartition("/")[2] for file in files)
-    return {found[1] if (found := _OF_ONE_WRITE.match(name)) else name for name in names}
-
-
-def _rows(spark: SparkSession, given: dict[str, str], payload: str | None) -> DataFrame:
-    """The table to write, with the payload as it is to be written."""
-    from pyspark.sql import functions as f
-
-    from bkpy.spark.schema import TYPES
-
-    if given["ledgers"]:
-        rows = spark.read.format("bkpy").options(**given).load()
-    else:
-        from pyspark.sql.types import StructField, StructType
-
-        rows = spark.createDataFrame([], StructType([StructField(name, kind) for name, kind in TYPES.items()]))
-    if payload == "base64":
-        return rows.withColumn("payload", f.base64("payload"))
-    if payload == "utf8":
-        text = f.col("payload").cast("string")
-        message = f.format_string(
-            "a payload is not UTF-8 text, export it as base64 [ledger %d, entry %d]", "ledger_id", "entry_id"
-        )
-        return rows.withColumn("payload", f.when(f.is_valid_utf8(text), text).otherwise(f.raise_error(message)))
-    return rows
-
-
-def _write(rows: DataFrame, format: str, target: str, mode: str) -> tuple[int, int]:
-    """Write the rows; how many there were, and the bytes of their payloads."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    seen = Observation()
-    observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"), f.sum("length").alias("bytes"))
-    writer = observed.write.format(format).mode(mode)
-    (writer.options(**_CSV) if format == "csv" else writer).save(target)
-    found = seen.get
-    return found["rows"], found["bytes"] or 0
-
-
-@contextmanager
-def _job_group(spark: SparkSession) -> Iterator[str]:
-    """Meanwhile, this thread's jobs are a group of their own."""
-    context = spark.sparkContext
-    group = f"bkpy export {uuid.uuid4()}"
-    before = context.getLocalProperty(_JOB_GROUP)
-    context.setLocalProperty(_JOB_GROUP, group)
-    # Not after Ctrl-C: a call that was interrupted still has this thread's connection.
-    interrupted = True
-    try:
-        yield group
-        interrupted = False
-    except Exception:
-        interrupted = False
-        raise
-    finally:
-        if not interrupted:
-            with suppress(Exception):  # the Java process may have died
-                context.setLocalProperty(_JOB_GROUP, before)  # type: ignore[arg-type]  # None removes it
-
-
-@contextmanager
-def _reporting(spark: SparkSession, group: str, total: int, progress: Progress | None) -> Iterator[None]:
-    """Meanwhile, tell how many of Spark's tasks are done."""
-    if progress is None:
-        yield
-        return
-    ended = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
-    reporter = threading.Thread(target=_report, args=(tracker, group, total, progress, ended), daemon=True)
-    progress(0, total)
-    reporter.start()
+def _telling_of_disks(to: str | Path) -> Iterator[None]:
+    """Raise what the directory's own file system refuses as an error of bkpy."""
     try:
         yield
-    finally:
-        ended.set()
-        reporter.join()
-    progress(total, total)
-
-
-def _report(tracker: StatusTracker, group: str, total: int, progress: Progress, ended: threading.Event) -> None:
-    from py4j.protocol import Py4JError
-
-    with suppress(Py4JError, ConnectionError):  # the Java process has died, and who waits for it says so
-        while not ended.wait(_PROGRESS_INTERVAL_S):
-            progress(min(_tasks_done(tracker, group), total), total)
-
-
-def _tasks_done(tracker: StatusTracker, group: str) -> int:
-    done = 0
-    for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in info.stageIds if info is not None else ():
-            stage_info = tracker.getStageInfo(stage)
-            done += stage_info.numCompletedTasks if stage_info is not None else 0
-    return done
+    except OSError as e:
+        where = str(e.filename or to)
+        if e.errno == errno.ENOSPC:
+            raise DiskError("a disk is full, the export's own; run it again when there is room", path=where) from e
+        raise DiskError(f"the export's directory can't be written: {e.strerror or e}", path=where) from e

@@ -44,7 +44,7 @@ def telling_of_the_end(target: str | None = None) -> Iterator[None]:
     except (Py4JError, ConnectionError, EOFError) as e:
         raise BookKeeperError(
             "Spark's Java process has ended, or can't be reached any more: it was killed, perhaps because the machine "
-            "was short of memory (`dmesg` tells that); what was written is incomplete, so remove it and try again, "
+            "was short of memory (`dmesg` tells that); what it was just writing is no part of an export: try again, "
             "with fewer tasks at once if it was memory (--master 'local[1]')",
             path=target,
         ) from e

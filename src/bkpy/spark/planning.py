@@ -17,6 +17,7 @@ from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, Unauth
 from bkpy.metadata.log_upkeep import LOG_NAME
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
+from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.options import CLOSED, SourceOptions, format_ledgers
 
 if TYPE_CHECKING:
@@ -55,23 +56,27 @@ class Selection:
     unauthorized: list[int]
 
 
-def load_ledgers(options: SourceOptions, **settings: Any) -> Selection:
+def load_ledgers(options: SourceOptions, *, done: Callable[[str], Runs] | None = None, **settings: Any) -> Selection:
     """The ledgers to read. Blocks, on an event loop of its own. `settings` are more of those of its client.
+
+    `done` tells for the cluster's instance id which ledgers need not even be looked at.
 
     Raises `NoSuchLedgerError`, `ConfigError` for a ledger that isn't closed or is a log's, `UnauthorizedError` that
     names all those with another password, `NoSuchClusterError` and `MetadataUnavailableError`. With "closed", ledgers
     that aren't are left out, and so are those of logs; without `fail_on_data_loss`, so are named ones that don't exist;
     with `skip_unauthorized`, those with another password.
     """
-    return asyncio.run(_load(options, options.client_settings() | settings))
+    return asyncio.run(_load(options, done, options.client_settings() | settings))
 
 
-async def _load(options: SourceOptions, settings: Mapping[str, Any]) -> Selection:
+async def _load(options: SourceOptions, done: Callable[[str], Runs] | None, settings: Mapping[str, Any]) -> Selection:
     async with bkpy.connect(options.metadata_uri, **settings) as client:
+        without = done(client.instance_id) if done is not None else NOTHING
         if options.ledgers is not None:
             ids = list(options.ledgers)
         else:
             ids = sorted([ledger_id async for ledger_id in client.list_ledgers()])
+        ids = [ledger_id for ledger_id in ids if ledger_id not in without]
         found: list[LedgerMetadata] = []
         for i in range(0, len(ids), options.metadata_requests):
             found += await _read(client, ids[i : i + options.metadata_requests], options)

@@ -462,6 +462,15 @@ async def test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it
         assert abs(renewed - time.time() - 2 * days.total_seconds()) < DEADLINE_S
 
 
+async def test_a_bookie_whose_certificate_is_of_another_host_says_so(
+    secure: Secure, caplog: pytest.LogCaptureFixture
+) -> None:
+    secure.of_bookies = secure.ca.issue("elsewhere", hosts=("elsewhere.example",))
+    await secure.start()
+    assert ends_of_certificate(secure.cluster.node("a")) == 0
+    assert "this bookie's certificate is of another host" in caplog.text
+
+
 def test_what_can_not_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     ca = Authority(tmp_path)
     one, other = ca.issue("one"), ca.issue("other")

@@ -61,3 +61,19 @@ async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
     await log.delete(cluster)
     with pytest.raises(bkpy.NoSuchLogError):
         await consumer.commit(6)
+
+
+async def test_a_writer_has_the_same_consumers(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        await log.append_batch([b"x"] * 5)
+        consumer = await log.consumer("billing", position=3)
+        with pytest.raises(bkpy.ConfigError, match="billing"):
+            await log.truncate(5)
+        await log.truncate(3)
+        with pytest.raises(bkpy.TruncatedError):
+            await log.consumer("late", position=2)
+        with pytest.raises(bkpy.ConfigError, match="position"):
+            await log.consumer("late", position=True)
+    reader = await client.read_log("orders")
+    assert (await reader.consumer("billing")).position == consumer.position == 3

@@ -55,6 +55,7 @@ async def test_a_log_that_has_nothing_yet(client: Client) -> None:
         assert await all_of(reader.read()) == []
 
 
+@pytest.mark.scenario(66)
 async def test_every_range_crosses_segments(client: Client) -> None:
     await several(client, 3, 1, 5, 2)
     reader = await client.read_log("orders")
@@ -273,6 +274,7 @@ async def test_below_the_first_position_everything_is_truncated(client: Client) 
     assert await all_of(reader.read()) == []
 
 
+@pytest.mark.scenario(66)
 async def test_truncation_under_a_reader_at_every_step(client: Client) -> None:
     """It is given what it could read, and then told; never anything else in the place of what is gone."""
     for entries_before in range(1, 9):

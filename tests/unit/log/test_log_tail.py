@@ -67,6 +67,7 @@ def sealing(writer: bkpy.LedgerWriter, entries: int, *doomed: int) -> Callable[[
 # --- across ledgers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(66)
 async def test_a_tail_goes_through_history_and_on_as_the_log_grows(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
     log = await HandMade(client).make()
@@ -111,6 +112,7 @@ async def test_a_roll_as_a_writer_does_it(cluster: InProcess) -> None:
     await follower.cancel()
 
 
+@pytest.mark.scenario(66)
 async def test_a_hundred_rolls_leave_nothing_behind(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
     log = await HandMade(client).make()
@@ -229,6 +231,7 @@ async def test_a_tail_with_the_smallest_settings(cluster: InProcess, bytes_: int
 # --- takeovers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(65)
 async def test_a_takeover_while_tailing(cluster: InProcess) -> None:
     """The writer has died: somebody else recovers its ledger, seals it, and goes on in one of his own."""
     first, second, reading = await cluster.client(), await cluster.client(), await patient(cluster)
@@ -249,6 +252,7 @@ async def test_a_takeover_while_tailing(cluster: InProcess) -> None:
     await follower.cancel()
 
 
+@pytest.mark.scenario(65)
 @pytest.mark.parametrize("closed_first", [True, False], ids=["dropped is closed first", "former is closed first"])
 @pytest.mark.parametrize("told_of_it", [True, False], ids=["follows", "comes later"])
 async def test_a_tail_skips_what_is_dropped_and_no_position(
@@ -319,6 +323,7 @@ async def test_a_segment_that_is_dropped_while_it_is_followed_is_left_at_once(cl
 # --- truncation and deletion ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(66)
 @pytest.mark.parametrize("delete", [True, False])
 async def test_truncation_past_a_tail(cluster: InProcess, delete: bool) -> None:
     """It waits for an entry that nobody will see any more."""
@@ -362,6 +367,7 @@ async def test_truncation_up_to_a_tail_does_not_disturb_it(cluster: InProcess) -
     await follower.cancel()
 
 
+@pytest.mark.scenario(66)
 async def test_truncation_under_a_tail_at_every_step(cluster: InProcess) -> None:
     """Whoever is behind is told at the next look; whoever isn't goes on. Nobody is given anything else instead."""
     client = await cluster.client()
@@ -393,6 +399,7 @@ async def test_truncation_under_a_tail_at_every_step(cluster: InProcess) -> None
         await eventually(lambda: tailing(client) == [])
 
 
+@pytest.mark.scenario(66)
 @pytest.mark.parametrize("mark", [True, False], ids=["marked", "at once"])
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_deletion_ends_a_tail(cluster: InProcess, mark: bool, is_open: bool) -> None:

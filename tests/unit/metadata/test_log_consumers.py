@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.metadata.test_logs import LIST, a_list, opened, removed
+from tests.unit.metadata.test_log_lists import LIST, a_list, opened, removed
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act
 
 from bkpy.errors import (

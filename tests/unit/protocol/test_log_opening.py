@@ -72,6 +72,21 @@ def test_one_open_ledger_is_sealed_or_dropped(entries: int) -> None:
     assert found.doomed == ((3,) if entries else (3, 7))
 
 
+@pytest.mark.parametrize("entries", [0, 2, 4, 5])
+def test_nobody_appends_below_what_is_truncated(entries: int) -> None:
+    """Position 14 was acknowledged, and truncated; then the loss of the ledger's end was accepted."""
+    truncated = lst(SEALED, Segment(7, 10, 2000), first_position=14)
+    found = settled(truncated, {7: SegmentEnd(entries, 60, 2500)})
+    assert found.first_position == 14
+    assert found.sealed_end >= 14
+    if entries < 4:
+        assert not found.segments
+        assert set(found.doomed) == {1, 7}
+    else:
+        assert places(found) == [(1, 0, 10), (7, 10, entries)]
+    assert begun(found, 8, found.sealed_end, 0, "t", "").segments[-1].first_position == found.sealed_end
+
+
 def test_what_is_sealed_stays() -> None:
     assert settled(lst(SEALED), {}) == lst(SEALED)
     assert settled(EMPTY, {}) == EMPTY

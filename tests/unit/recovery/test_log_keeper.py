@@ -96,6 +96,9 @@ async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
     assert {old, gone} <= world.ledgers()
     world.clock.now += 1
     await eventually(lambda: world.ledgers() == {*world.segments, plain, young})
+    late = await world.ledger("u0")
+    await asyncio.sleep(0.02)
+    assert late in world.ledgers(), "all ledgers were read again at once"
 
 
 @pytest.mark.parametrize("value", [b"{", b'{"version": 2}'])

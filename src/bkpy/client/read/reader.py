@@ -54,8 +54,11 @@ class LedgerReader:
         pool: BookiePool,
         settings: ClientSettings,
         runtime: Runtime,
+        confirmed: int = -1,
     ) -> None:
         self._snapshot = LedgerSnapshot(metadata)
+        # Somebody was told so: the bookies that know may be away.
+        self._snapshot.advance(LastAddConfirmed(confirmed, None, fenced=False))
         self._ranges = RangeReader(
             self._snapshot, codec=codec, catalog=catalog, pool=pool, settings=settings, runtime=runtime
         )
@@ -163,10 +166,6 @@ class LedgerReader:
             return index, proven_to_reader(self._codec, reply, self.ledger_id, bookie_id)
         except BookKeeperError as e:
             return index, e
-
-    def take_for_confirmed(self, entry_id: int) -> None:
-        """Read up to this entry, which somebody has been told is confirmed: the bookies that know may be away."""
-        self._snapshot.advance(LastAddConfirmed(entry_id, None, fenced=False))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

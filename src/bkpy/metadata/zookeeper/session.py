@@ -33,6 +33,7 @@ _SESSION_ERRORS = (exc.SessionExpired, exc.SessionMoved, exc.UnknownSession)
 _OPEN_FAILURES = (OSError, TimeoutError, ConnectionLost, exc.ResponseError)
 # Where a name has several addresses, the error has no number of its own, and those of all of them in its text.
 _ERROR_NUMBER = re.compile(r"\[Errno (\d+)\]")
+_REFUSED = "the connection is refused"
 _NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}  # the latter of an IPv6 address on a host without
 
 
@@ -219,7 +220,7 @@ class Session:
                 self._last_failure = f"{host}:{port}: {_told(error, secure=self._tls is not None)}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
-                if not is_refusal(error):
+                if not (is_refusal(error) or is_tls_error(error)):
                     refused_since = None
                 elif refused_since is None:
                     refused_since, failures = self._runtime.clock.monotonic(), 1
@@ -238,7 +239,9 @@ class Session:
         if self._refused_timeout_s is None:
             return
         if self._runtime.clock.monotonic() - since >= self._refused_timeout_s:
-            raise _NoServer(f"no ZooKeeper server is running at {self._addresses()}: the connection is refused")
+            if self._last_failure.endswith(_REFUSED):
+                raise _NoServer(f"no ZooKeeper server is running at {self._addresses()}: {_REFUSED}")
+            raise _NoServer(f"no ZooKeeper server can be trusted, or trusts this side: {self._last_failure}")
 
     def _addresses(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in sorted(self._hosts))
@@ -314,7 +317,7 @@ class Session:
 def _told(error: Exception, *, secure: bool) -> str:
     """Why a server could not be used, for people."""
     if is_refusal(error):
-        return "the connection is refused"
+        return _REFUSED
     if is_tls_error(error) or (secure and type(error) is ConnectionResetError and not error.args):
         return explained(error, "the server", None)[1]
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -1,0 +1,188 @@
+"""What an export has yet to do: ledgers, or positions of a log, that it doesn't hold, in batches of a bounded size.
+
+Invariants: the batches of a plan are disjoint, and none has anything that is done already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import bkpy
+from bkpy.config.base import GIB
+from bkpy.config.client import ClientSettings
+from bkpy.errors import TruncatedError
+from bkpy.spark.id_runs import Runs
+from bkpy.spark.log_view import LogView
+from bkpy.spark.manifest import ExportSource, State
+from bkpy.spark.options import EARLIEST, format_ledgers
+from bkpy.spark.planning import load_ledgers, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.spark.options import SourceOptions
+    from bkpy.spark.planning import EntryRange
+
+BATCH_BYTES: Final = 16 * GIB  # what is done again, at most, when an export dies: a minute or two of work
+BATCH_LEDGERS_MAX: Final = 10_000  # whose ids are handed to Spark as text
+
+
+@dataclass(frozen=True)
+class ExportBatch:
+    """What is written and becomes part of an export at once. `given` are the data source's options for it.
+
+    `days` are those of its ledgers, for an export by day; a log's entries have times of their own.
+    """
+
+    ids: Runs
+    given: Mapping[str, str]
+    rows: int
+    tasks: int
+    ledgers: int
+    days: Mapping[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """The `batches` that an export in this `state` lacks, and the ids of ledgers with another password.
+
+    `nothing` is a batch without entries, for an export of nothing. `truncated` is how many entries of a log were gone
+    before they were exported; the first batch says of their positions that they are done.
+    """
+
+    state: State
+    batches: Sequence[ExportBatch]
+    nothing: ExportBatch
+    skipped: list[int]
+    truncated: int = 0
+
+    def has_all_of(self, batch: ExportBatch) -> bool:
+        """Whether it holds all that the batch of another plan does."""
+        ids = [planned.ids for planned in self.batches]
+        return all(
+            any(number in some for some in ids) for start, end in batch.ids.pairs() for number in range(start, end)
+        )
+
+
+def plan_ledgers(
+    options: SourceOptions, given: Mapping[str, str], state_of: Callable[[ExportSource], State], bytes_max: int | None
+) -> ExportPlan:
+    """The ledgers of `options` that an export doesn't have yet. Blocks; raises what `load_ledgers` and `plan` raise.
+
+    In batches of at most `bytes_max` bytes, unless one ledger alone is larger; without a maximum, in one.
+    """
+    states: list[State] = []
+
+    def done(instance_id: str) -> Runs:
+        states.append(state_of(ExportSource(instance_id)))
+        return states[0].done
+
+    # Nothing was done yet, and an address where no ZooKeeper runs is told soon.
+    refused_s = ClientSettings().metadata_refused_timeout_s
+    selection = load_ledgers(options, done=done, metadata_refused_timeout_s=refused_s)
+    parts = plan(selection.ledgers, options)
+    if bytes_max is None:
+        groups = [(selection.ledgers, parts)] if selection.ledgers else []
+    else:
+        groups = list(_groups(selection.ledgers, parts, bytes_max))
+    batches = [_batch(ledgers, ranges, given) for ledgers, ranges in groups]
+    return ExportPlan(states[0], batches, _batch([], [], given), selection.unauthorized)
+
+
+def _groups(
+    ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], bytes_max: int
+) -> Iterator[tuple[list[LedgerMetadata], list[EntryRange]]]:
+    """Whole ledgers and their ranges, together of at most that size unless one ledger alone is larger."""
+    ranges: dict[int, list[EntryRange]] = {}
+    for part in parts:
+        ranges.setdefault(part.ledger_id, []).append(part)
+    some: list[LedgerMetadata] = []
+    of_them: list[EntryRange] = []
+    size = 0
+    for metadata in ledgers:
+        own = ranges.get(metadata.ledger_id, [])
+        own_size = sum(part.bytes for part in own)
+        if some and (size + own_size > bytes_max or len(some) == BATCH_LEDGERS_MAX):
+            yield some, of_them
+            some, of_them, size = [], [], 0
+        some.append(metadata)
+        of_them += own
+        size += own_size
+    if some:
+        yield some, of_them
+
+
+def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given: Mapping[str, str]) -> ExportBatch:
+    ids = [metadata.ledger_id for metadata in ledgers]
+    return ExportBatch(
+        Runs.of(ids),
+        # A ledger that is closed meanwhile is no part of the plan any more.
+        {**given, "ledgers": format_ledgers(ids)},
+        sum(part.entries for part in parts),
+        len(parts),
+        len(ids),
+        {metadata.ledger_id: _day(metadata.created_ms) for metadata in ledgers},
+    )
+
+
+def plan_log(
+    options: SourceOptions,
+    given: Mapping[str, str],
+    state_of: Callable[[ExportSource], State],
+    bytes_max: int | None,
+    *,
+    skip_truncated: bool,
+) -> ExportPlan:
+    """The positions of the log of `options` that an export doesn't have yet, up to the last one that can be read.
+
+    In batches of about `bytes_max` bytes; without a maximum, in one. Blocks. Raises what `LogView` raises, and
+    `TruncatedError` for entries that were truncated after the last export, unless they are to be skipped.
+    """
+    return asyncio.run(_plan_log(options, given, state_of, bytes_max, skip_truncated))
+
+
+async def _plan_log(
+    options: SourceOptions,
+    given: Mapping[str, str],
+    state_of: Callable[[ExportSource], State],
+    bytes_max: int | None,
+    skip_truncated: bool,
+) -> ExportPlan:
+    refused_s = ClientSettings().metadata_refused_timeout_s
+    settings = options.client_settings() | {"metadata_refused_timeout_s": refused_s}
+    async with bkpy.connect(options.metadata_uri, **settings) as client:
+        view = await LogView.of(client, options)
+        state = state_of(ExportSource(client.instance_id, options.log, view.uid))
+        earliest = await view.position(EARLIEST)
+        done = max(state.done.ends, default=earliest)  # an export begins where the log does
+        end = max(view.end_position, done)  # fewer bookies may tell how far it goes than at the last export
+        start = max(done, min(earliest, end))
+        if start > done and not skip_truncated:
+            raise TruncatedError(
+                f"positions {done} to {start - 1} of log {options.log} were truncated before they were exported; "
+                "--skip-truncated goes on without them"
+            )
+        batches = []
+        first, position = done, start
+        while position < end:
+            stop = end if bytes_max is None else view.end_within(position, end, bytes_max)
+            tasks = len(view.plan(position, stop))
+            ids = Runs.between(first, stop)
+            batches.append(ExportBatch(ids, _between(given, position, stop), stop - position, tasks, 0))
+            first = position = stop
+        nothing = ExportBatch(Runs(), _between(given, start, start), 0, 0, 0)
+        return ExportPlan(state, batches, nothing, [], start - done)
+
+
+def _between(given: Mapping[str, str], start: int, end: int) -> dict[str, str]:
+    offsets = (("startingOffsets", start), ("endingOffsets", end))
+    return {**given, **{option: json.dumps({"position": position}) for option, position in offsets}}
+
+
+def _day(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).date().isoformat()

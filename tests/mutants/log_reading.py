@@ -1,0 +1,43 @@
+"""Defects in what is read of named logs, and in how they are followed."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_READER = "tests/unit/log/test_log_reader.py"
+_TAIL = "tests/unit/log/test_log_tail.py"
+_READING = "tests/unit/protocol/test_log_reading.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a segment is read though the one before it ended short",
+        "readers are given entries that are no part of the log, at positions that others will get",
+        "if following is None or following.first_position != end:",
+        "if following is None:",
+        (
+            f"{_READING}::test_a_segment_is_followed_only_if_the_one_before_ends_where_it_begins",
+            f"{_READER}::test_a_segment_that_is_to_be_dropped_is_not_read",
+        ),
+    ),
+    Mutant(
+        "a tail waits in a ledger that the log has done without",
+        "it is given nothing any more, though the log goes on",
+        "if self._followed is not None and self._moved_on(self._followed[0]):",
+        "if False:",
+        (f"{_TAIL}::test_a_segment_that_is_dropped_while_it_is_followed_is_left_at_once",),
+    ),
+    Mutant(
+        "an entry has the time of its writer's clock though the segment began later",
+        "times go back within a log, and a search by time finds the wrong position",
+        'array("d", [max(begun_ms, stamp_at(buffer, start)) / 1000 for start in self.block.starts])',
+        'array("d", [stamp_at(buffer, start) / 1000 for start in self.block.starts])',
+        (f"{_READER}::test_an_entry_has_no_time_before_its_segment_began",),
+    ),
+    Mutant(
+        "another log of the same name is taken for this one",
+        "a reader goes on with entries that have nothing to do with those before",
+        "if lst.uid != self.list.uid:",
+        "if False:",
+        (f"{_READER}::test_deletion_under_a_reader",),
+    ),
+]

@@ -1,0 +1,65 @@
+"""Defects in becoming a log's writer, in rolling, and in what is told meanwhile."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_DECISIONS = "tests/unit/protocol/test_log_opening.py"
+_RECORDS = "tests/unit/protocol/test_records.py"
+_ROLLING = "tests/unit/log/test_rolling.py"
+_TAKEOVERS = "tests/unit/log/test_takeovers.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a held ledger tells what it has confirmed",
+        "a tail reads entries behind a hole that the next writer finds",
+        """        if self._held:
+            return
+        length, base = self.length, self.base
+""",
+        "        length, base = self.length, self.base\n",
+        (f"{_ROLLING}::test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends_short",),
+    ),
+    Mutant(
+        "a ledger that begins behind a hole is kept",
+        "the log has a hole, and positions that name nothing",
+        "        if end is not None and segment.first_position > end:\n",
+        "        if False:\n",
+        (f"{_DECISIONS}::test_what_survives_of_two_ledgers_is_a_prefix",),
+    ),
+    Mutant(
+        "a log goes back to its former ledger after a write that may have been made",
+        "entries get positions that the next ledger's have as well",
+        "                    outcome = doubted(outcome, doubt)\n",
+        "                    pass\n",
+        (f"{_ROLLING}::test_a_roll_in_doubt_appends_nothing_until_it_is_known",),
+    ),
+    Mutant(
+        "a refused roll is taken for done",
+        "a writer that was taken over goes on, in a ledger that is no part of the log",
+        "    ListSays.OTHERS: Act.FENCED,\n",
+        "    ListSays.OTHERS: Act.SERVE,\n",
+        (f"{_DECISIONS}::test_nobody_serves_before_the_list_names_him_and_his_ledger",),
+    ),
+    Mutant(
+        "times go back with the next writer's clock",
+        "a log's times fall, and searching them finds anything",
+        "    begun_ms = max(now_ms, lst.last_ms)\n",
+        "    begun_ms = now_ms\n",
+        (f"{_DECISIONS}::test_times_never_fall_from_one_ledger_to_the_next",),
+    ),
+    Mutant(
+        "the parts of a large batch have times of their own",
+        "in a striped ledger, times fall from one entry to the next",
+        "chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths, stamp",
+        "chunk.payloads, chunk.first_id, chunk.stride, self.lac_sent, chunk.lengths, self._codec.stamp()",
+        (f"{_ROLLING}::test_times_never_fall_in_a_striped_ledger",),
+    ),
+    Mutant(
+        "a log that is closed leaves its empty ledger",
+        "readers wait for a ledger that nobody will ever write to",
+        "    if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:\n",
+        "    if True:\n",
+        (f"{_DECISIONS}::test_whoever_closes_the_log_leaves_no_empty_ledger",),
+    ),
+]

@@ -1,0 +1,265 @@
+"""The logs run: two to four hosts want to write one log, take it from each other, die and come back; another tails it.
+
+They roll at every few entries, close, abandon, truncate what was read, and append until somebody else has taken the log
+from them. Bookies die, links are cut and the metadata store goes away meanwhile. When all of that has ended, the log is
+opened once more, closed and read, and has to be what `Account.check` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from bkpy.errors import BookKeeperError, LogFencedError, LogLockedError, TruncatedError, WouldBlock
+
+from .cluster import Cluster
+from .failover import SIZES, Failover
+from .log_account import Account, Tale
+from .marks import LOG_FENCED, LOG_ROLLED, LOG_TAKEN, LOG_TRUNCATED
+from .users import PATIENCE_S
+from .world import Host, HostDied, World
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from random import Random
+
+    from bkpy.client.client import Client
+    from bkpy.log.writer import LogWriter
+
+NAME = "orders"
+PASSWORD = b"secret"
+SLOW_AFTER = 300  # appends of a writer, which then makes pauses: a zombie may have to wait until the faults have ended
+
+
+class Logs(Failover):
+    """One run. `run()` may be called once, in the cluster's `run`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        leaders = [self.writing, *self.rescuers, self.world.add_host("rescuer-3")]
+        self.leaders = leaders[: self.plan.choice((2, 2, 3, 4))]
+        self.sizes = self.plan.choice(SIZES)
+        self.account = Account()
+
+    async def run(self) -> None:
+        hosts = {*self.rescuers, *self.leaders, self.reading} - {self.writing}
+        for host in sorted(hosts, key=lambda host: host.name):
+            host.boot()
+        await self.cluster.start()
+        leading = [asyncio.create_task(self.keep_leading(host)) for host in self.leaders]
+        await self.created.wait()
+        reading = self.reading.start(self.tail(), name="tail")
+        self.lag()
+        faults = [asyncio.create_task(self.misfortunes(number)) for number in range(self.plan.randrange(3))]
+        faults.append(asyncio.create_task(self.deaths()))
+        await asyncio.gather(*faults)
+        await asyncio.sleep(self.plan.random() * 3)
+        self.world.net.heal()
+        self.world.record("event", "faults have ended")
+        self.healed = True
+        for task in leading:
+            await self.in_time(task, "a leader")
+        last = self.plan.choice([host for host in self.leaders if host.up])
+        await self.in_time(last.start(self.settle(last), name="the last writer"), "the last writer")
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while self.account.tailed < self.account.end:
+                    assert not reading.done(), reading.exception()
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"the tail stays at {self.account.tailed} of {self.account.end}") from None
+        reading.cancel()
+
+    # --- those who write ----------------------------------------------------------------------------------------------
+
+    async def keep_leading(self, host: Host) -> None:
+        """Be there again after each death."""
+        for life in itertools.count():
+            if not host.up:
+                host.boot()
+            try:
+                await host.start(self.lead(host, f"{host.name}.{life}"), name="leader")
+            except HostDied:
+                await asyncio.sleep(self.world.stream(f"rest-{host.name}-{life}").random() * 2)
+                if self.healed:
+                    if not host.up:
+                        host.boot()
+                    return
+            else:
+                return
+
+    async def lead(self, host: Host, name: str) -> None:
+        rng = self.world.stream(f"leader-{name}")
+        settings = {
+            "add_timeout_s": rng.choice((0.3, 1.0, 3.0)),
+            "connect_timeout_s": rng.choice((0.3, 3.0)),
+            "add_quorum_timeout_s": rng.choice((2.0, 30.0)),
+            "no_bookies_timeout_s": rng.choice((0.5, 10.0)),
+        }
+        async with self.client(host, **settings) as client:
+            for turn in itertools.count():
+                if self.healed:
+                    return
+                try:
+                    log = await self.open(client, rng)
+                except (LogLockedError, LogFencedError):
+                    await asyncio.sleep(rng.random())
+                    continue
+                except BookKeeperError as error:
+                    host.record("log not opened", type(error).__name__)
+                    await asyncio.sleep(rng.random() * 0.3)
+                    continue
+                self.created.set()
+                self.world.marks[LOG_TAKEN] += 1
+                host.record("log opened", f"at {log.next_position}")
+                await self.write_log(host, log, self.account.begin(f"{name}.{turn}"), rng)
+                await asyncio.sleep(rng.random() ** 2)
+
+    async def open(self, client: Client, rng: Random) -> LogWriter:
+        ensemble_size, write_quorum, ack_quorum = self.sizes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
+            return await client.open_log(
+                NAME,
+                create=True,
+                wait=rng.random() < 0.8,
+                password=PASSWORD,
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                roll_entries=rng.choice((1, 3, 10, 100)),
+                roll_s=rng.choice((0.1, 1.0, 1000.0)),
+            )
+
+    async def write_log(self, host: Host, log: LogWriter, tale: Tale, rng: Random) -> None:
+        """Append until that fails, or end at some time; once an append has failed, none may succeed."""
+        ledger_id = log.ledger_id
+        appends = rng.choice((3, 30, 1000))
+        try:
+            while len(tale.appended) < appends and not self.healed:
+                await self.append_to(log, tale, rng)
+                if log.ledger_id != ledger_id:
+                    ledger_id = log.ledger_id
+                    self.world.marks[LOG_ROLLED] += 1
+                if rng.random() < 0.02:
+                    await self.truncate(log, rng)
+                await asyncio.sleep(rng.random() * (0.05 if len(tale.appended) < SLOW_AFTER else 1.0))
+            if rng.random() < 0.5:
+                await log.close()
+                host.record("log closed", f"at {log.next_position}")
+        except BookKeeperError as error:
+            host.record("log failed", type(error).__name__)
+            self.world.marks[LOG_FENCED] += isinstance(error, LogFencedError)
+            if not log.usable:
+                await self.append_to_ended(log, tale)
+        log.abandon()
+
+    async def append_to_ended(self, log: LogWriter, tale: Tale) -> None:
+        data = tale.next()
+        try:
+            position = await log.append(data)
+        except BookKeeperError as error:
+            tale.failed(data, error)
+            return
+        self.account.broken.append(f"a writer that had ended was told that {position} was acknowledged")
+
+    async def append_to(self, log: LogWriter, tale: Tale, rng: Random) -> None:
+        """One append, a batch, or several at once, of which some are not waited for."""
+        way = rng.randrange(3)
+        datas = [tale.next(rng.choice((0, 10, 1000, 5000))) for _ in range(1 if way == 0 else rng.randrange(1, 10))]
+        if way < 2:
+            try:
+                positions = [await log.append(datas[0])] if way == 0 else await log.append_batch(datas)
+            except BookKeeperError as error:
+                for data in datas:
+                    tale.failed(data, error)
+                raise
+            for position, data in zip(positions, datas, strict=True):
+                tale.told(data, position)
+            return
+        futures = []
+        for data in datas:
+            try:
+                future = log.append_nowait(data)
+            except WouldBlock:
+                tale.never(data)
+                continue
+            except BookKeeperError as error:
+                tale.failed(data, error)
+                raise
+            future.add_done_callback(lambda done, data=data: tale.settled(data, done))
+            futures.append(future)
+        if futures:
+            await rng.choice(futures)
+
+    async def truncate(self, log: LogWriter, rng: Random) -> None:
+        """Of what the tail has read, a part."""
+        before = rng.randrange(self.account.tailed + 1)
+        if before > log.first_position:
+            await log.truncate(before)
+            self.world.marks[LOG_TRUNCATED] += 1
+
+    async def deaths(self) -> None:
+        """Now and then one of the hosts that write dies, also in the midst of a roll."""
+        rng = self.world.stream("deaths")
+        for _ in range(rng.choice((0, 1, 2, 4))):
+            await asyncio.sleep(rng.random() ** 2 * 4)
+            host = rng.choice(self.leaders)
+            if host.up:
+                self.world.record("event", f"{host.name} dies")
+                rng.choice((host.crash, host.power_cut))()
+
+    # --- those who read -----------------------------------------------------------------------------------------------
+
+    async def tail(self) -> None:
+        async with self.client(self.reading, read_timeout_s=2.0) as client:
+            reader = await client.read_log(NAME, password=PASSWORD)
+            while True:
+                try:
+                    async for entry in reader.tail(self.account.tailed):
+                        self.account.read(entry.position, entry.data, entry.time)
+                except TruncatedError:
+                    raise
+                except BookKeeperError as error:
+                    self.reading.record("tail failed", type(error).__name__)
+                    await asyncio.sleep(0.1)
+
+    async def settle(self, host: Host) -> None:
+        """Write on when all is well, close, and look at everything."""
+        rng = self.world.stream("settle")
+        async with self.cluster.client(host, calm=True) as client:
+            log = await self.open_at_last(client, rng)
+            tale = self.account.begin("last")
+            while len(tale.acknowledged) < 20:
+                await self.append_to(log, tale, rng)
+            await log.flush()
+            await log.close()
+            lst, _ = await client.logs.read(NAME, fresh=True)
+            assert not lst.open_segments
+            reader = await client.read_log(NAME, password=PASSWORD)
+            found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
+            assert list(found) == list(range(reader.first_position, log.next_position))
+            self.account.check(found)
+            self.account.end = log.next_position
+            self.world.record("oracle", "satisfied")
+
+    async def open_at_last(self, client: Client, rng: Random) -> LogWriter:
+        while True:
+            try:
+                return await self.open(client, rng)
+            except BookKeeperError as error:
+                self.world.record("event", f"not opened yet: {type(error).__name__}: {error}")
+                await asyncio.sleep(0.3)
+
+
+def logs_run(seed: int) -> tuple[Cluster, Coroutine[Any, Any, None]]:
+    world = World(
+        seed,
+        network_latency_s=((0.00005, 0.0005), (0.0005, 0.02))[seed // 2 % 2],
+        metadata_latency_s=((0.0002, 0.002), (0.01, 0.1))[seed // 4 % 2],
+        metadata_timeout_s=(0.3, 2.0, 10.0)[seed % 3],
+    )
+    cluster = Cluster(seed, bookies=4 + seed % 2, world=world)
+    return cluster, Logs(cluster).run()

@@ -1,0 +1,296 @@
+"""Rolls: what a held ledger tells and doesn't tell, what fails with what, and two writers that take it in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+from tests.hooks import former_of, present_of, roller_of, runtime_of
+from tests.in_process import InProcess, eventually
+from tests.unit.log.stories import Tale, check
+from tests.unit.log.support import contents, positions_of
+from tests.unit.log.test_takeovers import FAST, faulty_client
+
+from bkpy.errors import (
+    ConfigError,
+    LogFencedError,
+    LogLockedError,
+    MetadataUnavailableError,
+    UnauthorizedError,
+    WouldBlock,
+)
+
+if TYPE_CHECKING:
+    from bkpy.protocol.messages import AddColumns
+
+
+class Dropped:
+    """A bookie that loses what is sent to it of one ledger, from an entry on: as if it was on its way for ever."""
+
+    def __init__(self, cluster: InProcess, name: str, ledger_id: int, first_id: int, monkeypatch: Any) -> None:
+        storage = cluster.storage(name)
+        add = storage.add
+
+        def drop(columns: AddColumns, head: Any, body: Any, done: Any) -> None:
+            if ledger_id not in columns.ledger_ids or min(columns.first_ids) < first_id:
+                add(columns, head, body, done)
+
+        monkeypatch.setattr(storage, "add", drop)
+
+
+@pytest.mark.scenario(65)
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (1, 1, 1)])
+async def test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends_short(
+    cluster: InProcess, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last entry of a ledger is stuck, those of the next reach their ack quorum, and the writer dies."""
+    ensemble_size, write_quorum, ack_quorum = sizes
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await client.open_log(
+        "orders",
+        create=True,
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+    )
+    assert [await log.append(b"%d" % i) for i in range(3)] == [0, 1, 2]
+    before = present_of(log)
+    for name in before.ensemble:
+        Dropped(cluster, name, before.ledger_id, 3, monkeypatch)
+    stuck = log.append_nowait(b"stuck")
+    await asyncio.sleep(0)
+    await roller_of(log).roll()
+    held = [log.append_nowait(b"held %d" % i) for i in range(5)]
+    following = present_of(log)
+    await eventually(lambda: following.pending.replication.confirmed == 4)
+    # They are on their ack quorums, and neither the writer nor a bookie says so, even when it pauses.
+    await asyncio.sleep(0.3)
+    assert following.last_add_confirmed == -1
+    reader = await other.open_ledger(following.ledger_id)
+    assert reader.last_add_confirmed == -1
+    assert not any(future.done() for future in [stuck, *held])
+    assert former_of(log) is before
+
+    after = await other.open_log("orders")
+    assert after.next_position == 3
+    with pytest.raises(LogFencedError):
+        await log.append(b"late")
+    for future in [stuck, *held]:
+        failure = future.exception()
+        assert isinstance(failure, LogFencedError)
+        assert failure.outcome_unknown
+    assert await after.append(b"new") == 3
+    await after.close()
+    log.abandon()
+    assert await contents(other, "orders") == [b"0", b"1", b"2", b"new"]
+    lst, _ = await other.logs.read("orders")
+    assert following.ledger_id not in {segment.ledger_id for segment in lst.segments}
+
+
+@pytest.mark.parametrize("roll_late", [False, True])
+async def test_what_is_held_is_told_in_order_when_the_former_ledger_has_ended(
+    cluster: InProcess, roll_late: bool
+) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    order: list[int] = []
+    futures = []
+    replication = present_of(log).pending.replication
+    futures.append(log.append_nowait(b"1"))
+    await asyncio.sleep(0)
+    replication.acks.freeze()
+    if roll_late:
+        await asyncio.sleep(0.05)
+    await roller_of(log).roll()
+    futures += [log.append_nowait(b"%d" % i) for i in range(2, 6)]
+    flushed = asyncio.create_task(log.flush())
+    for future in futures:
+        future.add_done_callback(lambda done: order.append(done.result()))
+    following = present_of(log).pending
+    await eventually(lambda: following.replication.confirmed == 3)
+    assert order == []
+    assert not flushed.done()
+    confirmed = replication.acks.thaw()
+    if confirmed > replication.confirmed:
+        count, replication.confirmed = confirmed - replication.confirmed, confirmed
+        replication.source.on_confirmed(confirmed, count)
+    assert await asyncio.gather(*futures) == [1, 2, 3, 4, 5]
+    assert order == [1, 2, 3, 4, 5]
+    await flushed
+    assert present_of(log).last_add_confirmed == 3
+    await log.close()
+    assert await contents(client, "orders") == [b"%d" % i for i in range(6)]
+
+
+async def test_a_log_rolls_under_load_without_a_gap(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, write_window_entries=50)
+    log = await client.open_log("orders", create=True, roll_entries=40)
+    positions = await asyncio.gather(*(log.append(b"%d" % i) for i in range(1000)))
+    assert positions == list(range(1000))
+    batches = [await log.append_batch([b"%d" % i for i in range(first, first + 30)]) for first in (1000, 1030)]
+    assert batches == [range(1000, 1030), range(1030, 1060)]
+    await log.close()
+    assert await contents(client, "orders") == [b"%d" % i for i in range(1060)]
+    lst, _ = await client.logs.read("orders")
+    assert len(lst.segments) > 3
+    times = [(segment.begun_ms, segment.last_ms) for segment in lst.segments]
+    assert all(begun <= last for begun, last in times)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(times))
+
+
+@pytest.mark.scenario(65)
+async def test_two_who_take_the_log_from_each_other_both_get_on(cluster: InProcess) -> None:
+    clients = [await cluster.client(**FAST), await cluster.client(**FAST)]
+    await (await clients[0].open_log("orders", create=True)).close()
+    tales: list[Tale] = []
+
+    async def contend(number: int) -> None:
+        mine = 0
+        while mine < 5:
+            log = await clients[number].open_log("orders", roll_entries=3)
+            tale = Tale(f"{number}.{len(tales)}")
+            tales.append(tale)
+            with contextlib.suppress(LogFencedError):
+                await tale.append(log, 8)
+            mine += bool(tale.acknowledged)
+            log.abandon()
+            lst, _ = await clients[number].logs.read("orders")
+            assert len(lst.open_segments) <= 2
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(contend(0), contend(1))
+    async with await clients[0].open_log("orders") as log:
+        end = log.next_position
+    found = await contents(clients[0], "orders")
+    assert len(found) == end
+    check(tales, found)
+
+
+async def test_the_lease_tells_those_who_want_to_be_alone(cluster: InProcess) -> None:
+    client, other = await cluster.client(), await cluster.client()
+    first = await client.open_log("orders", create=True, wait=False)
+    with pytest.raises(LogLockedError, match="session"):
+        await other.open_log("orders", wait=False)
+    assert await first.append(b"undisturbed") == 0
+    await first.close()
+    second = await other.open_log("orders", wait=False)
+    assert await second.append(b"next") == 1
+    await second.close()
+
+
+async def test_a_wrong_password_disturbs_nobody(cluster: InProcess) -> None:
+    client = await cluster.client()
+    log = await client.open_log("orders", create=True, password=b"right", digest="hmac-sha256")
+    with pytest.raises(UnauthorizedError, match="orders"):
+        await client.open_log("orders", password=b"wrong")
+    assert await log.append(b"x") == 0
+    await log.close()
+    again = await client.open_log("orders", password=b"right")
+    assert again.next_position == 1
+    await again.close()
+
+
+async def test_an_append_that_does_not_wait_says_that_the_log_rolls(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        futures = [log.append_nowait(b"first")]
+        rolling = asyncio.create_task(roller_of(log).roll())
+        told = set()
+        while not rolling.done():
+            try:
+                futures.append(log.append_nowait(b"x"))
+            except WouldBlock as full:
+                told.add(str(full))
+            await asyncio.sleep(0)
+        assert all("log orders is rolling" in text for text in told)
+        assert told
+        assert await asyncio.gather(*futures) == list(range(len(futures)))
+
+
+async def test_an_append_that_does_not_wait_says_that_the_window_is_full(cluster: InProcess) -> None:
+    client = await cluster.client(write_window_entries=2)
+    async with await client.open_log("orders", create=True) as log:
+        futures = [log.append_nowait(b"0"), log.append_nowait(b"1")]
+        with pytest.raises(WouldBlock, match="window is full"):
+            log.append_nowait(b"2")
+        await asyncio.gather(*futures)
+
+
+async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    async with await client.open_log("orders", create=True) as log:
+        for _ in range(3):
+            await log.append_batch([b"x"] * 10)
+            await roller_of(log).roll()
+        await log.append(b"y")
+        ledgers = [ledger_id async for ledger_id in client.list_ledgers()]
+        await log.truncate(before=25)
+        assert log.first_position == 25
+        assert positions_of((await client.logs.read("orders"))[0])[0] == (20, 10)
+        assert len([ledger_id async for ledger_id in client.list_ledgers()]) == len(ledgers) - 2
+        with pytest.raises(ConfigError, match="32"):
+            await log.truncate(before=32)
+        assert await log.append(b"z") == 31
+        await roller_of(log).roll()
+        assert await log.append(b"z") == 32
+    lst, _ = await client.logs.read("orders")
+    assert lst.first_position == 25
+    assert lst.sealed_end == 33
+
+
+async def test_times_never_fall_in_a_striped_ledger(cluster: InProcess) -> None:
+    client = await cluster.client()
+    clock = runtime_of(client).clock
+    now = clock.time()
+    ticking = itertools.count()
+    with patch.object(type(clock), "time", lambda clock: now + next(ticking)):
+        async with await client.open_log("orders", create=True, ensemble_size=3, write_quorum=2) as log:
+            await log.append_batch([b"x" * 60] * 20)
+    reader = await client.read_log("orders")
+    times = [entry.time async for entry in reader.read()]
+    assert len(times) == 20
+    assert times == sorted(times)
+
+
+async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProcess) -> None:
+    """The write that adds the next ledger is made, its reply is lost, and then the store is away for a while."""
+    client, session = await faulty_client(cluster, metadata_write_attempts_max=1)
+    log = await client.open_log("orders", create=True)
+    assert await log.append(b"0") == 0
+    listed = await client.logs.read("orders")
+    away = False
+
+    async def multi(operations: Any) -> Any:
+        nonlocal away
+        if away:
+            raise MetadataUnavailableError("the store is away")
+        adds = len(operations) == 3 and any(b"segments" in getattr(operation, "data", b"") for operation in operations)
+        result = await whole(operations)
+        if adds and not away:
+            away = True
+            raise MetadataUnavailableError("the reply was lost", outcome_unknown=True)
+        return result
+
+    whole = session.multi
+    with patch.object(session, "multi", multi):
+        rolling = asyncio.create_task(roller_of(log).roll())
+        await eventually(lambda: away)
+        await asyncio.sleep(0.05)
+        appending = asyncio.create_task(log.append(b"1"))
+        with pytest.raises(WouldBlock):
+            log.append_nowait(b"too early")
+        await asyncio.sleep(0.05)
+        assert not appending.done()
+        assert not rolling.done()
+    await rolling
+    assert await appending == 1
+    await log.close()
+    lst, version = await client.logs.read("orders")
+    assert version > listed[1]
+    assert positions_of(lst) == [(0, 1), (1, 1)]
+    assert await contents(client, "orders") == [b"0", b"1"]
