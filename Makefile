@@ -17,7 +17,7 @@ PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 .PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
-	@echo "make demo       store a year of flights on a local cluster, read them back, query them with Spark"
+	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"

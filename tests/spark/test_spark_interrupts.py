@@ -87,6 +87,9 @@ def moment(program: Program, target: Path, name: str) -> Callable[[], bool]:
         "java": lambda: program.runs("SparkSubmit"),
         "workers": lambda: program.runs("pyspark.daemon"),
         "writing": lambda: any(target.glob("_bkpy/staging-*/*/_temporary")),
+        "service": lambda: program.runs("bkpy.demo.service"),
+        "stream": lambda: (target / "demo" / "delays.parquet" / "_spark_metadata").exists(),
+        "picture": lambda: (target / "demo" / "delays.png").exists(),
     }[name]
 
 
@@ -137,7 +140,7 @@ def test_an_export_whose_java_process_is_killed_says_so(export: Program, tmp_pat
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["launcher", "java"])
+@pytest.mark.parametrize("name", ["launcher", "java", "service", "stream", "picture"])
 def test_ctrl_c_ends_the_demo_with_all_its_processes(tmp_path: Path, name: str) -> None:
     program = Program("demo", "--dir", tmp_path / "demo")
     program.wait_for(moment(program, tmp_path, name))

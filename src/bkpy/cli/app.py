@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # name -> (module:attribute, what `--help` of the group says of it)
 _TOP: Mapping[str, tuple[str, str]] = {
     "local": ("bkpy.cli.local:local", "Run a whole cluster on this machine."),
-    "demo": ("bkpy.cli.demo:demo", "Store a year of flights, read them back, query them with Spark."),
+    "demo": ("bkpy.cli.demo:demo", "Store a year of flights, query and stream them with Spark."),
     "ledger": ("bkpy.cli.ledger:ledger", "Write, read and look at ledgers."),
     "log": ("bkpy.cli.log:log", "Write, read and look after logs that never end."),
     "bookie": ("bkpy.cli.bookie:bookie", "Run a storage node, and look after one."),

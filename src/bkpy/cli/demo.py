@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import time
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import human_bytes, live_table, print_table, progress, run, say, security_settings
+from bkpy.cli.demo_streaming import show_stream
 from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
 
     from bkpy.demo.flights import Kill, Month, Numbers, Written
     from bkpy.demo.healing import Look
@@ -41,12 +45,15 @@ def demo(directory: str, keep: bool, uri: str | None) -> int:
     """Store a year of flights in twelve ledgers, read them back, and query them with Spark.
 
     A bookie is killed while they are written, and what it had is copied to the others. Then a writer is killed, in the
-    middle of a ledger that holds all of them, and its ledger is recovered. Every result is compared with the source;
-    the exit status is 0 only if all agree.
+    middle of a ledger that holds all of them, and its ledger is recovered. In the end all of them go through a log, as
+    their time comes: a service that is killed writes it, a consumer tails it, and a Spark query that is stopped and
+    started again aggregates it, into a picture. Every result is compared with the source; the exit status is 0 only if
+    all agree.
 
     With a cluster that runs already nothing is killed, and Spark isn't needed.
     """
     from bkpy.demo import flights as steps
+    from bkpy.demo.chart import check_chart
     from bkpy.demo.healing import HEALS_SOON
     from bkpy.local import LocalCluster
 
@@ -56,6 +63,7 @@ def demo(directory: str, keep: bool, uri: str | None) -> int:
         say(f"Storing the flights in the cluster at {uri} ...")
         with interruptible(f"the demo on {uri} was not finished"):
             return _conclude(_store(uri, lines, **security_settings())[1])
+    check_chart()
     base = fresh_directory(Path(directory).absolute())
     cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
     with interruptible(f"the demo in {base} was not finished"):
@@ -77,7 +85,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
         run(cluster.start())
         months, stored = _store(cluster.connect_string, lines, steps.killer(cluster))
         recovered = _recover(cluster.connect_string, lines, base / "writer.log")
-        numbers_agree = _query(cluster.connect_string, lines, months, base)
+        agree = _in_spark(cluster.connect_string, lines, months, base)
         click.echo(f"Cluster   {cluster.directory}\nParquet   {base / 'flights.parquet'}")
         click.echo(f"Time      {time.monotonic() - started:.1f} s")
         if keep:
@@ -85,7 +93,7 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
             _wait(cluster)
     finally:
         run(cluster.stop())
-    return stored and recovered and numbers_agree
+    return stored and recovered and agree
 
 
 def fresh_directory(base: Path) -> Path:
@@ -223,22 +231,36 @@ def _recover(uri: str, lines: dict[int, list[bytes]], log_path: Path) -> bool:
     return found.lost == 0 and found.different == 0
 
 
-def _query(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], base: Path) -> bool:
+def _in_spark(uri: str, lines: dict[int, list[bytes]], months: Sequence[Month], base: Path) -> bool:
+    """What needs Spark, in one session of it; whether all of it agrees with the source."""
+    from bkpy.demo import flights as steps
+    from bkpy.demo.delays import SPARK_CONFIG
+
+    say(f"What Spark itself prints goes to {base / 'spark.log'}")
+    with contextlib.ExitStack() as stack:
+        with progress(unit="") as bar:
+            bar.add_task("starting Spark", total=None)
+            spark = stack.enter_context(steps.spark_session(base / "spark.log", SPARK_CONFIG))
+        numbers_agree = _query(uri, spark, lines, months, base / "flights.parquet")
+        streams_agree = show_stream(uri, spark, [line for month in lines.values() for line in month], base)
+    return numbers_agree and streams_agree
+
+
+def _query(
+    uri: str, spark: SparkSession, lines: dict[int, list[bytes]], months: Sequence[Month], parquet: Path
+) -> bool:
     """Export the ledgers with Spark, query the files, and compare with the numbers from the lines."""
-    parquet = base / "flights.parquet"
     from bkpy.demo import flights as steps
     from bkpy.spark.export import export_ledgers
 
-    say(f"What Spark itself prints goes to {base / 'spark.log'}")
     with progress(unit="partitions") as bar:
-        task = bar.add_task("starting Spark", total=None)
+        task = bar.add_task("exporting", total=None)
 
         def show(done: int, total: int) -> None:
-            bar.update(task, description="exporting", completed=done, total=total)
+            bar.update(task, completed=done, total=total)
 
-        with steps.spark_session(base / "spark.log") as spark:
-            exported = export_ledgers(uri, [m.ledger_id for m in months], parquet, spark=spark, progress=show)
-            ours, by_ledger = steps.query(spark, parquet)
+        exported = export_ledgers(uri, [m.ledger_id for m in months], parquet, spark=spark, progress=show)
+        ours, by_ledger = steps.query(spark, parquet)
     theirs = steps.count([line for month in months for line in lines[month.month]])
     click.echo(
         f"Exported {exported.rows:,} rows to {exported.files} Parquet files in {exported.seconds:.2f} s: "

@@ -17,7 +17,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -287,27 +287,26 @@ async def kill_writer(uri: str, total: int, log_path: Path) -> tuple[int, int]:
     try:
 
         async def far_enough() -> bool:
-            return not process.running or _said(log_path)[1] >= total // 3
+            return not process.running or said(log_path).get("acknowledged", 0) >= total // 3
 
         await poll(far_enough, _WRITER_TIMEOUT_S)
     finally:
         await process.kill()
-    ledger_id, acknowledged = _said(log_path)
+    words = said(log_path)
+    ledger_id, acknowledged = words.get("ledger"), words.get("acknowledged", 0)
     if process.exit_status != -signal.SIGKILL or ledger_id is None or not 0 < acknowledged < total:
         raise BookKeeperError(f"the writer could not be killed while it wrote; its last words:\n{process.log_tail()}")
     return ledger_id, acknowledged
 
 
-def _said(log_path: Path) -> tuple[int | None, int]:
-    """(ledger id, flights acknowledged) as the writer has said so far. A line without its end doesn't count."""
-    ledger_id, acknowledged = None, 0
+def said(log_path: Path) -> dict[str, int]:
+    """By its first word, the last number that a process has said after it. A line without its end doesn't count."""
+    found = {}
     for line in log_path.read_text().split("\n")[:-1]:
         what, _, number = line.partition(" ")
-        if what == "ledger":
-            ledger_id = int(number)
-        elif what == "acknowledged":
-            acknowledged = int(number)
-    return ledger_id, acknowledged
+        if number.isdecimal():
+            found[what] = int(number)
+    return found
 
 
 async def recover(uri: str, ledger_id: int, acknowledged: int, lines: Sequence[bytes]) -> Account:
@@ -335,12 +334,10 @@ def account(
 
 
 @contextlib.contextmanager
-def spark_session(log_path: Path) -> Iterator[SparkSession]:
+def spark_session(log_path: Path, config: Mapping[str, str]) -> Iterator[SparkSession]:
     """A Spark of the demo's own, whose messages go to a file; it has ended afterwards."""
     from bkpy.spark.session import own_session
 
-    # So few rows need no more tasks to be counted by than there are cores.
-    config = {"spark.sql.shuffle.partitions": "2"}
     with open(log_path, "ab") as log, own_session("bkpy demo", config=config, output=log.fileno()) as session:
         yield session
 

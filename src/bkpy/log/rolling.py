@@ -152,10 +152,10 @@ class Roller:
 
     async def roll(self) -> None:
         """Go on in a new ledger, unless the present one has no entries. Raises why that isn't possible now."""
+        if self._ending is not None:
+            await asyncio.wait([self._ending])  # without the lock: whoever closes the log doesn't wait for that
         async with self._lock:
-            if self._ending is not None:
-                await asyncio.wait([self._ending])
-            if self._stopped or not self._present.pending.next_id:
+            if self._former is not None or self._stopped or self.appends.closed or not self._present.pending.next_id:
                 return
             created = await self._parts.create(new_ledger(self._name, self.lst))
             following = self._writer(created)

@@ -1,0 +1,47 @@
+"""The consumer: tails the log "flights", tells of long delays, and goes on where it was when it is started again.
+
+python examples/flights/consumer.py [MINUTES]
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+import bkpy
+
+COMMIT_INTERVAL_S = 1.0  # a commit is a write to ZooKeeper; what was handled since the last one is handled again
+
+
+async def main(minutes: int) -> None:
+    async with bkpy.connect(os.environ["BKPY_CONNECT"]) as client, await client.read_log("flights") as reader:
+        # The position of a consumer is kept with the log, and what it has yet to read is not deleted.
+        delays = await reader.consumer("delays")
+        print(f"reading from position {delays.position:,} on", flush=True)
+        handled, commit_at = delays.position, time.monotonic() + COMMIT_INTERVAL_S
+        try:
+            # As many entries at once as have come; `reader.tail` gives them one by one.
+            async for block in reader.tail_blocks(first=delays.position):
+                for payload in block.payloads():
+                    tell(json.loads(payload), minutes)
+                handled = block.positions.stop
+                if time.monotonic() >= commit_at:
+                    await delays.commit(handled)
+                    commit_at = time.monotonic() + COMMIT_INTERVAL_S
+        finally:  # Ctrl-C, or an error: nothing of what was handled is handled again
+            await delays.commit(handled)
+
+
+def tell(flight: dict, minutes: int) -> None:
+    if (flight.get("delay") or 0) >= minutes:
+        name = f"{flight['carrier']}{flight['flight']}"
+        way = f"{flight['origin']} to {flight['destination']}"
+        print(f"{flight['scheduled']}  {name:7} {way}  {flight['delay']} minutes late", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 600))
+    except KeyboardInterrupt:
+        print("Stopped; start it again, and it goes on.")
