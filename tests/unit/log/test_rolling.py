@@ -232,6 +232,7 @@ async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
             await log.append_batch([b"x"] * 10)
             await roller_of(log).roll()
         await log.append(b"y")
+        await eventually(lambda: roller_of(log).lst.segments[2].sealed)
         ledgers = [ledger_id async for ledger_id in client.list_ledgers()]
         await log.truncate(before=25)
         assert log.first_position == 25
