@@ -85,6 +85,15 @@ def test_many_ledgers(cluster: LocalCluster) -> None:
     assert result["entries_per_s"] > 0
 
 
+def test_appends_to_logs_that_roll(cluster: LocalCluster) -> None:
+    uri = cluster.connect_string
+    result = json.loads(bench("--connect", uri, "--log", "--roll", "0.2", "--ledgers", "2", *SHORT).stdout)
+    assert (result["log"], result["roll_s"], result["ledgers"], result["errors"]) == (True, 0.2, 2, 0)
+    assert result["entries_per_s"] > 0
+    for wrong in (("--log", "--workload", "read"), ("--roll", "1")):
+        assert "--log goes with" in bench("--connect", uri, *wrong, status=2).stderr
+
+
 def test_reads_after_a_restart_of_a_cluster_of_its_own_and_the_ceiling(tmp_path: Path) -> None:
     done = bench("--workload", "read", "--restart", "--ceiling", "--size", "1000", "--dir", str(tmp_path), *SHORT)
     result = json.loads(done.stdout)

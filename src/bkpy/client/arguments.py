@@ -5,6 +5,7 @@ Invariant: nothing but whole numbers that fit the wire's 63 bits gets into a req
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from bkpy.config.password_file import PASSWORD_BYTES_MAX
@@ -43,6 +44,14 @@ def check_position(name: str, position: Any) -> None:
 def check_size(name: str, size: Any) -> None:
     """`ConfigError` unless it is a whole number; of which sizes fit together is another question."""
     _check_whole(name, size)
+
+
+def check_seconds(name: str, seconds: Any) -> None:
+    """`ConfigError` unless it is a number of seconds that a float can hold, and not negative."""
+    if type(seconds) not in (int, float):
+        raise ConfigError(f"{name} must be a number of seconds, not {seconds!r}")
+    if not 0 <= seconds <= sys.float_info.max:
+        raise ConfigError(f"{name} must be a finite number of seconds, and not negative: it is {seconds}")
 
 
 def check_bytes(name: str, value: Any) -> None:

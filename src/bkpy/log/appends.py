@@ -174,6 +174,8 @@ class LogAppends:
         former, present = self._former, self.pending
         if former is not None:
             await former.flush()
+            if self.error is not None:  # meanwhile: what has failed tells nobody who comes later
+                raise self.failure()
         await present.flush()
 
     def _give_room(self) -> None:

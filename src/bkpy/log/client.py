@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, assert_never
 
-from bkpy.client.arguments import check_password, check_size
+from bkpy.client.arguments import check_password, check_seconds, check_size
 from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchLogError
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import RollLimits
@@ -74,6 +74,7 @@ def _limits(parts: LogParts, roll_bytes: int | None, roll_entries: int | None, r
     )
     check_size("roll_bytes", limits.bytes)
     check_size("roll_entries", limits.entries)
+    check_seconds("roll_s", limits.seconds)
     if not (limits.bytes > 0 and limits.entries > 0 and limits.seconds > 0):
         raise ConfigError(f"a log rolls after more than nothing, not after {limits}")
     return limits
@@ -101,6 +102,14 @@ async def create_log(
     check_sizes(ensemble_size, write_quorum, ack_quorum)
     if digest not in DIGESTS:
         raise ConfigError(f"digest {digest!r} is not one of {', '.join(DIGESTS)}")
+    if retention_s is not None:
+        check_seconds("retention_s", retention_s)
+    if consumer_lag_max_s is not None:
+        check_seconds("consumer_lag_max_s", consumer_lag_max_s)
+    if retention_bytes is not None:
+        check_size("retention_bytes", retention_bytes)
+        if retention_bytes < 0:
+            raise ConfigError(f"retention_bytes must not be negative, and is {retention_bytes}")
     lst = LogList(
         uid=logs.new_token(),
         ensemble_size=ensemble_size,

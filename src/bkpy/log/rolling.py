@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
+    ConfigError,
     LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
@@ -92,7 +93,7 @@ class Roller:
         self._unsealed: dict[int, SegmentEnd] = {}  # ledgers that are CLOSED there, as the list has yet to say
         self._rolling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopped = False  # it has failed, or is being closed: no further roll is begun
         self._upkeep = LogUpkeep(parts.logs, parts.catalog)
         self._rolled = asyncio.Event()
         self._rolled.set()  # what was doomed before goes now
@@ -151,10 +152,10 @@ class Roller:
 
     async def roll(self) -> None:
         """Go on in a new ledger, unless the present one has no entries. Raises why that isn't possible now."""
+        if self._ending is not None:
+            await asyncio.wait([self._ending])  # without the lock: whoever closes the log doesn't wait for that
         async with self._lock:
-            if self._ending is not None:
-                await asyncio.wait([self._ending])
-            if self._stopped or not self._present.pending.next_id:
+            if self._former is not None or self._stopped or self.appends.closed or not self._present.pending.next_id:
                 return
             created = await self._parts.create(new_ledger(self._name, self.lst))
             following = self._writer(created)
@@ -200,7 +201,12 @@ class Roller:
             token = self._logs.new_token()
             act = Act.WAIT
             while act is Act.WAIT:
-                outcome = await self._logs.write(self._name, wanted, self._version, check, token=token)
+                try:
+                    outcome = await self._logs.write(self._name, wanted, self._version, check, token=token)
+                except ConfigError:  # the list is too long, unless it has been truncated since
+                    if (await self._logs.read(self._name, fresh=True))[1] == self._version:
+                        raise
+                    outcome = Changed()
                 if isinstance(outcome, NotDone):
                     outcome = doubted(outcome, doubt)
                 doubt = doubt or isinstance(outcome, Unknown)
@@ -305,7 +311,7 @@ class Roller:
         self._unsealed[writer.ledger_id] = SegmentEnd(metadata.last_entry + 1, metadata.length, last_ms)
 
     async def _write(self, change: Callable[[LogList], LogList]) -> None:
-        """Write the list anew, as far as that is possible now. Nothing depends on it."""
+        """Write the list anew, with the ledgers that it has, as far as that is possible now. Nothing depends on it."""
         try:
             await self._try_to_write(change)
         except BookKeeperError as error:
@@ -314,7 +320,7 @@ class Roller:
     async def _try_to_write(self, change: Callable[[LogList], LogList]) -> None:
         for _ in range(self._settings.log_conflicts_max):
             wanted = change(self._sealed(self.lst))
-            outcome = await self._logs.write(self._name, wanted, self._version)
+            outcome = await self._logs.write_anyway(self._name, wanted, self._version)
             match outcome:
                 case Done():
                     self.lst, self._version, self._unsealed = wanted, outcome.version, {}
@@ -348,8 +354,14 @@ class Roller:
                     await self._rolled.wait()
             self._rolled.clear()
             try:
-                await self._upkeep.retain(self._name)
+                lst = await self._upkeep.retain(self._name)
+                if lst.writer != self._token:
+                    self._failed(self._fenced())
+                    return
                 await self._logs.take_lease(self._name, self._token, self._parts.label)
+            except NoSuchLogError as error:
+                self._failed(error)
+                return
             except BookKeeperError as error:
                 log.info("log %s is not looked after now: %s", self._name, error)
 
@@ -357,15 +369,15 @@ class Roller:
 
     async def close(self) -> None:
         """Close the present ledger, and give up the log. See `LogWriter.close`."""
+        self._stopped = True
         self._stop_rolling()
+        await self._stop_ending()  # a roll may wait for it
         async with self._lock:
             if self.ended:
                 return
             await self.appends.flush()
+            await self._stop_ending()  # that of a roll which came before
             try:
-                if self._ending is not None:
-                    self._ending.cancel()  # it would try for ever
-                    await asyncio.wait([self._ending])
                 if self._former is not None:
                     await self._close_former(self._former)
                 await self._present.close()
@@ -381,10 +393,16 @@ class Roller:
             except BookKeeperError as error:
                 log.info("the auditor deletes what log %s has done with: %s", self._name, error)
 
+    async def _stop_ending(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()  # it would try for ever
+            await asyncio.wait([self._ending])
+
     def _stop(self) -> None:
         """The writer has failed, or was abandoned."""
         self._stopped = True
         self._stop_rolling()
+        self._runtime.spawn(drop_lease(self._name, self._token, self._logs), name=f"lease of log {self._name}")
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 
     def _stop_rolling(self) -> None:
@@ -396,7 +414,3 @@ class Roller:
         for writer in (self._former, self._present):
             if writer is not None:
                 writer.abandon()
-
-    def give_up(self) -> None:
-        """Give up the lease, and nothing else: see `LogWriter.abandon`."""
-        self._runtime.spawn(drop_lease(self._name, self._token, self._logs), name=f"lease of log {self._name}")

@@ -162,7 +162,6 @@ class LogWriter:
         """Stop without closing anything: what is pending fails, and the next writer finds out where the log ends."""
         self._appends.closed = True
         self._appends.fail(ClientClosedError(f"the writer of log {self._name} was abandoned", outcome_unknown=True))
-        self._roller.give_up()
 
     async def __aenter__(self) -> LogWriter:
         return self

@@ -109,7 +109,7 @@ class LogUpkeep:
 
     async def _written(self, name: str, lst: LogList, version: int, *checks: Check) -> bool:
         """False is to be tried again, on what there is then."""
-        outcome = await self._logs.write_shorter(name, lst, version, *checks)
+        outcome = await self._logs.write_anyway(name, lst, version, *checks)
         match outcome:
             case Done():
                 return True

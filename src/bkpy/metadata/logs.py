@@ -6,8 +6,8 @@
     logs/<name>/<uid>/consumers see `bkpy.metadata.log_consumers`
     logs/<name>/<uid>/lease     who writes the log, for people and for those who want to wait; goes with the session
 
-Invariants: a write replaces exactly the list that its caller has read, of this very log; no list is stored that is too
-long for the store; who holds the lease says nothing of who may write, which the list alone says.
+Invariants: a write replaces exactly the list that its caller has read, of this very log; no list gets a ledger that
+makes it too long for the store; who holds the lease says nothing of who may write, which the list alone says.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ class LogStore:
         """
         return await self._put(name, lst, expected_version, *checks, token=token)
 
-    async def write_shorter(self, name: str, lst: LogList, expected_version: int, *checks: Check) -> PutOutcome:
-        """The same of a list that is shorter than the one that is stored: it may be too long all the same."""
-        return await self._put(name, lst, expected_version, *checks, shorter=True)
+    async def write_anyway(self, name: str, lst: LogList, expected_version: int, *checks: Check) -> PutOutcome:
+        """The same of a list that has no other ledgers than the one that is stored: it may be too long all the same."""
+        return await self._put(name, lst, expected_version, *checks, anyway=True)
 
     async def _put(
         self,
@@ -153,11 +153,11 @@ class LogStore:
         expected_version: int,
         *checks: Check,
         token: str | None = None,
-        shorter: bool = False,
+        anyway: bool = False,
     ) -> PutOutcome:
         path = paths.log(self.root, name)
         written = dataclasses.replace(lst, write_token=token or self.new_token())
-        data = written.encode() if shorter else self._encoded(name, written)
+        data = written.encode() if anyway else self._encoded(name, written)
         # Without it, the write of one who sleeps could meet the same version of another log of that name.
         same = Check(f"{path}/{lst.uid}", 0)
         outcome = await put_certainly(

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.hooks import former_of, present_of, roller_of, runtime_of
-from tests.in_process import InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
@@ -293,4 +293,37 @@ async def test_a_roll_in_doubt_appends_nothing_until_it_is_known(cluster: InProc
     lst, version = await client.logs.read("orders")
     assert version > listed[1]
     assert positions_of(lst) == [(0, 1), (1, 1)]
+    assert await contents(client, "orders") == [b"0", b"1"]
+
+
+async def test_closing_does_not_wait_for_a_roll_that_the_store_holds_up(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    away = False
+    put, multi = session.put, session.multi
+
+    async def put_if_there(path: str, data: bytes, version: int) -> int:
+        if away:
+            raise MetadataUnavailableError("the store is away")
+        return await put(path, data, version)
+
+    async def roll_and_lose_the_store(operations: Any) -> Any:
+        nonlocal away
+        result = await multi(operations)
+        away = True
+        return result
+
+    with patch.object(session, "put", put_if_there), patch.object(session, "multi", roll_and_lose_the_store):
+        await roller_of(log).roll()
+        await log.append(b"1")
+        rolling = asyncio.create_task(roller_of(log).roll())
+        await asyncio.sleep(0.05)
+        assert not rolling.done()
+        with pytest.raises(MetadataUnavailableError):
+            async with asyncio.timeout(DEADLINE_S):
+                await log.close()
+        away = False
+    await log.close()
+    await rolling
     assert await contents(client, "orders") == [b"0", b"1"]

@@ -1,0 +1,234 @@
+"""A log's writer that ends while something is under way, or whose log is no more: nothing is left that does harm."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import appends_of, roller_of
+from tests.in_process import DEADLINE_S, eventually
+from tests.unit.log.support import contents
+from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
+
+from bkpy.errors import (
+    ClientClosedError,
+    ConfigError,
+    LogFencedError,
+    LogLockedError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+    QuorumTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
+    from bkpy.client.client import Client
+
+
+def rolls() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "roll of log orders"]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % i for i in range(count)]
+
+
+async def gone(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait([task], timeout=DEADLINE_S)
+    assert task.done()
+
+
+async def cancelled_at(cluster: InProcess, steady: Client, at: int) -> bool:
+    """Whether the roll was still under way at the store's `at`th call, and so was cancelled."""
+    client, session = await faulty_client(cluster)
+    log = await client.open_log("orders", create=True, roll_entries=3)
+    acknowledged = [await log.append(b"0"), await log.append(b"1")]
+    cancelled: list[asyncio.Task[Any]] = []
+
+    async def cancel() -> None:
+        cancelled.extend(rolls())
+        for task in cancelled:
+            task.cancel()
+        if not cancelled:
+            session.count(1, cancel)
+
+    session.count(at, cancel)
+    acknowledged.append(await log.append(b"2"))
+    await eventually(lambda: bool(cancelled) or len(roller_of(log).lst.segments) > 1)
+    session.calls = -1
+    for task in cancelled:
+        await gone(task)
+    try:
+        acknowledged.append(await log.append(b"3"))
+    except ClientClosedError:
+        assert cancelled
+    after = await steady.open_log("orders")
+    assert await after.append(b"new") == len(acknowledged)
+    await after.close()
+    log.abandon()
+    assert await contents(steady, "orders") == [*numbers(len(acknowledged)), b"new"]
+    return bool(cancelled)
+
+
+async def test_a_roll_that_is_cancelled_at_any_step_leaves_a_log_that_can_be_opened(cluster: InProcess) -> None:
+    """As all tasks are when a program is interrupted: what the list names then has to be there."""
+    steady = await cluster.client(**FAST)
+    at = 1
+    while await cancelled_at(cluster, steady, at):
+        await steady.delete_log("orders")
+        at += 1
+    assert at > 3
+
+
+async def test_a_log_is_closed_though_its_roll_waits_for_the_metadata_store(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster, metadata_write_attempts_max=1)
+    log = await client.open_log("orders", create=True, roll_entries=2)
+    await log.append(b"0")
+    await roller_of(log).roll()
+    session.count(1, GONE)  # the former ledger can't be closed
+    await log.append(b"1")
+    await log.append(b"2")
+    await eventually(lambda: bool(rolls()))
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(MetadataUnavailableError):
+            await log.close()
+        session.calls = -1
+        await log.close()
+    lst, _ = await client.logs.read("orders", fresh=True)
+    assert (lst.writer, lst.open_segments) == ("", ())
+    assert await contents(client, "orders") == numbers(3)
+
+
+async def test_a_log_that_is_closed_while_much_is_pending_rolls_no_more(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True, roll_entries=3)
+    pending = [log.append_nowait(b"%d" % i) for i in range(10)]
+    await log.close()
+    assert [future.result() for future in pending] == list(range(10))
+    assert not rolls()
+    lst, _ = await client.logs.read("orders", fresh=True)
+    assert (lst.writer, lst.open_segments) == ("", ())
+
+
+async def test_a_writer_that_has_failed_keeps_nobody_out(cluster: InProcess) -> None:
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    appends_of(log).fail(QuorumTimeoutError("too slow"))
+    with pytest.raises(QuorumTimeoutError):
+        await log.close()
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                successor = await other.open_log("orders", wait=False)
+                break
+            except LogLockedError:
+                await asyncio.sleep(0.005)
+    await successor.close()
+
+
+async def test_the_writer_of_a_deleted_log_leaves_another_of_that_name_alone(cluster: InProcess) -> None:
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append_batch(numbers(10))
+    await other.delete_log("orders")
+    new = await other.open_log("orders", create=True)
+    await new.append(b"new")
+    await new.close()
+    with pytest.raises(NoSuchLogError):
+        await log.truncate(8)
+    reader = await other.read_log("orders")
+    assert reader.first_position == 0
+    assert [entry.data async for entry in reader.read()] == [b"new"]
+    log.abandon()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_writer_whose_log_is_deleted_hears_of_it_though_it_appends_nothing(
+    cluster: InProcess, again: bool
+) -> None:
+    client = await cluster.client(**FAST, log_retention_interval_s=0.01)
+    other = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    await other.delete_log("orders")
+    if again:
+        await (await other.open_log("orders", create=True)).close()
+    await eventually(lambda: not log.usable)
+    with pytest.raises(LogFencedError if again else NoSuchLogError):
+        await log.append(b"1")
+    if again:  # and doesn't say that it writes the new one
+        await (await other.open_log("orders", wait=False)).close()
+    log.abandon()
+
+
+async def test_a_writer_that_was_replaced_hears_of_it_though_it_appends_nothing(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, log_retention_interval_s=0.01)
+    other = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await (await other.open_log("orders")).close()
+    await eventually(lambda: not log.usable)
+    with pytest.raises(LogFencedError):
+        await log.append(b"1")
+    log.abandon()
+
+
+# --- a list that is too long -----------------------------------------------------------------------------------------
+
+
+ROOM_FOR_ONE = 90  # and for who writes
+
+
+async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InProcess) -> None:
+    """Wherever the bound lies: it is felt by none but those who would add ledgers."""
+    steady = await cluster.client(**FAST)
+    for room in range(0, 260, 20):
+        name = f"log-{room:03}"
+        log = await steady.open_log(name, create=True)
+        await log.append(b"0")
+        await log.close()
+        lst, _ = await steady.logs.read(name)
+        client = await cluster.client(**FAST, log_list_bytes_max=len(lst.encode()) + room)
+        if room < ROOM_FOR_ONE:
+            with pytest.raises(ConfigError, match="truncate"):
+                await client.open_log(name)
+            continue
+        log = await client.open_log(name, roll_entries=2)
+        for i in range(1, 8):
+            assert await log.append(b"%d" % i) == i
+            await asyncio.sleep(0.002)
+        await log.close()
+        assert await contents(steady, name) == numbers(8)
+
+
+async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluster: InProcess) -> None:
+    client, steady = await cluster.client(**FAST, log_list_bytes_max=800), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True, roll_entries=1)
+    while not log.next_position or log.next_position < 2 * len(roller_of(log).lst.segments):
+        await log.append(b"%d" % log.next_position)
+        await asyncio.sleep(0.002)
+    full, end = log.ledger_id, log.next_position
+    await log.truncate(end - 1)
+    await eventually(lambda: log.ledger_id != full)
+    assert await log.append(b"%d" % end) == end
+    await log.close()
+    reader = await steady.read_log("orders")
+    assert [entry.data async for entry in reader.read()] == numbers(end + 1)[end - 1 :]
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["retention_s", "consumer_lag_max_s", "roll_s", "retention_bytes"])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "1", True, 10**400])
+async def test_what_makes_no_sense_is_kept_by_no_log(cluster: InProcess, name: str, value: Any) -> None:
+    client = await cluster.client(**FAST)
+    if name == "retention_bytes" and value == 10**400:
+        value = 0.5
+    with pytest.raises(ConfigError, match=name):
+        await client.open_log("orders", create=True, **{name: value})
+    with pytest.raises(NoSuchLogError):
+        await client.read_log("orders")
