@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.creation import NewLedger
@@ -30,6 +31,8 @@ from bkpy.protocol.log_opening import AFTER_OPENING, Act, ListSays, SegmentEnd, 
 from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bkpy.log.parts import LogParts
     from bkpy.metadata.ledgers import Created
     from bkpy.metadata.logs import LogStore
@@ -155,6 +158,7 @@ class Opening:
                 f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
             ) from error
         ready = settled(lst, ends)
+        self._tell_of_dropped(lst, ends)
         created = self._created or await self._parts.create(new_ledger(self._name, lst))
         self._created = created
         ledger_id = created.metadata.ledger_id
@@ -190,6 +194,20 @@ class Opening:
             case _:
                 assert_never(act)
         return None
+
+    def _tell_of_dropped(self, lst: LogList, ends: Mapping[int, SegmentEnd]) -> None:
+        for before, after in pairwise(lst.open_segments):
+            end, entries = before.first_position + ends[before.ledger_id].entries, ends[after.ledger_id].entries
+            if end < after.first_position and entries:
+                log.warning(
+                    "%d entries of ledger %d are no part of log %s: ledger %d before it ends at position %d, not %d",
+                    entries,
+                    after.ledger_id,
+                    self._name,
+                    before.ledger_id,
+                    end,
+                    after.first_position,
+                )
 
     async def _look(self, wanted: LogList, ledger_id: int) -> tuple[LogList, int, ListSays]:
         try:

@@ -45,7 +45,10 @@ class Dropped:
 @pytest.mark.scenario(65)
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (1, 1, 1)])
 async def test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends_short(
-    cluster: InProcess, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    cluster: InProcess,
+    sizes: tuple[int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The last entry of a ledger is stuck, those of the next reach their ack quorum, and the writer dies."""
     ensemble_size, write_quorum, ack_quorum = sizes
@@ -77,6 +80,7 @@ async def test_a_held_ledger_tells_nothing_and_is_dropped_if_the_one_before_ends
 
     after = await other.open_log("orders")
     assert after.next_position == 3
+    assert f"5 entries of ledger {following.ledger_id} are no part of log orders" in caplog.text
     with pytest.raises(LogFencedError):
         await log.append(b"late")
     for future in [stuck, *held]:
