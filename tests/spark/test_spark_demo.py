@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bkpy.demo.delays import SPARK_CONFIG, windows_of
 from bkpy.demo.events import flight_events
 from bkpy.demo.flights import load_flights
-from bkpy.demo.streaming import PARTS, Pipeline, account_of_events, account_of_windows, stream
+from bkpy.demo.streaming import PARTS, Pipeline, events_in, flights_in, stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,10 +39,10 @@ def test_a_service_is_killed_and_a_query_stopped_and_each_flight_comes_everywher
     assert streamed.payloads == [event.payload for event in events]
     assert streamed.tailed.payloads == streamed.payloads
     assert streamed.tailed.resumed_at >= len(events) // 2
-    assert account_of_events(streamed.payloads, events).exact
+    assert events_in(streamed.payloads, events).exact
 
     aggregated = streamed.aggregated
     assert aggregated.resumed_at >= aggregated.stopped_at >= len(events) // 2
     assert aggregated.batches >= 2
     assert aggregated.windows == windows_of(lines)
-    assert account_of_windows(aggregated.windows, windows_of(lines)).flights == len(lines)
+    assert flights_in(aggregated.windows, windows_of(lines)).flights == len(lines)

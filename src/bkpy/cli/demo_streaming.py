@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bkpy.demo.events import Event
+    from bkpy.demo.events import FlightEvent
     from bkpy.demo.streaming import Streamed
 
 _DAYS_PER_SECOND = 30.0
@@ -26,7 +26,7 @@ def show_stream(uri: str, spark: SparkSession, lines: Sequence[bytes], base: Pat
     from bkpy.demo.chart import draw
     from bkpy.demo.delays import windows_of
     from bkpy.demo.events import flight_events
-    from bkpy.demo.streaming import PARTS, Pipeline, account_of_events, account_of_windows, stream
+    from bkpy.demo.streaming import PARTS, Pipeline, events_in, flights_in, stream
 
     events = flight_events(lines)
     pipeline = Pipeline(uri, spark, base, events, _DAYS_PER_SECOND)
@@ -35,25 +35,25 @@ def show_stream(uri: str, spark: SparkSession, lines: Sequence[bytes], base: Pat
         streamed = run(stream(pipeline, lambda part, position: bar.update(tasks[part], completed=position)))
     expected = windows_of(lines)
     aggregated = streamed.aggregated
-    accounts = {
-        f"the log, {streamed.ledgers} ledgers": account_of_events(streamed.payloads, events),
-        "the consumer": account_of_events(streamed.tailed.payloads, events),
-        f"Spark's {len(aggregated.windows):,} windows": account_of_windows(aggregated.windows, expected),
+    found = {
+        f"the log, {streamed.ledgers} ledgers": events_in(streamed.payloads, events),
+        "the consumer": events_in(streamed.tailed.payloads, events),
+        f"Spark's {len(aggregated.windows):,} windows": flights_in(aggregated.windows, expected),
     }
     _tell(streamed, events)
     print_table(
         ("flights in", "flights", "missing", "too many", "out of order"),
-        [(where, f"{a.flights:,}", a.missing, a.surplus, a.displaced) for where, a in accounts.items()],
+        [(where, f"{a.flights:,}", a.missing, a.surplus, a.displaced) for where, a in found.items()],
     )
     prefix = streamed.takeover.position >= streamed.takeover.acknowledged
     equal = aggregated.windows == expected
     click.echo(f"Numbers and delays by day and airport are {'the same as' if equal else 'NOT those'} in the source.\n")
     draw(aggregated.windows, base / _PICTURE)
     click.echo(f"Picture   {base / _PICTURE}\nStream    {pipeline.parquet}")
-    return prefix and equal and all(account.exact for account in accounts.values())
+    return prefix and equal and all(tally.exact for tally in found.values())
 
 
-def _tell(streamed: Streamed, events: Sequence[Event]) -> None:
+def _tell(streamed: Streamed, events: Sequence[FlightEvent]) -> None:
     takeover, aggregated = streamed.takeover, streamed.aggregated
     survived = streamed.payloads[: takeover.position]
     is_prefix = survived == [event.payload for event in events[: takeover.position]]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from bkpy.demo.delays import Window
+    from bkpy.demo.delays import DelayWindow
 
 _AIRPORTS: Final = {"EWR": ("Newark", "#2a6fbb"), "JFK": ("Kennedy", "#c8553d"), "LGA": ("LaGuardia", "#3f8f5b")}
 _AVERAGED_DAYS: Final = 7
@@ -24,7 +24,7 @@ def check_chart() -> None:
         raise ConfigError("matplotlib is missing; get it with pip install '.[demo]' in bkpy's source tree")
 
 
-def draw(windows: Sequence[Window], path: Path) -> None:
+def draw(windows: Sequence[DelayWindow], path: Path) -> None:
     """The windows, which are days, as a PNG: mean delays above, with their mean of a week, and flights below."""
     check_chart()
     from matplotlib.dates import ConciseDateFormatter, MonthLocator
@@ -52,7 +52,7 @@ def draw(windows: Sequence[Window], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _weekly(days: Sequence[Window]) -> list[float]:
+def _weekly(days: Sequence[DelayWindow]) -> list[float]:
     """The mean delay over the flights of a week in the middle of which each day is."""
     means = []
     for i in range(len(days)):

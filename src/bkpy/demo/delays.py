@@ -25,7 +25,7 @@ _EVENT: Final = "scheduled TIMESTAMP, origin STRING, delay INT"
 _LATE: Final = "1 hour"
 
 
-class Window(NamedTuple):
+class DelayWindow(NamedTuple):
     """What became of the flights that were to leave an airport in a window of time, which begins at `begins`."""
 
     begins: str
@@ -62,7 +62,7 @@ def delays_by_origin(entries: DataFrame, window: str = DAY) -> DataFrame:
     )
 
 
-def stored_windows(spark: SparkSession, directory: Path) -> list[Window]:
+def stored_windows(spark: SparkSession, directory: Path) -> list[DelayWindow]:
     """The aggregates that a stream has put into a directory, by time and origin.
 
     Spark reads them, since it alone knows which files count: one that was killed leaves others beside them.
@@ -70,10 +70,10 @@ def stored_windows(spark: SparkSession, directory: Path) -> list[Window]:
     rows = spark.read.parquet(str(directory)).selectExpr(
         "date_format(begins, 'yyyy-MM-dd HH:mm') AS begins", "origin", "flights", "departed", "delay_minutes"
     )
-    return sorted(Window(*row) for row in rows.collect())
+    return sorted(DelayWindow(*row) for row in rows.collect())
 
 
-def windows_of(lines: Iterable[bytes]) -> list[Window]:
+def windows_of(lines: Iterable[bytes]) -> list[DelayWindow]:
     """The same by day, computed from the lines of flights.csv without Spark."""
     flights: Counter[tuple[str, str]] = Counter()
     departed: Counter[tuple[str, str]] = Counter()
@@ -85,4 +85,4 @@ def windows_of(lines: Iterable[bytes]) -> list[Window]:
         if delay != "NA":
             departed[key] += 1
             minutes[key] += int(delay)
-    return [Window(*key, flights[key], departed[key], minutes[key]) for key in sorted(flights)]
+    return [DelayWindow(*key, flights[key], departed[key], minutes[key]) for key in sorted(flights)]

@@ -30,14 +30,14 @@ _AT_ONCE_MAX = 1000  # events
 _TICK_S = 0.02  # however quickly the year passes, so long is waited for more of it
 
 
-class Event(NamedTuple):
+class FlightEvent(NamedTuple):
     """A flight as it is appended. `scheduled`: local time in New York."""
 
     scheduled: datetime
     payload: bytes
 
 
-def flight_events(lines: Iterable[bytes]) -> list[Event]:
+def flight_events(lines: Iterable[bytes]) -> list[FlightEvent]:
     """The flights of these lines of flights.csv, by the time at which they were to leave; then the end of the year.
 
     The payload of a flight is JSON: `scheduled`, `origin`, `destination`, `carrier`, `flight`, and `delay` in minutes,
@@ -46,15 +46,15 @@ def flight_events(lines: Iterable[bytes]) -> list[Event]:
     """
     events = sorted(map(_event, lines), key=_scheduled)
     end = datetime(YEAR + 1, 1, 1) + timedelta(days=1)
-    return [*events, Event(end, json.dumps({"scheduled": end.isoformat()}).encode())]
+    return [*events, FlightEvent(end, json.dumps({"scheduled": end.isoformat()}).encode())]
 
 
-def all_events() -> list[Event]:
+def all_events() -> list[FlightEvent]:
     """Those of the whole year. Takes some seconds."""
     return flight_events(chain.from_iterable(load_flights().values()))
 
 
-def _event(line: bytes) -> Event:
+def _event(line: bytes) -> FlightEvent:
     values = line.decode().split(",")
     month, day, hour, minute = (int(values[column]) for column in (_MONTH, _DAY, _HOUR, _MINUTE))
     scheduled = datetime(YEAR, month, day, hour, minute)
@@ -67,14 +67,16 @@ def _event(line: bytes) -> Event:
         "flight": int(values[_FLIGHT]),
         "delay": None if delay == _UNKNOWN else int(delay),
     }
-    return Event(scheduled, json.dumps(event).encode())
+    return FlightEvent(scheduled, json.dumps(event).encode())
 
 
-def _scheduled(event: Event) -> datetime:
+def _scheduled(event: FlightEvent) -> datetime:
     return event.scheduled
 
 
-async def replay(events: Sequence[Event], first: int, days_per_second: float) -> AsyncGenerator[list[bytes], None]:
+async def replay(
+    events: Sequence[FlightEvent], first: int, days_per_second: float
+) -> AsyncGenerator[list[bytes], None]:
     """The payloads from `events[first]` on, as their times come: so many days of theirs pass in a second."""
     if first >= len(events):
         return

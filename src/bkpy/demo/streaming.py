@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from bkpy.demo.delays import Window
-    from bkpy.demo.events import Event
+    from bkpy.demo.delays import DelayWindow
+    from bkpy.demo.events import FlightEvent
 
 CONSUMER = "demo"
 
@@ -72,7 +72,7 @@ class Aggregated:
     batches: int
     stopped_at: int  # the position up to which it had noted that batches were done
     resumed_at: int  # where the first batch began after that
-    windows: list[Window]
+    windows: list[DelayWindow]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Pipeline:
     uri: str
     spark: SparkSession
     directory: Path
-    events: Sequence[Event]
+    events: Sequence[FlightEvent]
     days_per_second: float
     of_each_month: int | None = None
 
@@ -128,7 +128,7 @@ async def stream(pipeline: Pipeline, tell: Tell) -> Streamed:
 # --- what came of it --------------------------------------------------------------------------------------------------
 
 
-class Account(NamedTuple):
+class Tally(NamedTuple):
     """What of the source is somewhere. `displaced` are not where they are in the source; None where no order is."""
 
     flights: int
@@ -141,21 +141,21 @@ class Account(NamedTuple):
         return self.missing == self.surplus == 0 == (self.displaced or 0)
 
 
-def account_of_events(found: Sequence[bytes], events: Sequence[Event]) -> Account:
+def events_in(found: Sequence[bytes], events: Sequence[FlightEvent]) -> Tally:
     """Compare payloads, in their order, with the events. The one that ends the year is no flight."""
     there, wanted = Counter(found), Counter(event.payload for event in events)
     displaced = sum(one != event.payload for one, event in zip(found, events, strict=False))
     flights = len(found) - there[events[-1].payload]
-    return Account(flights, (wanted - there).total(), (there - wanted).total(), displaced)
+    return Tally(flights, (wanted - there).total(), (there - wanted).total(), displaced)
 
 
-def account_of_windows(found: Sequence[Window], expected: Sequence[Window]) -> Account:
+def flights_in(found: Sequence[DelayWindow], expected: Sequence[DelayWindow]) -> Tally:
     """Compare the flights that windows have counted. A window that has two rows has counted all of both."""
     there, wanted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for windows, counts in ((found, there), (expected, wanted)):
         for window in windows:
             counts[window.begins, window.origin] += window.flights
-    return Account(there.total(), (wanted - there).total(), (there - wanted).total(), None)
+    return Tally(there.total(), (wanted - there).total(), (there - wanted).total(), None)
 
 
 # --- the service ------------------------------------------------------------------------------------------------------

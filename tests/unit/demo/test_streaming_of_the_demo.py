@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bkpy.demo.chart import draw
-from bkpy.demo.delays import Window, windows_of
-from bkpy.demo.events import Event, flight_events, replay
-from bkpy.demo.streaming import Account, account_of_events, account_of_windows
+from bkpy.demo.delays import DelayWindow, windows_of
+from bkpy.demo.events import FlightEvent, flight_events, replay
+from bkpy.demo.streaming import Tally, events_in, flights_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,13 +41,13 @@ def test_events_come_in_the_order_in_which_they_were_to_leave_and_end_with_the_y
 
 def test_the_windows_of_the_source() -> None:
     assert windows_of(LINES) == [
-        Window("2013-01-01 00:00", "JFK", 2, 1, -3),
-        Window("2013-12-31 00:00", "EWR", 1, 1, 2),
+        DelayWindow("2013-01-01 00:00", "JFK", 2, 1, -3),
+        DelayWindow("2013-12-31 00:00", "EWR", 1, 1, 2),
     ]
 
 
-def events_each_hour(count: int) -> list[Event]:
-    return [Event(datetime(2013, 1, 1) + timedelta(hours=i), b"%d" % i) for i in range(count)]
+def events_each_hour(count: int) -> list[FlightEvent]:
+    return [FlightEvent(datetime(2013, 1, 1) + timedelta(hours=i), b"%d" % i) for i in range(count)]
 
 
 async def test_a_replay_takes_the_time_that_it_is_given() -> None:
@@ -69,40 +69,40 @@ async def test_a_replay_gives_no_event_before_its_time() -> None:
 
 
 async def test_what_is_late_comes_at_once_but_not_without_bound() -> None:
-    events = [Event(datetime(2013, 1, 1), b"%d" % i) for i in range(2500)]
+    events = [FlightEvent(datetime(2013, 1, 1), b"%d" % i) for i in range(2500)]
     assert [len(batch) async for batch in replay(events, 0, 1.0)] == [1000, 1000, 500]
 
 
-A, B, C, END = (Event(datetime(2013, 1, day), name) for day, name in enumerate((b"a", b"b", b"c", b"end"), 1))
+A, B, C, END = (FlightEvent(datetime(2013, 1, day), name) for day, name in enumerate((b"a", b"b", b"c", b"end"), 1))
 
 
 @pytest.mark.parametrize(
-    ("found", "account"),
+    ("found", "tally"),
     [
-        ([b"a", b"b", b"c", b"end"], Account(3, 0, 0, 0)),
-        ([b"a", b"b", b"end"], Account(2, 1, 0, 1)),
-        ([b"a", b"b", b"b", b"c", b"end"], Account(4, 0, 1, 2)),
-        ([b"b", b"a", b"c", b"end"], Account(3, 0, 0, 2)),
-        ([b"a", b"x", b"c", b"end"], Account(3, 1, 1, 1)),
-        ([b"a", b"b", b"c"], Account(3, 1, 0, 0)),
-        ([], Account(0, 4, 0, 0)),
+        ([b"a", b"b", b"c", b"end"], Tally(3, 0, 0, 0)),
+        ([b"a", b"b", b"end"], Tally(2, 1, 0, 1)),
+        ([b"a", b"b", b"b", b"c", b"end"], Tally(4, 0, 1, 2)),
+        ([b"b", b"a", b"c", b"end"], Tally(3, 0, 0, 2)),
+        ([b"a", b"x", b"c", b"end"], Tally(3, 1, 1, 1)),
+        ([b"a", b"b", b"c"], Tally(3, 1, 0, 0)),
+        ([], Tally(0, 4, 0, 0)),
     ],
 )
-def test_what_is_missing_doubled_or_displaced_is_told(found: list[bytes], account: Account) -> None:
-    assert account_of_events(found, [A, B, C, END]) == account
-    assert account.exact == (found == [b"a", b"b", b"c", b"end"])
+def test_what_is_missing_doubled_or_displaced_is_told(found: list[bytes], tally: Tally) -> None:
+    assert events_in(found, [A, B, C, END]) == tally
+    assert tally.exact == (found == [b"a", b"b", b"c", b"end"])
 
 
 def test_windows_that_miss_or_double_flights_are_told() -> None:
-    one, two = Window("2013-01-01 00:00", "JFK", 10, 9, 5), Window("2013-01-02 00:00", "JFK", 20, 20, 0)
-    assert account_of_windows([one, two], [one, two]) == Account(30, 0, 0, None)
-    assert account_of_windows([one], [one, two]) == Account(10, 20, 0, None)
-    assert account_of_windows([one, one, two], [one, two]) == Account(40, 0, 10, None)
-    assert account_of_windows([two._replace(flights=19)], [two]) == Account(19, 1, 0, None)
-    assert not account_of_windows([one, one, two], [one, two]).exact
+    one, two = DelayWindow("2013-01-01 00:00", "JFK", 10, 9, 5), DelayWindow("2013-01-02 00:00", "JFK", 20, 20, 0)
+    assert flights_in([one, two], [one, two]) == Tally(30, 0, 0, None)
+    assert flights_in([one], [one, two]) == Tally(10, 20, 0, None)
+    assert flights_in([one, one, two], [one, two]) == Tally(40, 0, 10, None)
+    assert flights_in([two._replace(flights=19)], [two]) == Tally(19, 1, 0, None)
+    assert not flights_in([one, one, two], [one, two]).exact
 
 
 def test_days_are_drawn_also_those_on_which_nobody_left(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    draw([*windows_of(LINES), Window("2013-02-01 00:00", "LGA", 3, 0, 0)], tmp_path / "days.png")
+    draw([*windows_of(LINES), DelayWindow("2013-02-01 00:00", "LGA", 3, 0, 0)], tmp_path / "days.png")
     assert (tmp_path / "days.png").read_bytes().startswith(b"\x89PNG")
