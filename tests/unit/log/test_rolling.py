@@ -225,6 +225,37 @@ async def test_an_append_that_does_not_wait_says_that_the_window_is_full(cluster
         await asyncio.gather(*futures)
 
 
+async def test_the_window_counts_what_is_pending_in_both_ledgers(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, write_window_bytes=100)
+    async with await client.open_log("orders", create=True) as log:
+        replication = present_of(log).pending.replication
+        pending = [log.append_nowait(bytes(42))]  # 50 bytes with its time
+        await asyncio.sleep(0)
+        replication.acks.freeze()
+        await roller_of(log).roll()
+        with pytest.raises(WouldBlock, match="window is full"):
+            log.append_nowait(bytes(43))
+        pending.append(log.append_nowait(bytes(42)))
+        replication.confirmed = replication.acks.thaw()
+        if replication.confirmed == 0:
+            replication.source.on_confirmed(0, 1)
+        assert await asyncio.gather(*pending) == [0, 1]
+        assert await log.append_nowait(bytes(92)) == 2  # the whole window
+
+
+async def test_the_room_of_an_append_that_is_cancelled_when_it_gets_it_goes_to_the_next(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, write_window_entries=1)
+    async with await client.open_log("orders", create=True) as log:
+        first = log.append_nowait(b"0")
+        second = asyncio.create_task(log.append(b"1"))
+        await asyncio.sleep(0)
+        third = asyncio.create_task(log.append(b"2"))
+        first.add_done_callback(lambda _: second.cancel())  # before it goes on, and after it was given room
+        async with asyncio.timeout(DEADLINE_S):
+            assert await third == 1
+        assert second.cancelled()
+
+
 async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
     client = await cluster.client(**FAST)
     async with await client.open_log("orders", create=True) as log:
