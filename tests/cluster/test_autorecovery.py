@@ -178,8 +178,12 @@ async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_doe
                     return victim not in await names(client, writer.ledger_id)
 
                 assert await poll(healed, DEADLINE_S)
-                page = await scraped(port)
-                assert page["bkpy_auditor_leading"] == page["bkpy_replication_done_ledgers_total"] == "1.0"
+
+                async def counted() -> bool:  # a little after the metadata name others
+                    return (await scraped(port))["bkpy_replication_done_ledgers_total"] == "1.0"
+
+                assert await poll(counted, DEADLINE_S)
+                assert (await scraped(port))["bkpy_auditor_leading"] == "1.0"
             finally:
                 running.terminate()
                 assert running.wait(PATIENCE_S) == 0
