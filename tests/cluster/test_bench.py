@@ -206,6 +206,7 @@ def test_machine_versions_and_memory_are_known(tmp_path: Path) -> None:
     assert files > 1
 
 
+@pytest.mark.exhaustive  # a minute long
 def test_memory_minute_by_minute(tmp_path: Path) -> None:
     command = [
         sys.executable,

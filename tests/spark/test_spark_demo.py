@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bkpy.demo.delays import SPARK_CONFIG, windows_of
 from bkpy.demo.events import flight_events
 from bkpy.demo.flights import load_flights
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 OF_EACH_MONTH = 100
 
 
+@pytest.mark.exhaustive  # `make demo` shows the same
 def test_a_service_is_killed_and_a_query_stopped_and_each_flight_comes_everywhere_once(
     ledgers: Ledgers, spark: SparkSession, tmp_path: Path
 ) -> None:
