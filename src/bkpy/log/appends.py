@@ -162,9 +162,10 @@ class LogAppends:
 
     async def drained(self) -> None:
         """Return when nothing waits for room any more."""
-        while self._waiters or self._admitted:
-            if self._waiters:
-                await asyncio.wait([admitted for _, _, admitted in self._waiters])
+        # Those that were cancelled while the log rolls are still in the queue, and nothing waits for them.
+        while (waiting := [admitted for _, _, admitted in self._waiters if not admitted.done()]) or self._admitted:
+            if waiting:
+                await asyncio.wait(waiting)
             await asyncio.sleep(0)
 
     async def flush(self) -> None:

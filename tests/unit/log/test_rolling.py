@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from tests.hooks import former_of, present_of, roller_of, runtime_of
+from tests.hooks import appends_of, former_of, present_of, roller_of, runtime_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents, positions_of
@@ -254,6 +254,22 @@ async def test_the_room_of_an_append_that_is_cancelled_when_it_gets_it_goes_to_t
         async with asyncio.timeout(DEADLINE_S):
             assert await third == 1
         assert second.cancelled()
+
+
+async def test_an_append_that_was_cancelled_while_the_log_rolls_is_not_waited_for(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    async with await client.open_log("orders", create=True) as log:
+        appends = appends_of(log)
+        await appends.stop()
+        waiting = asyncio.create_task(log.append(b"0"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        async with asyncio.timeout(DEADLINE_S):
+            await appends.drained()
+        assert waiting.cancelled()
+        appends.go_on()
+        assert await log.append(b"0") == 0
 
 
 async def test_truncating_deletes_ledgers(cluster: InProcess) -> None:
