@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import ssl
 import subprocess
 from pathlib import Path
+
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
@@ -19,7 +22,10 @@ def context(purpose: ssl.Purpose, directory: Path, name: str) -> ssl.SSLContext:
     return made
 
 
+@pytest.mark.exhaustive  # not every machine has what it needs
 def test_the_certificates_of_the_page_pass_strict_checks_at_both_ends(tmp_path: Path) -> None:
+    for tool in ("openssl", "bash"):
+        assert shutil.which(tool), f"needed: {tool} (Debian: apt-get install {tool})"
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE.read_text(), re.MULTILINE)
     (commands,) = (re.sub("^    ", "", block, flags=re.MULTILINE) for block in blocks if "openssl req" in block)
     subprocess.run(["bash", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
