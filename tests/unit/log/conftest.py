@@ -1,25 +1,5 @@
-"""Clusters in one process for the tests of logs."""
+"""The tests of logs have the client's clusters in one process."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from tests.unit.client.conftest import cluster, five
 
-import pytest
-from tests.in_process import InProcess
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
-    """Three bookies: a, b and c."""
-    local = InProcess(tmp_path)
-    await local.start()
-    yield local
-    await local.stop()
-
-
-@pytest.fixture
-async def five(tmp_path: Path) -> AsyncIterator[InProcess]:
-    """Five bookies: a to e."""
-    local = InProcess(tmp_path)
-    await local.start("abcde")
-    yield local
-    await local.stop()
+__all__ = ["cluster", "five"]
