@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from bkpy._version import VERSION
-from bkpy.client.arguments import check_ledger_id, check_password, check_size
+from bkpy.client.arguments import check_ledger_id, check_password, check_size, checked_custom
 from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
@@ -25,6 +25,7 @@ from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
 from bkpy.log.client import open_log
+from bkpy.log.opening import new_ledger
 from bkpy.log.parts import LogParts
 from bkpy.log.reading import LogReading
 from bkpy.metadata.cluster import Cluster, open_cluster
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.ledgers import Created
     from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.log_list import LogList
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.tls import TlsContext
@@ -146,9 +148,9 @@ class Client:
         it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
         `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
         before they are on disk, and `force` makes them durable. Raises `ConfigError` for sizes without
-        E >= Qw >= Qa >= 1, `NotEnoughBookiesError`, `MetadataUnavailableError`; with `outcome_unknown`, the error's
-        `ledger_id` is that of the ledger that may have been made. If the call is cancelled, what it has made is deleted
-        again.
+        E >= Qw >= Qa >= 1 and for custom metadata whose name begins with "bkpy.", `NotEnoughBookiesError`,
+        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
+        been made. If the call is cancelled, what it has made is deleted again.
         """
         self._check_open()
         for name, size in (
@@ -169,7 +171,7 @@ class Client:
             ack_quorum,
             digest,
             ledger_key(password),
-            _custom(custom_metadata),
+            checked_custom(custom_metadata),
             caller_ids=caller_ids,
             deferred_sync=deferred_sync,
         )
@@ -358,6 +360,11 @@ class Client:
         self._check_open()
         return await self._log_reading.segments.open(ledger_id, password, confirmed)
 
+    async def create_segment(self, name: str, lst: LogList, password: bytes) -> LedgerWriter:
+        """The writer of a new ledger of a log, which no list names as yet; not for applications."""
+        created = await self._create(new_ledger(name, lst))
+        return self._writer(created, RecordCodec(created.metadata.ledger_id, lst.digest, digest_key(password)))
+
     @property
     def _log_parts(self) -> LogParts:
         label = f"the client with session {self._cluster.store.session_id:#x}"
@@ -489,11 +496,3 @@ async def open_client(
         placement=placement,
         owns_store=owns_store,
     )
-
-
-def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
-    custom = dict(given or {})
-    for name, value in custom.items():
-        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
-            raise ConfigError(f"custom metadata maps text to bytes; {name!r} does not")
-    return {name: bytes(value) for name, value in custom.items()}

@@ -25,7 +25,7 @@ from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtak
 from bkpy.metadata.resolve import children_if_there, delete_certainly, delete_together
 from bkpy.metadata.store import Check, Delete
 from bkpy.protocol.log_list import checked_name
-from bkpy.protocol.log_retention import Orphan, orphaned, retained_from, truncated
+from bkpy.protocol.log_retention import Orphan, made_by_log, orphaned, retained_from, truncated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -197,6 +197,8 @@ class LogUpkeep:
             return False
         found = await self._list_of(belongs)
         lst = None if found is None else found[0]
+        if not made_by_log(metadata, belongs.uid, lst):
+            return False
         now_ms = self._logs.now_ms()
         match orphaned(metadata.ledger_id, belongs.uid, lst, metadata.created_ms, now_ms, grace_s):
             case Orphan.KEEP:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = "/ledgers"
 NAME = "orders"
 LIST = f"{ROOT}/logs/{NAME}"
-UID = "u1"
+UID, OLD_UID = "1" * 32, "0" * 32
 
 
 class Clock:
@@ -80,7 +80,7 @@ class LogWorld:
             for n, ledger_id in enumerate(self.segments[:3])
         ]
         lst = LogList(
-            UID, 3, 3, 2, "crc32c", bytes(16), writer="w",
+            UID, 3, 3, 2, "crc32c", bytes(32), writer="w",
             segments=(*sealed, Segment(self.segments[3], 30, self.now_ms + 3000)), **fields,
         )  # fmt: skip
         assert isinstance(await self.logs.create(NAME, lst), Done)
@@ -93,12 +93,12 @@ class LogWorld:
             lambda ledger_id: LedgerMetadata(
                 ledger_id=ledger_id,
                 state=LedgerState.OPEN,
-                ensemble_size=1,
-                write_quorum=1,
-                ack_quorum=1,
+                ensemble_size=3,
+                write_quorum=3,
+                ack_quorum=2,
                 digest="crc32c",
                 ledger_key=bytes(32),
-                fragments=(Fragment(0, ("a",)),),
+                fragments=(Fragment(0, ("a", "b", "c")),),
                 created_ms=self.now_ms,
                 owner_token=self.logs.new_token(),
                 custom_metadata=custom,

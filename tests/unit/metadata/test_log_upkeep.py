@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.metadata.log_world import LIST, NAME, UID, LogWorld
+from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
@@ -14,6 +14,7 @@ from bkpy.metadata.log_upkeep import log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
+from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.log_list import LogList
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ async def test_what_is_not_known_to_be_acknowledged_is_not_truncated(world: LogW
 
 async def test_one_who_has_written_another_log_of_that_name_truncates_nothing(world: LogWorld) -> None:
     with pytest.raises(NoSuchLogError, match="another one of that name"):
-        await world.upkeep.truncate(NAME, 35, end=40, uid="u0")
+        await world.upkeep.truncate(NAME, 35, end=40, uid=OLD_UID)
     assert left(world) == world.segments
     assert (await world.upkeep.truncate(NAME, 35, end=40, uid=UID)).first_position == 35
 
@@ -135,7 +136,7 @@ async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
 
 @pytest.mark.scenario(66)
 async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(world: LogWorld) -> None:
-    orphan, plain, other = await world.ledger(), await world.ledger(None), await world.ledger("u0")
+    orphan, plain, other = await world.ledger(), await world.ledger(None), await world.ledger(OLD_UID)
     odd = await world.ledger(UID, "no/name")
 
     async def swept() -> set[int]:
@@ -152,6 +153,29 @@ async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(worl
     await world.upkeep.delete(NAME)
     assert await swept() == {plain, odd}
     assert late not in world.ledgers()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ensemble_size": 4, "fragments": (Fragment(0, ("a", "b", "c", "d")),)},
+        {"write_quorum": 2},
+        {"ack_quorum": 3},
+        {"digest": "hmac-sha256"},
+        {"ledger_key": b"another".ljust(32)},
+        {"caller_ids": True},
+        {"deferred_sync": True},
+        {"custom_metadata": {"bkpy.log": b"orders", "bkpy.log_uid": b"u1"}},
+    ],
+)
+@pytest.mark.parametrize("uid", [UID, OLD_UID])
+async def test_a_ledger_that_no_log_made_stays(world: LogWorld, changes: dict[str, Any], uid: str) -> None:
+    """Somebody has copied a log's ledger, with its custom metadata, before those names were kept for bkpy."""
+    metadata = await world.metadata(await world.ledger(uid))
+    world.clock.now += GRACE_S
+    telling = uid == UID or changes.keys() & {"caller_ids", "deferred_sync", "custom_metadata"}
+    assert await world.upkeep.sweep(dataclasses.replace(metadata, **changes), GRACE_S) is not bool(telling)
+    assert (metadata.ledger_id in world.ledgers()) is bool(telling)
 
 
 async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) -> None:
@@ -172,7 +196,7 @@ async def test_a_ledger_that_a_log_has_is_not_deleted(world: LogWorld) -> None:
     for ledger_id in world.segments:
         with pytest.raises(ConfigError, match="the ledger is a part of log orders: truncate that"):
             await world.upkeep.delete_ledger(await world.metadata(ledger_id))
-    for ledger_id in (await world.ledger(), await world.ledger(None), await world.ledger("u0")):
+    for ledger_id in (await world.ledger(), await world.ledger(None), await world.ledger(OLD_UID)):
         assert await world.upkeep.delete_ledger(await world.metadata(ledger_id)) == Gone()
     world.check()
 
