@@ -56,6 +56,10 @@ class Logs:
         return created
 
 
+async def unneeded(ledger_id: int) -> None:
+    """Fences a ledger that nobody writes."""
+
+
 def a_list(uid: str) -> LogList:
     return LogList(uid, 1, 1, 1, "crc32c", bytes(32))
 
@@ -101,14 +105,14 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
     assert [ledger_id async for ledger_id in other.catalog.ids()] == [ids[1]]
 
     # The lease goes with its session.
-    assert await one.logs.take_lease("orders", "t", "host") == Taken()
-    assert await other.logs.take_lease("orders", "s", "another") == HeldBy("host")
+    assert await one.logs.take_lease("orders", UIDS[0], "t", "host") == Taken()
+    assert await other.logs.take_lease("orders", UIDS[0], "s", "another") == HeldBy("host")
     await one.store.close()
-    assert await other.logs.take_lease("orders", "s", "another") == Taken()
+    assert await other.logs.take_lease("orders", UIDS[0], "s", "another") == Taken()
 
     # Another log of the name is another log.
     old, old_version = await other.logs.read("orders", fresh=True)
-    await other.upkeep.delete("orders")
+    await other.upkeep.delete("orders", unneeded)
     with pytest.raises(NoSuchLogError):
         await consumers.registered()
     assert [ledger_id async for ledger_id in other.catalog.ids()] == []

@@ -120,7 +120,8 @@ class Client:
     @property
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
-        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
+        recover, fence, giving_up = self._recover_unread, self._fence_unread, self._recovery_giving_up
+        return Upkeep(self._cluster, self._directory, self._parts, recover, fence, giving_up)
 
     @property
     def logs(self) -> LogStore:
@@ -261,6 +262,11 @@ class Client:
         metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
         return await self._recover(metadata, version, RecordCodec(ledger_id))
 
+    async def _fence_unread(self, ledger_id: int) -> None:
+        self._check_open()
+        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
+        await self._recovery(metadata, version, RecordCodec(ledger_id)).fence()
+
     async def _recovery_giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
         self._check_open()
         metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
@@ -333,10 +339,13 @@ class Client:
     async def delete_log(self, name: str) -> None:
         """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
 
+        When it returns, its last ledgers are fenced: nothing is acknowledged to its writer any more. (Where too few of
+        their bookies can be reached, a warning is logged, and the writer ends when it hears of the deletion.)
+
         If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
         """
         self._check_open()
-        await LogUpkeep(self.logs, self._cluster.catalog).delete(name)
+        await LogUpkeep(self.logs, self._cluster.catalog).delete(name, self._fence_unread)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""

@@ -57,6 +57,7 @@ class LogWorld:
         self.catalog, self.logs = self._parts(self.store, {})
         self.upkeep = LogUpkeep(self.logs, self.catalog)
         self.segments: list[int] = []
+        self.fenced: list[int] = []
 
     def _parts(self, store: Any, given: dict[str, Any]) -> tuple[LedgerCatalog, LogStore]:
         shared = {"metadata_write_attempts_max": 2, "log_conflicts_max": 3, **given}
@@ -106,6 +107,10 @@ class LogWorld:
         )
         assert isinstance(created, Created)
         return created.metadata.ledger_id
+
+    async def fence(self, ledger_id: int) -> None:
+        await self.metadata(ledger_id)
+        self.fenced.append(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         return (await self.catalog.read(ledger_id))[0]
