@@ -239,7 +239,7 @@ async def test_a_fresh_last_fragment_that_knows_of_no_entry_does_not_hide_the_on
 
 
 async def test_the_length_that_a_writer_published_is_that_of_its_entry_alone(cluster: InProcess) -> None:
-    """Later ones were acknowledged, and the last fragment is empty: its bookies have heard of an earlier length alone."""
+    """Later ones were acknowledged, and the last fragment is empty: its bookies heard of an earlier length alone."""
     client, other = await cluster.client(explicit_lac_interval_s=0), await cluster.client()
     writer = await client.create_ledger(ack_quorum=3)
     for i in range(3):
