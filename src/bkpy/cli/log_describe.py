@@ -37,7 +37,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
             next_position = max(lst.sealed_end, lst.first_position)
         registered = await LogConsumers(client.logs, name, lst.uid).registered()
         return {
-            **_summary(name, lst, await client.logs.lease_holder(name)),
+            **_summary(name, lst, await client.logs.lease_holder(name, lst.uid)),
             "next_position": next_position,
             "ensemble_size": lst.ensemble_size,
             "write_quorum": lst.write_quorum,
@@ -63,7 +63,7 @@ async def listed(uri: str) -> list[dict[str, Any]]:
         async for name in client.list_logs():
             try:
                 lst, _ = await client.logs.read(name)
-                found.append(_summary(name, lst, await client.logs.lease_holder(name)))
+                found.append(_summary(name, lst, await client.logs.lease_holder(name, lst.uid)))
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
         return found

@@ -93,6 +93,7 @@ class Opening:
         self._wait = wait
         self._token = parts.logs.new_token()
         self._created: Created | None = None  # a ledger that no list names
+        self._uid = ""  # of the log, once its list was read
         self._writer = ""  # of the list that was read last
 
     async def run(self) -> Opened:
@@ -103,8 +104,9 @@ class Opening:
         try:
             return await self._run()
         except BaseException:
-            if not self._wait:
-                self._parts.shared.runtime.spawn(drop_lease(self._name, self._token, self._logs), name="drop a lease")
+            if self._uid and not self._wait:
+                dropping = drop_lease(self._name, self._uid, self._token, self._logs)
+                self._parts.shared.runtime.spawn(dropping, name="drop a lease")
             raise
         finally:
             if self._created is not None:
@@ -130,13 +132,16 @@ class Opening:
 
     async def _read(self) -> tuple[LogList, int]:
         lst, version = await self._logs.read(self._name, fresh=True)
+        if self._uid not in ("", lst.uid):
+            raise NoSuchLogError(f"log {self._name} was deleted while it was opened, and there is another one")
+        self._uid = lst.uid
         if lst.ledger_key != ledger_key(self._password):
             raise UnauthorizedError(f"this is not the password of log {self._name}")
         return lst, version
 
     async def _lock(self) -> None:
         """Take the lease first: whoever wants to be alone has that before it fences anybody."""
-        outcome = await self._logs.take_lease(self._name, self._token, self._parts.label)
+        outcome = await self._logs.take_lease(self._name, self._uid, self._token, self._parts.label)
         match outcome:
             case Taken():
                 return
@@ -242,10 +247,10 @@ class Opening:
         await discard(created.metadata.ledger_id, self._name, self._parts)
 
 
-async def drop_lease(name: str, token: str, logs: LogStore) -> None:
+async def drop_lease(name: str, uid: str, token: str, logs: LogStore) -> None:
     """Give up the lease, if that is possible now."""
     try:
-        await logs.drop_lease(name, token)
+        await logs.drop_lease(name, uid, token)
     except BookKeeperError as error:
         log.info("the lease of log %s stays until the session ends: %s", name, error)
 

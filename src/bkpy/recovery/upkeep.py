@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Upkeep(NamedTuple):
-    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata.
+    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata; `fence` only
+    sees to it that nothing is acknowledged to its writer any more.
 
     `recovery_giving_up` prepares one that does without bookies that are gone; it is given the ledger's id and password,
     and the entry before which the ledger is not to be closed.
@@ -27,6 +28,7 @@ class Upkeep(NamedTuple):
     directory: BookieDirectory
     parts: ReplicationParts
     recover: Callable[[int], Coroutine[Any, Any, LedgerMetadata]]
+    fence: Callable[[int], Coroutine[Any, Any, None]]
     recovery_giving_up: Callable[[int, bytes, int], Coroutine[Any, Any, LedgerRecovery]]
 
     def bookies(self) -> Bookies:

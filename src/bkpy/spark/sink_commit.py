@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import bkpy
 from bkpy.config.base import MIB
 from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLedgerError, UnauthorizedError
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.metadata.log_upkeep import LOG_UID, LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import SegmentEnd, settled
@@ -99,14 +99,7 @@ class _AttemptWriter:
         self._client = await bkpy.connect(options.metadata_uri, **options.client_settings())
         lst, _ = await _read_list(self._client, options)
         self._stamp = _STAMP.pack(self._client.logs.now_ms())
-        self._writer = await self._client.create_ledger(
-            ensemble_size=lst.ensemble_size,
-            write_quorum=lst.write_quorum,
-            ack_quorum=lst.ack_quorum,
-            digest=lst.digest,
-            password=options.password(),
-            custom_metadata={LOG_NAME: options.log.encode(), LOG_UID: lst.uid.encode()},
-        )
+        self._writer = await self._client.create_segment(options.log, lst, options.password())
         return self._writer
 
     async def finish(self) -> BatchPart | None:
