@@ -32,10 +32,9 @@ from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.logs import LogStore
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
-from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
+from bkpy.recovery.recoveries import Recoveries
 from bkpy.recovery.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.ledgers import Created
     from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log_list import LogList
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
@@ -92,6 +92,14 @@ class Client:
             directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
         self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
+        self._recoveries = Recoveries(
+            cluster.catalog,
+            directory,
+            self._parts,
+            check_open=self._check_open,
+            on_begun=self._begun,
+            on_ended=self._ended,
+        )
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
         self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
         self._watching: asyncio.TimerHandle | None = None
@@ -120,8 +128,8 @@ class Client:
     @property
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
-        recover, fence, giving_up = self._recover_unread, self._fence_unread, self._recovery_giving_up
-        return Upkeep(self._cluster, self._directory, self._parts, recover, fence, giving_up)
+        by = self._recoveries
+        return Upkeep(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)
 
     @property
     def logs(self) -> LogStore:
@@ -247,53 +255,8 @@ class Client:
         check_ledger_id(ledger_id)
         check_password(password)
         self._check_open()
-        metadata = await self._ended_ledger(ledger_id, password)
+        metadata = await self._recoveries.ended(ledger_id, password)
         return self._reader(metadata, password)
-
-    async def _ended_ledger(self, ledger_id: int, password: bytes) -> LedgerMetadata:
-        metadata, version = await self._cluster.catalog.read(ledger_id)
-        metadata = metadata.authorised(password)
-        codec = RecordCodec(ledger_id, metadata.digest, digest_key(password))
-        return await self._recover(metadata, version, codec)
-
-    async def _recover_unread(self, ledger_id: int) -> LedgerMetadata:
-        """The same for those who don't know the password: entries are verified by their checksums alone."""
-        self._check_open()
-        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
-        return await self._recover(metadata, version, RecordCodec(ledger_id))
-
-    async def _fence_unread(self, ledger_id: int) -> None:
-        self._check_open()
-        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
-        await self._recovery(metadata, version, RecordCodec(ledger_id)).fence()
-
-    async def _recovery_giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
-        self._check_open()
-        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
-        codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
-        await self._directory.refresh()
-        at_ms = int(self._runtime.clock.time() * 1000)
-        giving_up = GivingUp(self.upkeep.bookies().readable, at_ms, at_least)
-        return self._recovery(metadata, version, codec, giving_up)
-
-    async def _recover(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
-        if metadata.state is LedgerState.CLOSED:
-            return metadata
-        return await self._recovery(metadata, version, codec).run()
-
-    def _recovery(
-        self, metadata: LedgerMetadata, version: int, codec: RecordCodec, giving_up: GivingUp | None = None
-    ) -> LedgerRecovery:
-        return LedgerRecovery(
-            metadata,
-            version,
-            codec=codec,
-            catalog=self._cluster.catalog,
-            parts=self._parts,
-            on_begun=self._begun,
-            on_ended=self._ended,
-            giving_up=giving_up,
-        )
 
     def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
         return LedgerReader(
@@ -345,7 +308,7 @@ class Client:
         If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
         """
         self._check_open()
-        await LogUpkeep(self.logs, self._cluster.catalog).delete(name, self._fence_unread)
+        await LogUpkeep(self.logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
@@ -378,7 +341,7 @@ class Client:
     def _log_parts(self) -> LogParts:
         label = f"the client with session {self._cluster.store.session_id:#x}"
         return LogParts(
-            label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._ended_ledger
+            label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._recoveries.ended
         )
 
     async def open_log(
