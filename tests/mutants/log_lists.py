@@ -39,6 +39,20 @@ MUTANTS: list[Mutant] = [
         (f"{_UPKEEP}::test_nor_one_that_gets_into_it_at_that_moment",),
     ),
     Mutant(
+        "the last ledgers of a deleted log are not fenced",
+        "its writer is told for hours that its appends are durable",
+        "if lst.deleted and fence is not None:",
+        "if False:",
+        (f"{_UPKEEP}::test_a_deleted_log_leaves_nothing",),
+    ),
+    Mutant(
+        "whatever has the names of a log's ledger is deleted as left over",
+        "somebody's own ledger, copied from a log's, is lost",
+        "if not made_by_log(metadata, belongs.uid, lst):",
+        "if False:",
+        (f"{_UPKEEP}::test_a_ledger_that_no_log_made_stays",),
+    ),
+    Mutant(
         "what is doomed is forgotten",
         "space that truncation and retention should free is never freed",
         "await self._delete_ledgers(left)",

@@ -197,7 +197,7 @@ async def _closed_end(client: Client, options: SinkOptions, segment: Segment) ->
         async with aclosing(reader.read_blocks(last, last)) as blocks:
             async for block in blocks:
                 last_ms = stamp_at(block.buffer, block.starts[0])
-    return SegmentEnd(last + 1, metadata.length, last_ms)
+    return SegmentEnd(last + 1, metadata.length, last_ms, metadata.accepted_loss is not None)
 
 
 async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:
