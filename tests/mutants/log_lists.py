@@ -55,7 +55,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what is doomed is forgotten",
         "space that truncation and retention should free is never freed",
-        "await self._delete_ledgers([ledger_id for ledger_id in lst.doomed if ledger_id not in gone])",
+        "await self._delete_ledgers(left)",
         "",
         (f"{_UPKEEP}::test_a_truncation_deletes_whole_ledgers",),
     ),
