@@ -186,7 +186,8 @@ async def _committed(
         if (await logs.read(options.log, fresh=True))[1] != version:
             return False  # somebody else has taken it out of the list
         raise
-    wanted = with_batch(settled(lst, ends), options.writer_id, batch, parts, logs.now_ms(), logs.settings.log_sinks_max)
+    now_ms = max(logs.now_ms(), lst.last_ms)  # also of what is dropped
+    wanted = with_batch(settled(lst, ends), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
     checks = [await _check_of(client, part, lst.uid) for part in parts]
     outcome = await logs.write(options.log, wanted, version, *checks)
     match outcome:
