@@ -38,7 +38,7 @@ from bkpy.protocol.log_list import OPEN_MAX, checked_name
 from bkpy.protocol.log_retention import Orphan, made_by_log, orphaned, retained_from, truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.logs import LogStore
@@ -108,14 +108,19 @@ class LogUpkeep:
         self, name: str, change: Callable[[LogList, Mapping[str, int]], LogList], *, ignore_consumers: bool = False
     ) -> None:
         """Write what `change` makes of the list and of what consumers need; again if either changes meanwhile."""
+        lst, _ = await self._logs.read(name, fresh=True)
         for _ in range(self._settings.log_conflicts_max):
-            lst, version = await self._logs.read(name, fresh=True)
             positions: dict[str, int] = {}
             checks = []
             if not ignore_consumers:
                 registered = await LogConsumers(self._logs, name, lst.uid).registered()
                 positions = {consumer: state.position for consumer, state in registered.states.items()}
                 checks = [registered.check]
+            uid = lst.uid
+            # Behind that: reading all consumers may take longer than the log goes without rolling.
+            lst, version = await self._logs.read(name, fresh=True)
+            if lst.uid != uid:
+                continue
             changed = change(lst, positions)
             if changed == lst or await self._written(name, changed, version, *checks):
                 return
@@ -140,18 +145,22 @@ class LogUpkeep:
 
     async def _finish(self, name: str, fence: Fence | None = None) -> LogList:
         """The same; with `fence`, of a log that was deleted, too."""
+        gone: set[int] = set()
         for _ in range(self._settings.log_conflicts_max):
             lst, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
             if not lst.doomed:
                 return lst
+            # Once is enough: a log that rolls meanwhile changes its list faster than all of them are deleted.
+            left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]
             if lst.deleted and fence is not None:
-                await self._fence(name, lst.doomed[-OPEN_MAX:], fence)
-            await self._delete_ledgers(lst.doomed)
+                await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
+            await self._delete_ledgers(left)
+            gone.update(left)
             if await self._written(name, lst.without_doomed(lst.doomed), version):
                 log.info("%d ledgers of log %s were deleted", len(lst.doomed), name)
         raise self._given_up(name)
 
-    async def _delete_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
+    async def _delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
         step = self._settings.log_deletes_at_once
         for begin in range(0, len(ledger_ids), step):
             some = ledger_ids[begin : begin + step]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.marks import LedgerMark
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.ledger_recovery import LedgerRecovery
@@ -42,3 +43,11 @@ class HasUpkeep(Protocol):
 
     @property
     def upkeep(self) -> Upkeep: ...
+
+
+def lacking(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
+    """The bookies of the mark that are here with what they had, and merely lack entries: they may keep their places.
+
+    One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
+    """
+    return frozenset(filter(directory.is_here, mark.lacking))

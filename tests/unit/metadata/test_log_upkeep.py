@@ -111,6 +111,37 @@ async def test_without_retention_nothing_is_written(world: LogWorld) -> None:
     assert world.tree.node(LIST).version == 0
 
 
+async def test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile(world: LogWorld) -> None:
+    """Each time that they were all to be deleted, the list has changed before that can be written."""
+    rolling = [await world.ledger() for _ in range(30)]
+
+    def roll() -> None:
+        world.rolls(rolling.pop(0))
+
+    upkeep = world.opened([*[None] * 20, *[None, None, roll] * 30], log_deletes_at_once=1)
+    for ledger_id in rolling[:20]:
+        world.rolls(ledger_id)
+    del rolling[:20]
+    lst = await upkeep.truncate(NAME, 200)
+    assert (lst.first_position, lst.doomed) == (200, ())
+    assert len(rolling) < 10
+    world.check()
+
+
+async def test_a_truncation_gets_on_though_the_log_rolls_while_many_consumers_are_looked_at(world: LogWorld) -> None:
+    for n in range(20):
+        await world.consumer(f"c{n}", 35)
+    rolling = [await world.ledger() for _ in range(20)]
+
+    def roll() -> None:
+        world.rolls(rolling.pop(0))
+
+    await world.opened([*[None] * 9, roll] * 20).truncate(NAME, 20)
+    assert len(rolling) < 18
+    assert left(world)[0] == world.segments[2]
+    world.check()
+
+
 async def test_a_deleted_log_leaves_nothing(world: LogWorld) -> None:
     await world.consumer("billing", 12)
     assert await world.logs.take_lease(NAME, UID, "w", "host") == Taken()
