@@ -24,9 +24,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that begins behind a hole is kept",
         "the log has a hole, and positions that name nothing",
-        "        if end is not None and segment.first_position > end:\n",
+        "        if following is not None and segment.first_position > following and not lost:\n",
         "        if False:\n",
         (f"{_DECISIONS}::test_what_survives_of_two_ledgers_is_a_prefix",),
+    ),
+    Mutant(
+        "a log goes on where a ledger ends of which a part was given up",
+        "positions that readers were told are used again",
+        "            following = segment.first_position + LEDGER_ENTRIES_MAX\n",
+        "            pass\n",
+        (f"{_DECISIONS}::test_behind_an_accepted_loss_no_position_is_used_again",),
     ),
     Mutant(
         "a log goes back to its former ledger after a write that may have been made",

@@ -224,7 +224,7 @@ class LogAppends:
         ):
             return error
         return LogFencedError(
-            f"somebody else has become the writer of log {self._name}: {error.message}",
+            f"somebody else has become the writer of log {self._name}, or has deleted it: {error.message}",
             ledger_id=error.ledger_id,
             entry_id=error.entry_id,
             bookie=error.bookie,
