@@ -120,8 +120,7 @@ class Roller:
         return self._limits.entries - 1, self._limits.bytes
 
     def _arm(self) -> None:
-        if not self._stopped:
-            self._timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
+        self._timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
 
     def _is_old(self) -> None:
         if self._present.pending.next_id:
