@@ -204,7 +204,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert (shown["log"], shown["first_position"], shown["next_position"], shown["writer"]) == (name, 0, 3, None)
     assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (2, 2, 1)
     assert (shown["retention_s"], shown["retention_bytes"], shown["consumer_lag_max_s"]) == (3600, 1 << 20, 60)
-    assert [(s["first_position"], s["entries"]) for s in shown["segments"]] == [(0, 2), (2, 1)]
+    assert [(s["first_position"], s["entries"], s["bytes"]) for s in shown["segments"]] == [(0, 2, 6), (2, 1, 5)]
     assert [(c["consumer"], c["position"]) for c in shown["consumers"]] == [("billing", 1)]
     table = bkpy("log", "show", name, uri=uri).stdout.decode()
     assert re.search(r"next position +3 ", table)
@@ -213,7 +213,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert re.search(r"billing\s+1\s", table)
     assert f"{name}\n" in bkpy("log", "list", uri=uri).stdout.decode()
     [row] = [row for row in as_json("log", "list", uri=uri) if row["log"] == name]
-    assert (row["first_position"], row["known_end"], row["ledgers"]) == (0, 3, 2)
+    assert (row["first_position"], row["known_end"], row["ledgers"], row["bytes"]) == (0, 3, 2, 11)
     assert re.search(rf"{name}\s+0\s+3\s+2\s+\d+\s+- ", bkpy("log", "list", "--long", uri=uri).stdout.decode())
     assert any("billing" in line for line in on_terminal(120, "log", "show", name, uri=uri))
 
@@ -261,7 +261,7 @@ def test_delete(uri: str, name: str) -> None:
     assert f"log {name}" in refused
     bkpy("log", "delete", name, uri=uri, stdin=b"n\n", status=1)
     some = bkpy("log", "delete", "nosuch", name, "--yes", uri=uri, status=1).stderr.decode()
-    assert some == f"bkpy: deleted: {name}; not deleted: there is no log nosuch\n"
+    assert some == f"bkpy: deleted: {name}; not deleted: nosuch (there is no log nosuch)\n"
     assert name not in bkpy("log", "list", uri=uri).stdout.decode().split()
     assert b"no such ledger" in bkpy("ledger", "show", segment["ledger_id"], uri=uri, status=1).stderr
 

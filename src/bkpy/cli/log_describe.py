@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect, human_bytes, print_table
+from bkpy.protocol.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,7 @@ def _summary(name: str, lst: LogList, writer: str | None) -> dict[str, Any]:
         "first_position": lst.first_position,
         "known_end": max(lst.sealed_end, lst.first_position),
         "ledgers": len(lst.segments),
-        "bytes": sum(segment.length for segment in lst.segments),
+        "bytes": sum(_payload_bytes(segment) for segment in lst.segments if segment.sealed),
         "writer": writer,
     }
 
@@ -86,10 +87,15 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "ledger_id": segment.ledger_id,
         "first_position": segment.first_position,
         "entries": segment.entries if segment.sealed else None,
-        "bytes": segment.length if segment.sealed else None,
+        "bytes": _payload_bytes(segment) if segment.sealed else None,
         "begun": iso(segment.begun_ms),
         "last": iso(segment.last_ms) if segment.sealed else None,
     }
+
+
+def _payload_bytes(segment: Segment) -> int:
+    """What the user has appended to it: a ledger's length counts the stamps as well."""
+    return segment.length - segment.entries * STAMP_BYTES
 
 
 def consumer_rows(states: Mapping[str, ConsumerState]) -> list[dict[str, Any]]:
