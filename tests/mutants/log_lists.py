@@ -66,4 +66,18 @@ MUTANTS: list[Mutant] = [
         "if needed is not None and needed <= segment.first_position and",
         (f"{_RETENTION}::test_what_retention_keeps",),
     ),
+    Mutant(
+        "a consumer doesn't know again what it has written",
+        "once the reply to a commit was lost it can never go on",
+        "if known.state is None or (known.state != expected and known.state.token != self._token):",
+        "if known.state is None or known.state != expected:",
+        (f"{_CONSUMERS}::test_one_whose_commit_was_not_told_of_goes_on",),
+    ),
+    Mutant(
+        "what was deleted is deleted again whenever the list has changed",
+        "a log that rolls all the time is never truncated",
+        "            gone.update(left)\n",
+        "",
+        (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
+    ),
 ]

@@ -77,9 +77,14 @@ def _summary(name: str, lst: LogList, writer: str | None) -> dict[str, Any]:
         "first_position": lst.first_position,
         "known_end": max(lst.sealed_end, lst.first_position),
         "ledgers": len(lst.segments),
-        "bytes": sum(_payload_bytes(segment) for segment in lst.segments if segment.sealed),
+        "bytes": sum(map(_bytes, lst.segments)),
         "writer": writer,
     }
+
+
+def _bytes(segment: Segment) -> int:
+    """Bytes of the users' entries: the ledger's, without the stamps. None are known of a ledger that isn't sealed."""
+    return segment.length - STAMP_BYTES * segment.entries if segment.sealed else 0
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -87,15 +92,10 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "ledger_id": segment.ledger_id,
         "first_position": segment.first_position,
         "entries": segment.entries if segment.sealed else None,
-        "bytes": _payload_bytes(segment) if segment.sealed else None,
+        "bytes": _bytes(segment) if segment.sealed else None,
         "begun": iso(segment.begun_ms),
         "last": iso(segment.last_ms) if segment.sealed else None,
     }
-
-
-def _payload_bytes(segment: Segment) -> int:
-    """What the user has appended to it: a ledger's length counts the stamps as well."""
-    return segment.length - segment.entries * STAMP_BYTES
 
 
 def consumer_rows(states: Mapping[str, ConsumerState]) -> list[dict[str, Any]]:

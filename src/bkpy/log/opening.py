@@ -167,7 +167,7 @@ class Opening:
         try:
             ends = {segment.ledger_id: await self._end_of(segment) for segment in lst.open_segments}
         except NoSuchLedgerError as error:
-            if (await self._logs.read(self._name, fresh=True))[1] != version:
+            if await self._logs.read(self._name, fresh=True) != (lst, version):
                 return None  # somebody else has dropped it
             raise CorruptDataError(
                 f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
@@ -181,7 +181,9 @@ class Opening:
         created = self._created or await self._parts.create(new_ledger(self._name, lst))
         self._created = created
         ledger_id = created.metadata.ledger_id
-        wanted = begun(ready, ledger_id, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
+        # Not what is ready: of what was dropped, or is lost, readers may have seen the times.
+        begun_ms = max(self._logs.now_ms(), lst.last_ms)
+        wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
         try:

@@ -130,7 +130,8 @@ class Roller:
         return self._limits.entries - 1, self._limits.bytes
 
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
+        if not self._stopped:
+            self._timer = asyncio.get_running_loop().call_later(self._limits.seconds, self._is_old)
 
     def _is_old(self) -> None:
         if self._present.pending.next_id:
@@ -254,6 +255,7 @@ class Roller:
                     return
                 case Act.AGAIN:
                     self.lst, self._version = found, version
+                    doubt = False  # no write before can take effect any more
                 case Act.BACK:
                     if isinstance(outcome, NotDone):
                         raise told(outcome)

@@ -118,9 +118,14 @@ def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
 
 
 def ended(lst: LogList, ledger_id: int) -> LogList:
-    """The list when its writer has closed it; the last ledger, if it is this one and has no entries, is dropped."""
+    """The list when its writer has closed it; the last ledger, if it is this one and has no entries, is dropped.
+
+    Not if all before it has been truncated: then nothing but when it began tells how late those entries were.
+    """
     lst = dataclasses.replace(lst, writer="", writer_label="")
     if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:
+        return lst
+    if len(lst.segments) == 1 and lst.first_position:
         return lst
     return dataclasses.replace(lst, segments=lst.segments[:-1], doomed=(*lst.doomed, ledger_id))
 
