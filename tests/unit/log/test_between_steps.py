@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -111,33 +109,6 @@ async def test_a_next_ledger_that_has_failed_before_it_is_used_ends_the_writer(c
     assert await after.append(b"1") == 1
     await after.close()
     assert await contents(client, "orders") == [b"0", b"1"]
-
-
-async def closed_while_it_rolls(client: Client, session: Faulty) -> weakref.ref[Any]:
-    log = await client.open_log("orders", create=True)
-    closing: list[asyncio.Task[None]] = []
-
-    async def close() -> None:
-        closing.append(asyncio.create_task(log.close()))
-        await asyncio.sleep(0)
-
-    with before_the_list_is_written(session, close):
-        await log.append(b"0")
-        await eventually(lambda: bool(closing))
-        await closing[0]
-    return weakref.ref(roller_of(log))
-
-
-async def test_a_log_that_is_closed_while_it_rolls_is_kept_by_nothing(cluster: InProcess) -> None:
-    client, session = await faulty_client(cluster, log_roll_s=0.01)
-    roller = await closed_while_it_rolls(client, session)
-    assert positions_of(await list_of(client)) == [(0, 1)]
-
-    def is_gone() -> bool:
-        gc.collect()
-        return roller() is None
-
-    await eventually(is_gone)
 
 
 async def test_times_do_not_go_back_though_nothing_is_left_of_what_had_them(cluster: InProcess) -> None:
