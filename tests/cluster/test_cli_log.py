@@ -268,7 +268,7 @@ def test_delete(uri: str, name: str) -> None:
     assert f"log {name}" in refused
     bkpy("log", "delete", name, uri=uri, stdin=b"n\n", status=1)
     some = bkpy("log", "delete", "nosuch", name, "--yes", uri=uri, status=1).stderr.decode()
-    assert some == f"bkpy: deleted: {name}; not deleted: there is no log nosuch\n"
+    assert some == f"bkpy: deleted: {name}; not deleted: nosuch (there is no log nosuch)\n"
     assert name not in bkpy("log", "list", uri=uri).stdout.decode().split()
     assert b"no such ledger" in bkpy("ledger", "show", segment["ledger_id"], uri=uri, status=1).stderr
 

@@ -166,6 +166,7 @@ CLIENT: Mapping[str, Bound] = {
     "entry_bytes_max": Bound((LARGEST_ENTRY_BYTES,)),
     "read_bytes": Bound((1, 4 * KIB)),
     "prefetch_depth": Bound((1, 2)),
+    "scan_by_blocks_after": Bound((0, 100)),
     "leave_absent_bookie_s": Bound((0.01, 5.0)),
     "leave_look_interval_s": Bound((0.01, 1.0)),
     "leaves_at_once": Bound((1, 2)),

@@ -292,6 +292,12 @@ CONSTANTS = {
         "_NAMES_TOLD": "is how much of an error's text",
         "_NAME_CHARS_TOLD": "is how much of an error's text",
     },
+    "protocol/block_scan.py": {
+        "_HEADER_BYTES": ON_THE_WIRE,
+        "_STORED_AT": ON_THE_WIRE,
+        "_BODY_AT": ON_THE_WIRE,
+        "_ONES": ON_THE_WIRE,
+    },
     "protocol/frame.py": {
         "PREFIX_BYTES": ON_THE_WIRE,
         "VERSION": ON_THE_WIRE,
@@ -299,6 +305,7 @@ CONSTANTS = {
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
     "protocol/log_retention.py": {"_MS": "is a unit"},
+    "protocol/log_opening.py": {"LEDGER_ENTRIES_MAX": ON_DISK},
     "protocol/log_list.py": {
         "LIST_VERSION": ON_DISK,
         "OPEN_MAX": "is what the proof of takeovers stands on",
@@ -324,6 +331,8 @@ CONSTANTS = {
         "STAMP_BYTES": ON_THE_WIRE,
         "EXPLICIT_LAC_ENTRY": ON_THE_WIRE,
         "_COPY_BYTES_MAX": OF_THE_CPU,
+        "_BLOCK_ENTRIES_MIN": OF_THE_CPU,
+        "_BLOCK_RECORD_BYTES_MAX": OF_THE_CPU,
     },
     "recovery/ledger_repair.py": {"_TOLD_MAX": OF_A_TEXT},
     "recovery/ledger_scan.py": {"_TOLD_MAX": OF_A_TEXT},

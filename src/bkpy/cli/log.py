@@ -21,6 +21,7 @@ from bkpy.cli.common import (
     run,
     say,
 )
+from bkpy.cli.deleting import delete_all
 from bkpy.cli.formats import FORMATS, json_line, payload_line
 from bkpy.cli.ledger import creation_arguments, digest_option, password_option, quorums_option
 from bkpy.cli.units import duration, seconds, size
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import bkpy
-    from bkpy.errors import BookKeeperError
+    from bkpy.client.client import Client
     from bkpy.log.entries import LogEntry
 
     Formatter = Callable[[LogEntry], bytes]
@@ -303,19 +304,12 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
     Asks first, as bkpy ledger delete does. A log that does not exist is told of in the end, and the others are deleted
     all the same.
     """
-    wanted = list(dict.fromkeys(names))
-    if not yes:
-        confirm(f"Delete {', '.join(wanted)}, for good?")
-    deleted: list[str] = []
-    missing: dict[str, BookKeeperError] = {}
-    try:
-        run(_delete(uri, wanted, deleted, missing))
-    except BaseException:
-        say(f"bkpy: deleted: {', '.join(deleted) or 'none'}")
-        raise
-    if missing:
-        told = "; ".join(error.message for error in missing.values())
-        raise click.ClickException(f"deleted: {', '.join(deleted) or 'none'}; not deleted: {told}")
+    from bkpy.errors import NoSuchLogError
+
+    async def delete_one(client: Client, name: str) -> None:
+        await client.delete_log(name)
+
+    delete_all(uri, names, delete_one, NoSuchLogError, yes=yes)
 
 
 @log.command(short_help="See and change consumers: names for how far somebody has read.")
@@ -453,19 +447,6 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
             name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
         )
         return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
-
-
-async def _delete(uri: str, wanted: list[str], deleted: list[str], missing: dict[str, BookKeeperError]) -> None:
-    import bkpy
-
-    async with connect(uri) as client:
-        for name in wanted:
-            try:
-                await client.delete_log(name)
-            except bkpy.NoSuchLogError as e:
-                missing[name] = e
-            else:
-                deleted.append(name)
 
 
 async def _consumers(uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None) -> list[dict[str, Any]]:

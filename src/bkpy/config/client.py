@@ -73,6 +73,12 @@ class ClientSettings(MetadataSettings):
     prefetch_depth: Size = Field(
         default=4, description="reads that a scan keeps in flight, which hides the time that each takes"
     )
+    scan_by_blocks_after: int = Field(
+        default=200_000,
+        ge=0,
+        description="entries that a reader verifies one by one before it verifies blocks of small ones at once, for "
+        "which numpy has to be imported: a tenth of a second, as long as so many entries take",
+    )
     tail_poll_s: Seconds = Field(
         default=0.1, description="seconds between two looks for new entries, when tailing where bookies don't wait"
     )

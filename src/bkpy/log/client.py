@@ -146,7 +146,7 @@ async def _created(logs: LogStore, name: str, lst: LogList) -> bool:
 async def _show(parts: LogParts, name: str, opened: Opened) -> None:
     """Who writes the log, for people, and for those who want to be alone with it."""
     try:
-        outcome = await parts.logs.take_lease(name, opened.token, parts.label, replace=True)
+        outcome = await parts.logs.take_lease(name, opened.lst.uid, opened.token, parts.label, replace=True)
     except MetadataUnavailableError as error:
         outcome = NotDone(error)
     match outcome:

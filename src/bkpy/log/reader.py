@@ -194,6 +194,7 @@ class LogReader:
             async with aclosing(scan(ranges, self._open_range, self._settings, self._runtime)) as blocks:
                 async for block in blocks:
                     self._check_open()
+                    self._snapshot.behind(position)
                     yield block
                     position = block.positions.stop
         except NoSuchLedgerError:

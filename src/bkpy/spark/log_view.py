@@ -100,6 +100,15 @@ class LogView:
             for part in self._reader.ranges(start, end - 1)
         ]
 
+    def end_after(self, start: int, end: int, entries: int) -> int:
+        """How far from `start` so many entries reach: further than their number where positions have a gap."""
+        for part in self._ranges(start, end):
+            assert part.origin is not None
+            if part.last + 1 - part.first >= entries:
+                return part.origin.position + part.first + entries
+            entries -= part.last + 1 - part.first
+        return end
+
     def end_within(self, start: int, end: int, bytes_max: int) -> int:
         """How far from `start` so many bytes reach, by the average entry of each ledger; at least one entry."""
         left = bytes_max

@@ -87,6 +87,7 @@ class SourceOptions:
         return {
             "read_bytes": self.fetch_bytes,
             "prefetch_depth": self.prefetch_depth,
+            "scan_by_blocks_after": 0,  # numpy is there already
             "read_timeout_s": self.timeout_s,
             "metadata_timeout_s": self.timeout_s,
             "metadata_refused_timeout_s": self.timeout_s,

@@ -56,6 +56,7 @@ class RangeReader:
         self._pool = pool
         self._settings = settings
         self._runtime = runtime
+        self._scanned = 0  # entries
         self._rotation = runtime.rng.randrange(1 << 16)  # spreads the reads of many readers over the bookies
         self._ranges = RangePipeline(
             self._range,
@@ -188,7 +189,9 @@ class RangeReader:
 
     def _scan(self, reply: m.ReadReply, view: memoryview, first: int, last: int) -> Block | MissKind:
         starts, ends = array("q"), array("q")
-        following = self._codec.scan(view, first, last, starts, ends)
+        by_blocks = self._scanned >= self._settings.scan_by_blocks_after
+        following = self._codec.scan(view, first, last, starts, ends, by_blocks=by_blocks)
+        self._scanned += following - first
         if following > first:
             return Block(self._snapshot.ledger_id, first, view[: self._codec.record_end(ends[-1])], starts, ends)
         if any(low <= first <= high for low, high in reply.unknown) or reply.examined_to < first:
