@@ -46,7 +46,8 @@ password_option = click.option(
     "password",
     metavar="FILE",
     callback=_password,
-    help="A file with the ledger's password, which is all of it but one line break at its end.  [default: no password]",
+    help="A file with the password of the ledger or log, which is all of it but one line break at its end.  "
+    "[default: no password]",
 )
 
 
