@@ -46,7 +46,7 @@ test: $(VENV)/.dev
 
 test-full: $(VENV)/.dev
 	$(PYTEST)
-	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
 test-privileged: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "privileged and not exhaustive"
@@ -58,7 +58,7 @@ test-pythons: $(VENV)/.dev
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
 mutants: $(VENV)/.dev
-	$(BIN)/python -m tests.mutants $(MUTANTS)
+	$(BIN)/python -m tests.mutants --jobs $(WORKERS) $(MUTANTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,15 +32,25 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("bkpy")
 
 
-# Where the suite runs in several processes (`-n 2`), in this order: the longest first, so that they end together.
-_LONGEST_FIRST = ("containers", "spark", "packaging", "cluster", "compat", "faults", "sim", "unit")
+# Where the suite runs in several processes (`-n 4`). What takes longest begins first, and of each other part as much is
+# done as of the others at any time: so tests that mostly wait run beside those that compute, and processors don't rest.
+_FIRST = ("containers", "spark", "packaging")
+_LAST = "unit"  # what is left when the others are done is short, so that all processes end together
 _PACKAGES_SHARING = ("spark",)  # one session and one cluster for all modules
 _MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  # one cluster for the tests of a module
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _place(_part(item.nodeid)))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    parts = Counter(_part(item.nodeid) for item in items)
+    before: Counter[str] = Counter()
+    places: dict[str, tuple[float, str, int]] = {}  # of the scopes, each by its first test
+    for item in items:
+        part = _part(item.nodeid)
+        places.setdefault(_scope(item.nodeid), (_moment(part, before[part] / parts[part]), part, before[part]))
+        before[part] += 1
+    items.sort(key=lambda item: places[_scope(item.nodeid)])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,10 +60,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            part = _part(nodeid)
-            if part in _PACKAGES_SHARING:
-                return part
-            return nodeid.partition("::")[0] if part in _MODULES_SHARING else nodeid
+            return _scope(nodeid)
 
     config.option.loadscopereorder = False  # the order of the items is the one that is wanted
     return Scheduling(config, log)
@@ -62,8 +70,21 @@ def _part(nodeid: str) -> str:
     return Path(nodeid.partition("::")[0]).parts[1]
 
 
-def _place(part: str) -> int:
-    return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
+def _scope(nodeid: str) -> str:
+    """What runs in one process; the work of handing out grows with the square of the number of scopes."""
+    part = _part(nodeid)
+    if part in _PACKAGES_SHARING:
+        return part
+    if part in _MODULES_SHARING:
+        return nodeid.partition("::")[0]
+    return nodeid.partition("[")[0] if part == _LAST else nodeid
+
+
+def _moment(part: str, done: float) -> float:
+    """When a scope begins, before which this share of its part was done: 0 at the begin of the run, 1 at its end."""
+    if part in _FIRST:
+        return 0.0
+    return done if part == _LAST else 0.01 + 0.79 * done
 
 
 def run_elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:

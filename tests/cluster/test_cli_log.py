@@ -84,14 +84,17 @@ def test_what_can_not_be_read(uri: str, name: str) -> None:
     assert bkpy("log", "read", name, uri=uri).stdout == b""
     assert bkpy("log", "read", name, "--first", 0, uri=uri).stdout == b""
     past = bkpy("log", "read", name, "--first", 1, uri=uri, status=1).stderr.decode()
-    assert past == f"bkpy: position 1 is past the last entry of log {name}, -1\n"
-    assert b"position 0 is past" in bkpy("log", "read", name, "--last", 0, uri=uri, status=1).stderr
+    assert past == f"bkpy: log {name} has no entries yet, and so no position 1\n"
+    assert b"no position 0" in bkpy("log", "read", name, "--last", 0, uri=uri, status=1).stderr
     assert (
         b"--last 1 lies before --first 2"
         in bkpy("log", "read", name, "--first", 2, "--last", 1, uri=uri, status=2).stderr
     )
     for command in ("read", "tail", "show", "write", "consumers"):
         assert b"there is no log nosuch" in bkpy("log", command, "nosuch", uri=uri, status=1).stderr
+    bkpy("log", "write", name, uri=uri, stdin=b"one\n")
+    past = bkpy("log", "read", name, "--first", 1, uri=uri, status=1).stderr.decode()
+    assert past == f"bkpy: position 1 is past the last entry of log {name}, 0\n"
     assert b"name of a log" in bkpy("log", "create", "a/b", uri=uri, status=1).stderr
     twice = bkpy("log", "create", name, uri=uri, status=1).stderr.decode()
     assert twice == f"bkpy: there is a log {name} already, or it is being deleted\n"
@@ -204,7 +207,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert (shown["log"], shown["first_position"], shown["next_position"], shown["writer"]) == (name, 0, 3, None)
     assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (2, 2, 1)
     assert (shown["retention_s"], shown["retention_bytes"], shown["consumer_lag_max_s"]) == (3600, 1 << 20, 60)
-    assert [(s["first_position"], s["entries"]) for s in shown["segments"]] == [(0, 2), (2, 1)]
+    assert [(s["first_position"], s["entries"], s["bytes"]) for s in shown["segments"]] == [(0, 2, 6), (2, 1, 5)]
     assert [(c["consumer"], c["position"]) for c in shown["consumers"]] == [("billing", 1)]
     table = bkpy("log", "show", name, uri=uri).stdout.decode()
     assert re.search(r"next position +3 ", table)
@@ -213,7 +216,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     assert re.search(r"billing\s+1\s", table)
     assert f"{name}\n" in bkpy("log", "list", uri=uri).stdout.decode()
     [row] = [row for row in as_json("log", "list", uri=uri) if row["log"] == name]
-    assert (row["first_position"], row["known_end"], row["ledgers"]) == (0, 3, 2)
+    assert (row["first_position"], row["known_end"], row["ledgers"], row["bytes"]) == (0, 3, 2, 11)
     assert re.search(rf"{name}\s+0\s+3\s+2\s+\d+\s+- ", bkpy("log", "list", "--long", uri=uri).stdout.decode())
     assert any("billing" in line for line in on_terminal(120, "log", "show", name, uri=uri))
 
@@ -228,6 +231,8 @@ def test_truncate_asks_and_leaves_consumers_what_they_need(uri: str, name: str) 
     assert done.stderr.decode().endswith(f"log {name} begins at position 2 now, in 2 ledgers\n")
     assert bkpy("log", "read", name, uri=uri).stdout == b"2\n3\n4\n"
     gone = bkpy("log", "read", name, "--first", 1, uri=uri, status=1).stderr.decode()
+    assert gone == f"bkpy: log {name} begins at position 2, 1 is gone\n"
+    gone = bkpy("log", "read", name, "--last", 1, uri=uri, status=1).stderr.decode()
     assert gone == f"bkpy: log {name} begins at position 2, 1 is gone\n"
     assert b"billing" in bkpy("log", "truncate", name, 4, "--yes", uri=uri, status=1).stderr
     assert b"position 5" in bkpy("log", "truncate", name, 9, "--yes", uri=uri, status=1).stderr
@@ -261,7 +266,7 @@ def test_delete(uri: str, name: str) -> None:
     assert f"log {name}" in refused
     bkpy("log", "delete", name, uri=uri, stdin=b"n\n", status=1)
     some = bkpy("log", "delete", "nosuch", name, "--yes", uri=uri, status=1).stderr.decode()
-    assert some == f"bkpy: deleted: {name}; not deleted: there is no log nosuch\n"
+    assert some == f"bkpy: deleted: {name}; not deleted: nosuch (there is no log nosuch)\n"
     assert name not in bkpy("log", "list", uri=uri).stdout.decode().split()
     assert b"no such ledger" in bkpy("ledger", "show", segment["ledger_id"], uri=uri, status=1).stderr
 

@@ -92,7 +92,7 @@ def test_an_error_is_told_of_with_what_was_acknowledged(uri: str, writer: subpro
     status, said = ended(writer)
     assert (status, said.count("\n")) == (1, 1)
     assert "line 2 is longer than" in said
-    assert said.endswith(f"; 1 entries were acknowledged in ledger {ledger_id}, which ends there\n")
+    assert said.endswith(f"; 1 entry was acknowledged in ledger {ledger_id}, which ends there\n")
 
 
 def test_a_closed_output_is_told_of_with_what_was_acknowledged(uri: str) -> None:

@@ -22,6 +22,8 @@ from bkpy.protocol.log_list import LogList, Segment
 
 __all__ = ["harness"]  # fixture
 
+UIDS = "1" * 32, "2" * 32
+
 
 class Logs:
     """One client's."""
@@ -54,19 +56,23 @@ class Logs:
         return created
 
 
+async def unneeded(ledger_id: int) -> None:
+    """Fences a ledger that nobody writes."""
+
+
 def a_list(uid: str) -> LogList:
-    return LogList(uid, 1, 1, 1, "crc32c", bytes(16))
+    return LogList(uid, 1, 1, 1, "crc32c", bytes(32))
 
 
 @pytest.mark.scenario(66)
 async def test_a_log_in_the_store(harness: Harness) -> None:
     await init_cluster(await harness.open(), harness.root)
     one, other = await Logs().open(harness), await Logs().open(harness)
-    assert await one.logs.create("orders", a_list("u1")) == Done(0)
-    assert isinstance(await other.logs.create("orders", a_list("u2")), Exists)
+    assert await one.logs.create("orders", a_list(UIDS[0])) == Done(0)
+    assert isinstance(await other.logs.create("orders", a_list(UIDS[1])), Exists)
 
     # A segment is added only with a ledger that is as it was made.
-    first, second, orphan = [await one.ledger("u1") for _ in range(3)]
+    first, second, orphan = [await one.ledger(UIDS[0]) for _ in range(3)]
     ids = [created.metadata.ledger_id for created in (first, second, orphan)]
     lst, version = await one.logs.read("orders", fresh=True)
     segments = Segment(ids[0], 0, 0).seal(10, 100, 0), Segment(ids[1], 10, 0)
@@ -77,7 +83,7 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
     assert await other.logs.write("orders", lst, version) == Changed()
 
     # A consumer and a truncation.
-    consumers = LogConsumers(other.logs, "orders", "u1")
+    consumers = LogConsumers(other.logs, "orders", UIDS[0])
     state = await consumers.register("billing", 3)
     with pytest.raises(ConfigError, match="billing"):
         await one.upkeep.truncate("orders", 10)
@@ -99,19 +105,19 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
     assert [ledger_id async for ledger_id in other.catalog.ids()] == [ids[1]]
 
     # The lease goes with its session.
-    assert await one.logs.take_lease("orders", "t", "host") == Taken()
-    assert await other.logs.take_lease("orders", "s", "another") == HeldBy("host")
+    assert await one.logs.take_lease("orders", UIDS[0], "t", "host") == Taken()
+    assert await other.logs.take_lease("orders", UIDS[0], "s", "another") == HeldBy("host")
     await one.store.close()
-    assert await other.logs.take_lease("orders", "s", "another") == Taken()
+    assert await other.logs.take_lease("orders", UIDS[0], "s", "another") == Taken()
 
     # Another log of the name is another log.
     old, old_version = await other.logs.read("orders", fresh=True)
-    await other.upkeep.delete("orders")
+    await other.upkeep.delete("orders", unneeded)
     with pytest.raises(NoSuchLogError):
         await consumers.registered()
     assert [ledger_id async for ledger_id in other.catalog.ids()] == []
-    left = await other.ledger("u1")
-    assert await other.logs.create("orders", a_list("u2")) == Done(0)
+    left = await other.ledger(UIDS[0])
+    assert await other.logs.create("orders", a_list(UIDS[1])) == Done(0)
     new, new_version = await other.logs.read("orders")
     while new_version < old_version:
         assert await other.logs.write("orders", new, new_version) == Done(new_version + 1)
@@ -127,7 +133,7 @@ async def test_the_longest_list_that_is_let_through_is_stored(harness: Harness) 
         limit.le for limit in MetadataSettings.model_fields["log_list_bytes_max"].metadata if hasattr(limit, "le")
     )
     of = await Logs().open(harness, log_list_bytes_max=bound)
-    assert await of.logs.create("orders", a_list("u1")) == Done(0)
+    assert await of.logs.create("orders", a_list(UIDS[0])) == Done(0)
     lst, version = await of.logs.read("orders")
     filling = dataclasses.replace(lst, writer_label="x" * (bound - len(lst.encode())))
     assert len(filling.encode()) == bound

@@ -20,6 +20,8 @@ from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.local.process import free_port
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
+from bkpy.metadata.zookeeper.protection import protect_tree
+from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.recovery.auto_recovery import AutoRecovery
 from bkpy.runtime.system import real_runtime
 
@@ -76,7 +78,7 @@ async def test_a_cluster_on_zookeepers_tls_port(secure: SecureZooKeeper, ca: Aut
         ("another CA", "the server's certificate is signed by none of the CAs"),
         ("another host", "the server's certificate is of another host"),
         ("plain port", "it may speak no TLS at this port"),
-        ("no TLS", "closed the connection during the handshake|was silent|within"),
+        ("no TLS", "speaks TLS at this port: give zookeeper_tls_ca_file"),
         ("no certificate", "takes only clients with a certificate|closed the connection|certificate"),
     ],
 )
@@ -102,6 +104,11 @@ async def test_who_is_not_trusted_by_zookeeper_is_told_why(
                 connect_timeout_s=2.0,
                 settings=client_settings(**settings),
             )
+        if trouble == "no TLS":  # said at once, also to those who wait for a server that is still to be started
+            with pytest.raises(MetadataUnavailableError, match=r"no ZooKeeper server can be used: .* speaks TLS"):
+                await connect_store(
+                    f"zk://{host}:{port}/ledgers", real_runtime(), connect_timeout_s=DEADLINE_S, refused_timeout_s=None
+                )
         if trouble in ("another CA", "another host", "no certificate"):  # said after refused_timeout_s
             with pytest.raises(MetadataUnavailableError, match=r"can be trusted, or trusts this side: .*certificate"):
                 await connect_store(
@@ -110,6 +117,28 @@ async def test_who_is_not_trusted_by_zookeeper_is_told_why(
                     connect_timeout_s=DEADLINE_S,
                     settings=client_settings(**settings),
                 )
+
+
+async def test_a_certificate_alone_opens_nothing_that_was_made_with_a_password(
+    secure: SecureZooKeeper, ca: Authority
+) -> None:
+    """Whoever made it, and whichever certificate it was that was shown with the password."""
+    uri, mine = f"zk://127.0.0.1:{secure.port}/guarded", with_tls(ca)
+    other = {f"zookeeper_{name}": value for name, value in ca.settings(ca.issue("other")).items()}
+    async with session(uri, **mine, zookeeper_auth=AUTH) as (store, root):
+        assert isinstance(store, ZooKeeperStore)
+        await init_cluster(store, root)
+        async with session(uri, **other, zookeeper_auth=AUTH) as (others, _):
+            await others.create(f"{root}/made", b"")
+            await store.get(f"{root}/made")
+        for again in (False, True):
+            for shown in (mine, other):
+                async with session(uri, **shown) as (stranger, _):
+                    for path in (root, f"{root}/made"):
+                        with pytest.raises(UnauthorizedError):
+                            await stranger.get(path)
+            if not again:
+                await protect_tree(store, root, 8, lambda _: None)
 
 
 # --- passwords and access control lists -----------------------------------------------------------------------------

@@ -67,9 +67,11 @@ class Machines:
     async def __aenter__(self) -> Machines:
         async with self._stack as stack:
             await stack.enter_async_context(self.network)
-            stack.enter_context(inside(self.host(CLIENT).namespace))
             stack.push_async_callback(self._kill)
-            await self._start_zookeeper()
+            # The thread that starts all processes, those of later tests too, begins with the first: not on a host.
+            self._launch_zookeeper()
+            stack.enter_context(inside(self.host(CLIENT).namespace))
+            await self._zookeeper_ready()
             store, root = await connect_store(self.uri, real_runtime())
             try:
                 await init_cluster(store, root)
@@ -85,7 +87,7 @@ class Machines:
     async def _kill(self) -> None:
         await asyncio.gather(*(process.kill() for process in self.processes.values()))
 
-    async def _start_zookeeper(self) -> None:
+    def _launch_zookeeper(self) -> None:
         spec = importlib.util.find_spec("pyspark")
         assert spec is not None
         assert spec.origin is not None
@@ -96,6 +98,9 @@ class Machines:
         process = self.processes[ZOOKEEPER]
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         process.spawn([*self.host(ZOOKEEPER).command, *java, main, str(config)])
+
+    async def _zookeeper_ready(self) -> None:
+        process = self.processes[ZOOKEEPER]
 
         async def ready_or_dead() -> bool:
             return not process.running or await opens_session(self.host(ZOOKEEPER).address, _ZOOKEEPER_PORT)

@@ -132,7 +132,7 @@ async def write_on(directory: Path, fault: Fault, sizes: tuple[int, int, int]) -
         await writer.close()
         async with asyncio.timeout(DEADLINE_S):
             await following
-        fresh = await cluster.client()
+        fresh = await cluster.client(connect_timeout_s=DEADLINE_S)  # it is to judge, however busy the machine is
         assert (await check(fresh, load.promises)).last_entry + 1 == load.acknowledged
         await check_replicas(fresh, writer.ledger_id)
 

@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a segment is read though the one before it ended short",
         "readers are given entries that are no part of the log, at positions that others will get",
-        "if following is None or following.first_position != end:",
+        "if following is None or following.first_position != lst.behind(end):",
         "if following is None:",
         (
             f"{_READING}::test_a_segment_is_followed_only_if_the_one_before_ends_where_it_begins",

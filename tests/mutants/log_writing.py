@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+_BETWEEN = "tests/unit/log/test_between_steps.py"
 _DECISIONS = "tests/unit/protocol/test_log_opening.py"
 _RECORDS = "tests/unit/protocol/test_records.py"
 _ROLLING = "tests/unit/log/test_rolling.py"
@@ -23,9 +24,16 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that begins behind a hole is kept",
         "the log has a hole, and positions that name nothing",
-        "        if end is not None and segment.first_position > end:\n",
+        "        if following is not None and segment.first_position > following and not lost:\n",
         "        if False:\n",
         (f"{_DECISIONS}::test_what_survives_of_two_ledgers_is_a_prefix",),
+    ),
+    Mutant(
+        "a log goes on where a ledger ends of which a part was given up",
+        "positions that readers were told are used again",
+        "            following = segment.first_position + LEDGER_ENTRIES_MAX\n",
+        "            pass\n",
+        (f"{_DECISIONS}::test_behind_an_accepted_loss_no_position_is_used_again",),
     ),
     Mutant(
         "a log goes back to its former ledger after a write that may have been made",
@@ -61,5 +69,36 @@ MUTANTS: list[Mutant] = [
         "    if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:\n",
         "    if True:\n",
         (f"{_DECISIONS}::test_whoever_closes_the_log_leaves_no_empty_ledger",),
+    ),
+    Mutant(
+        "a ledger that was made for a deleted log gets into another one of its name",
+        "whoever looks for ledgers of logs that are gone deletes it, with all that was appended",
+        """        if self._uid not in ("", lst.uid):
+""",
+        "        if False:\n",
+        (f"{_BETWEEN}::test_a_ledger_that_was_made_for_a_deleted_log_gets_into_no_other",),
+    ),
+    Mutant(
+        "a held ledger counts as busy though all of it is on its ack quorum",
+        "a writer fails, as if bookies were too slow, while the ledger before gets on",
+        """        if self._held:
+            return self.next_id > self.replication.confirmed + 1
+""",
+        "",
+        (f"{_BETWEEN}::test_a_held_ledger_whose_entries_are_all_on_their_quorums_does_not_stall",),
+    ),
+    Mutant(
+        "a next ledger is used though it has failed",
+        "appends are never answered",
+        "        if (error := following.replication.error) is not None:  # it has failed already",
+        "        if False:  # it has failed already",
+        (f"{_BETWEEN}::test_a_next_ledger_that_has_failed_before_it_is_used_ends_the_writer",),
+    ),
+    Mutant(
+        "the times of what was truncated are forgotten",
+        "with the next writer's clock, a log's times fall",
+        "        begun_ms = max(self._logs.now_ms(), lst.last_ms)\n",
+        "        begun_ms = max(self._logs.now_ms(), ready.last_ms)\n",
+        (f"{_BETWEEN}::test_times_do_not_go_back_though_nothing_is_left_of_what_had_them",),
     ),
 ]

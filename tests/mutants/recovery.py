@@ -12,6 +12,7 @@ _DRAIN: Final = "tests/unit/recovery/test_drain_work.py::"
 _HELD: Final = "tests/unit/recovery/test_held_entries.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
+_IN_PLACE: Final = "tests/unit/recovery/test_mending_in_place.py::"
 _EDGES: Final = "tests/unit/recovery/test_worker_edges.py::"
 _AUDITOR: Final = "tests/unit/recovery/test_auditor.py::"
 
@@ -112,6 +113,27 @@ MUTANTS: list[Mutant] = [
         (_REPAIR + "test_a_target_that_fails_is_left_for_another_one",),
     ),
     Mutant(
+        "a bookie that lacks entries has to be replaced, whatever bookies there are",
+        "in a cluster as large as its ensembles what a check has found is never mended",
+        "    return Way.IN_PLACE if lacks and takes else Obstacle.NO_TARGET\n",
+        "    return Obstacle.NO_TARGET\n",
+        (_IN_PLACE + "test_a_ledger_each_of_whose_bookies_is_named_already_is_whole_again",),
+    ),
+    Mutant(
+        "who was mended in one fragment counts as mended in all",
+        "its mark goes while it still lacks entries",
+        "            if Mended(number, index, names[index], held.first_entry, held.last_entry) in mended:\n",
+        "            if any(names[index] == one.bookie_id for one in mended):\n",
+        (_PLAN + "test_what_was_mended_counts_for_that_fragment_and_that_bookie_alone",),
+    ),
+    Mutant(
+        "a bookie that is away, or is to leave, merely lacks entries",
+        "it is taken off the mark, and stays in the ensembles though it goes",
+        "for bookie_id, loss in self.lost.items() if loss.reason in _LACKS)",
+        "for bookie_id, loss in self.lost.items())",
+        (_IN_PLACE + "test_a_bookie_that_is_to_go_gets_nothing",),
+    ),
+    Mutant(
         "the swap does not check the lock",
         "a bookie is named for what it has just collected",
         "            self._store, path, metadata.encode(), expected_version, held, attempts_max=self._attempts_max\n",
@@ -143,8 +165,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an entry that no readable bookie has does not stop its share",
         "a bookie is named for entries that it never got",
-        "    if lacking:\n        return [\n            Stuck(",
-        "    if len(lacking) == len(living) > 1:\n        return [\n            Stuck(",
+        "        sources=not gone,\n",
+        "        sources=not len(gone) == len(living) > 1,\n",
         (_PLAN + "test_every_lost_place_of_a_fragment_with_an_end_is_copied_or_it_is_said_what_is_missing",),
     ),
     Mutant(

@@ -10,6 +10,31 @@ _ACCESS = "tests/unit/protocol/test_access.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "ZooKeeper lists what a session has shown",
+        "a certificate opens what was made with a password",
+        "    if len(entries) < len(auth) or not entries:",
+        "    if auth:",
+        (
+            "tests/unit/metadata/zookeeper/test_owners.py::test_a_password_is_listed_as_zookeeper_does_it",
+            "tests/cluster/test_zookeeper_security.py::"
+            "test_a_certificate_alone_opens_nothing_that_was_made_with_a_password",
+        ),
+    ),
+    Mutant(
+        "who wants TLS is waited for like who is still to be started",
+        "a client at the wrong port is told nothing for ten seconds",
+        "        if wants_tls:\n            raise _NoServer(",
+        "        if wants_tls and self._refused_timeout_s == 0:\n            raise _NoServer(",
+        ("tests/cluster/test_zookeeper_security.py::test_who_is_not_trusted_by_zookeeper_is_told_why",),
+    ),
+    Mutant(
+        "a ledger that may not be read makes a look unsure",
+        "one such ledger ends all collection",
+        "except UnauthorizedError as error:  # of this one",
+        "except LookupError as error:  # of this one",
+        ("tests/unit/bookie/test_collector.py::test_a_ledger_that_may_not_be_read_keeps_no_others",),
+    ),
+    Mutant(
         "clients need no certificate",
         "whoever reaches the port reads all ledgers",
         "context.verify_mode = ssl.CERT_REQUIRED",

@@ -215,9 +215,10 @@ class Logs(Failover):
 
     async def tail(self) -> None:
         async with self.client(self.reading, read_timeout_s=2.0) as client:
-            reader = await client.read_log(NAME, password=PASSWORD)
+            reader = None
             while True:
                 try:
+                    reader = reader or await client.read_log(NAME, password=PASSWORD)
                     async for entry in reader.tail(self.account.tailed):
                         self.account.read(entry.position, entry.data, entry.time)
                 except TruncatedError:

@@ -69,8 +69,8 @@ def swapping_open_fragments() -> AbstractContextManager[Any]:
             return metadata
         return metadata.closed(metadata.fragments[-1].first_entry - 1, 0)
 
-    def bold_plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -> Plan:
-        return plan(as_if_closed(metadata), leaving, bookies)
+    def bold_plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies, **more: Any) -> Plan:
+        return plan(as_if_closed(metadata), leaving, bookies, **more)
 
     def bold_swap(metadata: LedgerMetadata, copy: Copy, new: str) -> LedgerMetadata | None:
         if metadata.state is LedgerState.CLOSED or copy.fragment < len(metadata.fragments) - 1:

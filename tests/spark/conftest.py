@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Java compiles what runs for seconds only as quickly as it can, here and in the commands that tests start: that is half
-# of the processor time of these tests. Nothing else is different.
+# Java compiles what runs for seconds only as quickly as it can, and takes Spark's classes for sound, here and in the
+# commands that tests start: that is more than half of the processor time of these tests. Nothing else is different.
+_QUICKLY = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault(variable, _QUICKLY)
 
 # What text formats get wrong: separators, quotes, line breaks, blanks at the ends, nothing at all.
 AWKWARD = ["plain", "", " blanks around ", 'a "quoted", word', "two\nlines", "tab\tand \\ backslash", "naïve 日本語 🙂"]

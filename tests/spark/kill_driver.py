@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What is copied where. With `flaky`, a directory, tasks and commits fail as `FlakyWriter` says."""
+    """What is copied where. With `flaky` or `gate`, directories, the sink is a `FlakyWriter` or a `GatedWriter`."""
 
     source: dict[str, str]
     checkpoint: str
     files: str | None = None
     sink: dict[str, str] = field(default_factory=dict)
     flaky: str | None = None
+    gate: str | None = None
+    master: str = "local[2,3]"
 
 
 class FlakyWriter(LogStreamWriter):
@@ -67,8 +70,22 @@ class FlakyWriter(LogStreamWriter):
             _kill_driver()
 
 
+class GatedWriter(LogStreamWriter):
+    """A driver whose tasks have ended says so, and commits when it may."""
+
+    def __init__(self, writer: LogStreamWriter, gate: str) -> None:
+        self.__dict__.update(writer.__dict__)
+        self._gate = Path(gate)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        (self._gate / f"waits-{batchId}-{os.getpid()}").touch()
+        while not (self._gate / "open").exists():
+            time.sleep(0.01)
+        super().commit(messages, batchId)
+
+
 class FlakySource(DefaultSource):
-    """The data source, with that writer."""
+    """The data source, with one of these writers."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,8 +93,12 @@ class FlakySource(DefaultSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
         given = dict(self.options.items())
-        marks = given.pop("marks")
-        return FlakyWriter(LogStreamWriter.of(given, schema, overwrite), marks)
+        marks, gate = given.pop("marks", None), given.pop("gate", None)
+        writer = LogStreamWriter.of(given, schema, overwrite)
+        if marks is not None:
+            return FlakyWriter(writer, marks)
+        assert gate is not None
+        return GatedWriter(writer, gate)
 
 
 def _kill_driver() -> None:
@@ -91,16 +112,16 @@ def _kill_driver() -> None:
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
-    with own_session("killed", master="local[2,3]") as spark:
+    with own_session("killed", master=job.master) as spark:
         rows = spark.readStream.format("bkpy").options(**job.source).load()
         if job.files is not None:
             writing = rows.writeStream.format("parquet").option("path", job.files)
         else:
-            payloads = rows.select("payload").repartition(2) if job.flaky else rows.select("payload")
-            writing = payloads.writeStream.format("flaky" if job.flaky else "bkpy").options(**job.sink)
-            if job.flaky:
+            own = {name: where for name, where in (("marks", job.flaky), ("gate", job.gate)) if where is not None}
+            payloads = rows.select("payload").repartition(2) if own else rows.select("payload")
+            writing = payloads.writeStream.format("flaky" if own else "bkpy").options(**job.sink, **own)
+            if own:
                 spark.dataSource.register(FlakySource)
-                writing = writing.option("marks", job.flaky)
         query = writing.option("checkpointLocation", job.checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
     print("done", flush=True)

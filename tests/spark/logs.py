@@ -71,19 +71,21 @@ class TestLog:
             await self._writer.append_batch([entry(position) for position in some])
             self.end = some.stop
 
-    def append_for(self, seconds: float) -> None:
+    def append_for(self, seconds: float, pause_s: float = 0.005) -> None:
         """More and more of them, for a while; returns at once."""
-        self._appending = self._loop.submit(self._append_for(seconds))
+        self._enough = False
+        self._appending = self._loop.submit(self._append_for(seconds, pause_s))
 
-    async def _append_for(self, seconds: float) -> None:
+    async def _append_for(self, seconds: float, pause_s: float) -> None:
         loop = asyncio.get_running_loop()
         stop = loop.time() + seconds
-        while loop.time() < stop:
+        while loop.time() < stop and not self._enough:
             await self._append(37, 37)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause_s)
 
-    def appended(self) -> int:
-        """The end of the log, when `append_for` is done and readers see all of it."""
+    def appended(self, *, at_once: bool = False) -> int:
+        """The end of the log, when `append_for` is done, or told to be, and readers see all of it."""
+        self._enough = at_once
         self._appending.result()
         self._loop.call(self._seen())
         return self.end

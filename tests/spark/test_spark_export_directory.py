@@ -7,7 +7,9 @@ import itertools
 import json
 import os
 import shutil
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -46,6 +48,7 @@ class SteppedDisk(Disk):
 
     def __init__(self, at: int, what: Callable[[], None], *, torn: bool = False) -> None:
         self.steps = 0
+        self.appends: list[int] = []  # which of the steps
         self.synced: set[Path] = set()
         self._at = at
         self._what = what
@@ -61,6 +64,7 @@ class SteppedDisk(Disk):
         return super().create(path, data)
 
     def append(self, fd: int, data: bytes) -> None:
+        self.appends.append(self.steps)
         try:
             self._step()
         except BaseException:
@@ -118,13 +122,13 @@ def stage(staging: Path, ids: Iterable[int]) -> list[Path]:
     return files
 
 
-def run(path: Path, available: Iterable[int], disk: Disk | None = None) -> None:
+def run(path: Path, available: Iterable[int], disk: Disk | None = None, batch: int = BATCH) -> None:
     """A run of an exporter: everything that is available and not there yet, in batches."""
     directory = ExportDirectory.open(path, SOURCE, LAYOUT, disk)
     try:
         new = [i for i in sorted(available) if i not in directory.state.done]
-        for i in range(0, len(new), BATCH):
-            ids = new[i : i + BATCH]
+        for i in range(0, len(new), batch):
+            ids = new[i : i + batch]
             staging = directory.begin(Runs.of(ids))
             stage(staging, ids)
             directory.commit(staging, Runs.of(ids), rows=len(ids), bytes=10 * len(ids), ledgers=len(ids))
@@ -159,16 +163,16 @@ def manifest_of(path: Path) -> Path:
     return manifest
 
 
-def steps_of(path: Path, before: list[int], ids: list[int]) -> int:
-    """How many steps a run has, on a copy."""
+def counted(path: Path, ids: list[int], batch: int = BATCH) -> SteppedDisk:
+    """The disk of a run on a copy, which has counted its steps."""
     copy = path.with_name("steps")
     if path.exists():
         shutil.copytree(path, copy)
     disk = SteppedDisk(-1, lambda: None)
-    run(copy, ids, disk)
+    run(copy, ids, disk, batch)
     check_whole(copy, ids)
     shutil.rmtree(copy)
-    return disk.steps
+    return disk
 
 
 def growing() -> Iterator[tuple[list[int], list[int]]]:
@@ -189,9 +193,12 @@ def lose_power(path: Path, disk: SteppedDisk) -> None:
 
 
 def test_each_run_adds_what_is_new(tmp_path: Path) -> None:
+    made: dict[Path, int] = {}
     for _, ids in growing():
         run(tmp_path / "out", ids)
         check_whole(tmp_path / "out", ids)
+        before, made = made, {file: file.stat().st_ino for file in (tmp_path / "out").glob("day=*/*")}
+        assert made.items() >= before.items(), "files that were there were written again"
     names = sorted(file.name for file in (tmp_path / "out").glob("day=*/*"))
     assert names[:2] == ["part-00000000-00000-c000.json", "part-00000000-00001-c000.json"]
     assert len(names) == len(set(names))
@@ -209,7 +216,7 @@ def test_each_run_adds_what_is_new(tmp_path: Path) -> None:
 def test_killed_at_any_step_it_goes_on(tmp_path: Path, torn: bool, power: bool) -> None:
     path = tmp_path / "out"
     for before, ids in growing():
-        for step in range(steps_of(path, before, ids)):
+        for step in range(counted(path, ids).steps):
             copy = tmp_path / f"killed-{len(ids)}-{step}"
             if path.exists():
                 shutil.copytree(path, copy)
@@ -228,7 +235,7 @@ def test_killed_at_any_step_it_goes_on(tmp_path: Path, torn: bool, power: bool) 
 @pytest.mark.exhaustive
 def test_killed_while_it_recovers_it_goes_on(tmp_path: Path) -> None:
     ids = ROUNDS[0]
-    for first in range(steps_of(tmp_path / "none", [], ids)):
+    for first in range(counted(tmp_path / "none", ids).steps):
         for second in itertools.count():
             path = tmp_path / f"{first}-{second}"
             with pytest.raises(KilledError):
@@ -249,7 +256,7 @@ def test_a_disk_that_fails_at_any_step_costs_nothing_but_the_run(tmp_path: Path,
         raise OSError(code, os.strerror(code))
 
     ids = ROUNDS[0]
-    for step in range(steps_of(tmp_path / "none", [], ids)):
+    for step in range(counted(tmp_path / "none", ids).steps):
         path = tmp_path / str(step)
         with suppress(OSError, ConfigError):  # the last steps only clean up
             run(path, ids, SteppedDisk(step, fail, torn=True))
@@ -261,13 +268,54 @@ def test_a_disk_that_fails_at_any_step_costs_nothing_but_the_run(tmp_path: Path,
 def test_of_two_that_think_they_have_it_one_goes_on(tmp_path: Path) -> None:
     """One is stopped at any step, another does all there is to do, and then the first one wakes up."""
     ids, more = ROUNDS[0], [*ROUNDS[0], *ROUNDS[1]]
-    for step in range(steps_of(tmp_path / "none", [], ids)):
+    for step in range(counted(tmp_path / "none", ids).steps):
         path = tmp_path / str(step)
         with suppress(BookKeeperError, OSError):
             run(path, ids, SteppedDisk(step, lambda path=path: run(path, more)))  # type: ignore[misc]
         assert set(seen(path)) in (set(ids), set(more)), f"woken up at step {step}"
         run(path, more)
         check_whole(path, more)
+
+
+@pytest.mark.parametrize("which", [slice(-2, -1), pytest.param(slice(None), marks=pytest.mark.exhaustive)], ids=str)
+def test_of_two_that_take_turns_one_goes_on(tmp_path: Path, which: slice) -> None:
+    """One is stopped before it notes something down, as what it has written, and wakes up at any step of another."""
+    ids = ROUNDS[0][:BATCH]
+    stops = counted(tmp_path / "none", ids).appends[which]  # the last but one is: this batch is part of the export
+    for stop, wake in itertools.product(stops, range(counted(tmp_path / "none", ids, batch=1).steps)):
+        path = tmp_path / f"{stop}-{wake}"
+        with suppress(BookKeeperError, OSError):
+            take_turns(path, ids, stop, wake)
+        assert set(seen(path)) <= set(ids), f"stopped at step {stop}, woken up at step {wake}"
+        run(path, ids)
+        check_whole(path, ids)
+        shutil.rmtree(path)
+
+
+def take_turns(path: Path, ids: list[int], stop: int, wake: int) -> None:
+    """An exporter goes as far as step `stop`, another as far as step `wake`, the first one to its end, the other too.
+
+    Their batches are of different sizes, so that files don't have the same names by chance.
+    """
+    stopped, woken = threading.Event(), threading.Event()
+
+    def sleep() -> None:
+        stopped.set()
+        assert woken.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        sleeper = pool.submit(run, path, ids, SteppedDisk(stop, sleep))
+        assert stopped.wait(60)
+
+        def go_on() -> None:
+            woken.set()
+            with suppress(BookKeeperError, OSError):
+                sleeper.result(60)
+
+        try:
+            run(path, ids, SteppedDisk(wake, go_on), batch=1)
+        finally:
+            go_on()
 
 
 def test_what_is_there_says_what_can_be_added(tmp_path: Path) -> None:

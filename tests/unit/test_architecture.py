@@ -305,6 +305,7 @@ CONSTANTS = {
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
     "protocol/log_retention.py": {"_MS": "is a unit"},
+    "protocol/log_opening.py": {"LEDGER_ENTRIES_MAX": ON_DISK},
     "protocol/log_list.py": {
         "LIST_VERSION": ON_DISK,
         "OPEN_MAX": "is what the proof of takeovers stands on",

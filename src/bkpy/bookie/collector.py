@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.metadata.outcome import Exists, NotDone
 from bkpy.protocol.collection import (
     Action,
@@ -281,7 +281,7 @@ class Collector:
             metadata, _ = await self._catalog.read(ledger_id)
         except NoSuchLedgerError:
             return  # deleted since it was listed
-        except (CorruptDataError, UnsupportedVersionError) as error:
+        except (CorruptDataError, UnsupportedVersionError, UnauthorizedError) as error:
             self._unreadable(run, ledger_id, str(error))
             return
         except BookKeeperError as error:

@@ -33,6 +33,7 @@ def recover_accepting_loss(uri: str, ledger_id: int, password: bytes, *, yes: bo
 async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
     """What can still be seen of the ledger, or the `result` of a recovery where nothing had to be given up."""
     import bkpy
+    from bkpy.metadata.log_upkeep import log_of
 
     async with connect(uri) as client:
         before = await client.ledger_metadata(ledger_id)
@@ -52,6 +53,8 @@ async def _survey(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
         recovery = await client.upkeep.recovery_giving_up(ledger_id, password, -1)
         survey = await recovery.survey()
         described = _described(survey, client.upkeep.bookies().readable)
+        belongs = log_of(survey.metadata)
+        described["log"] = None if belongs is None else belongs.name
         return {"ledger_id": ledger_id, "state_before": before.state.value, "why": why, **described, "result": None}
 
 
@@ -112,6 +115,10 @@ def show_survey(found: dict[str, Any]) -> None:
     lines += [
         f"seen behind a gap, and will not be kept: entry {n} of {name}" for name, n in found["seen_beyond"].items()
     ]
+    if found["log"] is not None:
+        lines.append(
+            f"it is a ledger of log {found['log']}, which goes on behind a gap in its positions: none is used twice"
+        )
     lines.append("")
     lines += [f"{name}: {_said(told)}" for name, told in found["bookies"].items()]
     for line in lines:

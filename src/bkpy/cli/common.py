@@ -258,15 +258,20 @@ def progress(*, unit: str = "entries") -> Iterator[Progress]:
     """A progress display on standard error, which shows nothing when that isn't a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    def whole() -> Column:
+        return Column(no_wrap=True)
 
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
+        TextColumn("{task.description}", table_column=whole()),
+        BarColumn(bar_width=None),  # what the others leave: numbers that are cut off say nothing
+        MofNCompleteColumn(table_column=whole()),
+        TextColumn(unit, table_column=whole()),
+        TimeElapsedColumn(table_column=whole()),
         console=console,
+        expand=True,
         disable=not console.is_terminal,
     ) as bar:
         yield bar
@@ -349,6 +354,21 @@ def _answer(question: str, nothing: str) -> str:
 def say(message: str) -> None:
     """A line for people, on standard error."""
     click.echo(message, err=True)
+
+
+def human_entries(count: int) -> str:
+    """`count` entries, in words."""
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def human_ledgers(count: int) -> str:
+    """`count` ledgers, in words."""
+    return "1 ledger" if count == 1 else f"{count} ledgers"
+
+
+def entries_acknowledged(count: int) -> str:
+    """That `count` entries were acknowledged."""
+    return f"{human_entries(count)} {'was' if count == 1 else 'were'} acknowledged"
 
 
 def human_bytes(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import shutil
 import signal
 import time
@@ -18,7 +19,7 @@ from bkpy.cli.interrupts import interruptible
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -64,10 +65,10 @@ def demo(directory: str, keep: bool, uri: str | None) -> int:
         with interruptible(f"the demo on {uri} was not finished"):
             return _conclude(_store(uri, lines, **security_settings())[1])
     check_chart()
-    base = fresh_directory(Path(directory).absolute())
-    cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
-    with interruptible(f"the demo in {base} was not finished"):
-        agree = _steps(cluster, lines, base, keep, started)
+    with fresh_directory(Path(directory).absolute()) as base:
+        cluster = LocalCluster(base / "cluster", bookies=steps.BOOKIES, config=HEALS_SOON)
+        with interruptible(f"the demo in {base} was not finished"):
+            agree = _steps(cluster, lines, base, keep, started)
     return _conclude(agree)
 
 
@@ -96,15 +97,24 @@ def _steps(cluster: LocalCluster, lines: dict[int, list[bytes]], base: Path, kee
     return stored and recovered and agree
 
 
-def fresh_directory(base: Path) -> Path:
-    """An empty directory for the demo: a new one, or an earlier demo's."""
-    if base.exists() and any(base.iterdir()):
-        if not (base / _MARK).exists():
-            raise ConfigError(f"{base} is not empty and not from an earlier demo; choose another with --dir")
-        shutil.rmtree(base)
+@contextlib.contextmanager
+def fresh_directory(base: Path) -> Iterator[Path]:
+    """An empty directory for this demo alone: a new one, or an earlier demo's."""
+    mark = base / _MARK
+    if base.exists() and any(base.iterdir()) and not mark.exists():
+        raise ConfigError(f"{base} is not empty and not from an earlier demo; choose another with --dir")
     base.mkdir(parents=True, exist_ok=True)
-    (base / _MARK).touch()
-    return base
+    with open(mark, "ab") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another demo is running in {base}; choose another directory with --dir") from None
+        for old in base.iterdir():
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            elif old != mark:
+                old.unlink()
+        yield base
 
 
 def _store(

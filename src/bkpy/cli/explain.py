@@ -41,6 +41,7 @@ async def _explain(uri: str, ledger_id: int, read: bool) -> dict[str, Any]:
     from bkpy.metadata.paths import ledger_lock
     from bkpy.metadata.resolve import read_if_there
     from bkpy.protocol.rereplication import plan
+    from bkpy.recovery.upkeep import lacking
 
     async with connect(uri) as client:
         upkeep = client.upkeep
@@ -51,7 +52,8 @@ async def _explain(uri: str, ledger_id: int, read: bool) -> dict[str, Any]:
         bookies = upkeep.bookies()
         named = {name for fragment in metadata.fragments for name in fragment.bookies}
         leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
-        planned = plan(metadata, leaving, bookies)
+        lacks = frozenset[str]() if mark is None else lacking(mark, upkeep.directory)
+        planned = plan(metadata, leaving, bookies, lacking=lacks)
         return {
             "ledger_id": ledger_id,
             "state": metadata.state.value,
@@ -137,12 +139,18 @@ def _time(since_ms: int) -> str:
 
 def _to_do(planned: Plan) -> list[str]:
     told = [
-        f"copy {copy.share.entries} of the entries {copy.first} to {copy.last} to a bookie in {copy.old}'s place"
+        f"copy {copy.share.entries} of the entries {copy.first} to {copy.last} to {_where(copy)}"
         for copy in planned.copies
     ]
     if planned.unclosed:
         told.append(f"wait until its writer leaves {', '.join(planned.unclosed)}, and then recover it: it isn't closed")
     return told
+
+
+def _where(copy: Copy) -> str:
+    if copy.in_place:
+        return f"{copy.old} itself, which lacks some: no other bookie can take its place"
+    return f"a bookie in {copy.old}'s place"
 
 
 def _show(told: dict[str, Any]) -> None:

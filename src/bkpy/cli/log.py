@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import confirm, connect, connect_option, json_option, print_json, print_table, progress, run, say
+from bkpy.cli.common import (
+    confirm,
+    connect,
+    connect_option,
+    human_ledgers,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+    run,
+    say,
+)
+from bkpy.cli.deleting import delete_all
 from bkpy.cli.formats import FORMATS, json_line, payload_line
 from bkpy.cli.ledger import creation_arguments, digest_option, password_option, quorums_option
 
@@ -17,7 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import bkpy
-    from bkpy.errors import BookKeeperError
+    from bkpy.client.client import Client
     from bkpy.log.entries import LogEntry
 
     Formatter = Callable[[LogEntry], bytes]
@@ -245,7 +257,7 @@ def truncate(
     if as_json:
         print_json(result)
     else:
-        say(f"log {name} begins at position {result['first_position']} now, in {result['ledgers']} ledgers")
+        say(f"log {name} begins at position {result['first_position']} now, in {human_ledgers(result['ledgers'])}")
 
 
 @log.command(short_help="Delete logs, for good.")
@@ -258,19 +270,12 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
     Asks first, as bkpy ledger delete does. A log that does not exist is told of in the end, and the others are deleted
     all the same.
     """
-    wanted = list(dict.fromkeys(names))
-    if not yes:
-        confirm(f"Delete {', '.join(wanted)}, for good?")
-    deleted: list[str] = []
-    missing: dict[str, BookKeeperError] = {}
-    try:
-        run(_delete(uri, wanted, deleted, missing))
-    except BaseException:
-        say(f"bkpy: deleted: {', '.join(deleted) or 'none'}")
-        raise
-    if missing:
-        told = "; ".join(error.message for error in missing.values())
-        raise click.ClickException(f"deleted: {', '.join(deleted) or 'none'}; not deleted: {told}")
+    from bkpy.errors import NoSuchLogError
+
+    async def delete_one(client: Client, name: str) -> None:
+        await client.delete_log(name)
+
+    delete_all(uri, names, delete_one, NoSuchLogError, yes=yes)
 
 
 @log.command(short_help="See and change consumers: names for how far somebody has read.")
@@ -342,12 +347,17 @@ async def _read(
     form: Formatter,
     password: bytes,
 ) -> None:
+    import bkpy
+    from bkpy.log.entries import past_the_end
+
     out = sys.stdout.buffer
     async with connect(uri) as client, await client.read_log(name, password=password) as reader:
         first = await _position(reader, begin, reader.first_position)
+        if end[0] is not None and begin == (None, None) and end[0] < first:
+            raise bkpy.TruncatedError(f"log {name} begins at position {first}, {end[0]} is gone")
         behind = await _position(reader, (None if end[0] is None else end[0] + 1, end[1]), reader.next_position)
         if first > reader.next_position or (first == reader.next_position and begin[0] not in (None, 0)):
-            raise _past_the_end(reader, first)
+            raise past_the_end(name, first, reader.next_position)
         # On a terminal the entries themselves are the progress.
         with progress() if not out.isatty() else contextlib.nullcontext() as bar:
             task = None if bar is None else bar.add_task(f"log {name}", total=max(0, behind - first))
@@ -364,14 +374,6 @@ async def _entries(reader: bkpy.LogReader, first: int, behind: int) -> AsyncIter
     if first < behind:
         async for entry in reader.read(first, behind - 1):
             yield entry
-
-
-def _past_the_end(reader: bkpy.LogReader, position: int) -> bkpy.NoSuchEntryError:
-    import bkpy
-
-    return bkpy.NoSuchEntryError(
-        f"position {position} is past the last entry of log {reader.name}, {reader.next_position - 1}"
-    )
 
 
 async def _tail(
@@ -404,19 +406,6 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
             name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
         )
         return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
-
-
-async def _delete(uri: str, wanted: list[str], deleted: list[str], missing: dict[str, BookKeeperError]) -> None:
-    import bkpy
-
-    async with connect(uri) as client:
-        for name in wanted:
-            try:
-                await client.delete_log(name)
-            except bkpy.NoSuchLogError as e:
-                missing[name] = e
-            else:
-                deleted.append(name)
 
 
 async def _consumers(uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None) -> list[dict[str, Any]]:

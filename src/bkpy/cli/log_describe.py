@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect, human_bytes, print_table
+from bkpy.protocol.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
             next_position = max(lst.sealed_end, lst.first_position)
         registered = await LogConsumers(client.logs, name, lst.uid).registered()
         return {
-            **_summary(name, lst, await client.logs.lease_holder(name)),
+            **_summary(name, lst, await client.logs.lease_holder(name, lst.uid)),
             "next_position": next_position,
             "ensemble_size": lst.ensemble_size,
             "write_quorum": lst.write_quorum,
@@ -48,6 +49,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
             "retention_bytes": lst.retention_bytes,
             "consumer_lag_max_s": lst.consumer_lag_max_s,
             "sinks": dict(lst.sinks),
+            "gaps": [list(gap) for gap in lst.gaps],
             "segments": [_segment(segment) for segment in lst.segments],
             "to_be_deleted": list(lst.doomed),
             "consumers": consumer_rows(registered.states),
@@ -63,7 +65,7 @@ async def listed(uri: str) -> list[dict[str, Any]]:
         async for name in client.list_logs():
             try:
                 lst, _ = await client.logs.read(name)
-                found.append(_summary(name, lst, await client.logs.lease_holder(name)))
+                found.append(_summary(name, lst, await client.logs.lease_holder(name, lst.uid)))
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
         return found
@@ -75,9 +77,14 @@ def _summary(name: str, lst: LogList, writer: str | None) -> dict[str, Any]:
         "first_position": lst.first_position,
         "known_end": max(lst.sealed_end, lst.first_position),
         "ledgers": len(lst.segments),
-        "bytes": sum(segment.length for segment in lst.segments),
+        "bytes": sum(map(_bytes, lst.segments)),
         "writer": writer,
     }
+
+
+def _bytes(segment: Segment) -> int:
+    """Bytes of the users' entries: the ledger's, without the stamps. None are known of a ledger that isn't sealed."""
+    return segment.length - STAMP_BYTES * segment.entries if segment.sealed else 0
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "ledger_id": segment.ledger_id,
         "first_position": segment.first_position,
         "entries": segment.entries if segment.sealed else None,
-        "bytes": segment.length if segment.sealed else None,
+        "bytes": _bytes(segment) if segment.sealed else None,
         "begun": iso(segment.begun_ms),
         "last": iso(segment.last_ms) if segment.sealed else None,
     }
@@ -123,6 +130,9 @@ def show(log: dict[str, Any]) -> None:
     columns = ("ledger", "first position", "entries", "bytes", "begun", "last entry")
     keys = ("ledger_id", "first_position", "entries", "bytes", "begun", "last")
     print_table(columns, [[segment[key] for key in keys] for segment in log["segments"]])
+    if log["gaps"]:
+        click.echo()
+        print_table(("given up from", "up to"), [(begin, end - 1) for begin, end in log["gaps"]])
     if log["consumers"]:
         click.echo()
         print_table(("consumer", "position", "since"), [tuple(row.values()) for row in log["consumers"]])

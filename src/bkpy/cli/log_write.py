@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import bkpy
-from bkpy.cli.common import connect, human_bytes, say, settings, transfer
+from bkpy.cli.common import connect, entries_acknowledged, human_bytes, human_entries, say, settings, transfer
 from bkpy.cli.lines import lines_of, source
 from bkpy.protocol.records import STAMP_BYTES
 
@@ -92,8 +92,8 @@ class Appending:
         """What was written, in a line."""
         seconds = max(self._ended - self._started, 1e-6)
         return (
-            f"{self._acknowledged} entries, {human_bytes(self._bytes)} in {seconds:.2f} s to log {self._name}, from "
-            f"position {self._first} on ({self._acknowledged / seconds:,.0f} entries/s, "
+            f"{human_entries(self._acknowledged)}, {human_bytes(self._bytes)} in {seconds:.2f} s to log {self._name}, "
+            f"from position {self._first} on ({self._acknowledged / seconds:,.0f} entries/s, "
             f"{human_bytes(round(self._bytes / seconds))}/s)"
         )
 
@@ -101,7 +101,7 @@ class Appending:
         """Say how many entries were acknowledged when `end` ended the write: with the error, or instead of one."""
         if self._writer is None:
             return
-        what = f"{self._acknowledged} entries were acknowledged in log {self._name}, from position {self._first} on"
+        what = f"{entries_acknowledged(self._acknowledged)} in log {self._name}, from position {self._first} on"
         if not self._closed:
             what += "; whoever opens it next decides how many more there are"
         if isinstance(end, Exception) and not isinstance(end, BrokenPipeError):

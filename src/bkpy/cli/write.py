@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import bkpy
-from bkpy.cli.common import connect, human_bytes, say, settings, transfer
+from bkpy.cli.common import connect, entries_acknowledged, human_bytes, human_entries, say, settings, transfer
 from bkpy.cli.lines import lines_of, source
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Writing:
         result = self.result()
         seconds = max(result["seconds"], 1e-6)
         return (
-            f"{result['entries']} entries, {human_bytes(result['bytes'])} in {seconds:.2f} s to ledger "
+            f"{human_entries(result['entries'])}, {human_bytes(result['bytes'])} in {seconds:.2f} s to ledger "
             f"{result['ledger_id']} ({result['entries'] / seconds:,.0f} entries/s, "
             f"{human_bytes(round(result['bytes'] / seconds))}/s)"
         )
@@ -81,7 +81,7 @@ class Writing:
         """Say how many entries were acknowledged when `end` ended the write: with the error, or instead of one."""
         if self._writer is None:
             return
-        what = f"{self._acknowledged} entries were acknowledged in ledger {self._writer.ledger_id}"
+        what = f"{entries_acknowledged(self._acknowledged)} in ledger {self._writer.ledger_id}"
         if self._closed:
             what += ", which ends there"
         elif isinstance(end, bkpy.LedgerFencedError | bkpy.LedgerClosedError):

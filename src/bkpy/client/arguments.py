@@ -6,11 +6,16 @@ Invariant: nothing but whole numbers that fit the wire's 63 bits gets into a req
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.config.password_file import PASSWORD_BYTES_MAX
 from bkpy.errors import ConfigError
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RESERVED: Final = "bkpy."  # names of custom metadata that begin so are for what bkpy itself makes
 
 
 def check_ledger_id(ledger_id: Any) -> None:
@@ -65,6 +70,20 @@ def check_password(value: Any) -> None:
     check_bytes("password", value)
     if len(value) > PASSWORD_BYTES_MAX:
         raise ConfigError(f"password must have at most {PASSWORD_BYTES_MAX} bytes, not {len(value)}")
+
+
+def checked_custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
+    """Custom metadata, copied; `ConfigError` unless it maps text to bytes, and leaves bkpy's own names alone."""
+    custom = dict(given or {})
+    for name, value in custom.items():
+        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
+            raise ConfigError(f"custom metadata maps text to bytes; {name!r} does not")
+        if name.startswith(_RESERVED):
+            raise ConfigError(
+                f"custom metadata can't have the name {name!r}: those that begin with {_RESERVED!r} are bkpy's, which "
+                "deletes ledgers by them"
+            )
+    return {name: bytes(value) for name, value in custom.items()}
 
 
 def payload_of(data: Any) -> bytes:

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from bkpy._version import VERSION
-from bkpy.client.arguments import check_ledger_id, check_password, check_size
+from bkpy.client.arguments import check_ledger_id, check_password, check_size, checked_custom
 from bkpy.client.bookies.dialling import Dialler
 from bkpy.client.bookies.ensembles import Ensembles
 from bkpy.client.bookies.placement import Placement, rack_aware_placement
@@ -25,16 +25,16 @@ from bkpy.client.write.progress import Progress
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.errors import BookKeeperError, ClientClosedError, ConfigError
 from bkpy.log.client import open_log
+from bkpy.log.opening import new_ledger
 from bkpy.log.parts import LogParts
 from bkpy.log.reading import LogReading
 from bkpy.metadata.cluster import Cluster, open_cluster
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.logs import LogStore
 from bkpy.metadata.registration import BookieDirectory, BookieInfo
-from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import check_sizes
 from bkpy.protocol.records import DIGESTS, RecordCodec, digest_key, ledger_key
-from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
+from bkpy.recovery.recoveries import Recoveries
 from bkpy.recovery.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.ledgers import Created
     from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log_list import LogList
     from bkpy.recovery.write_back import WriteBack
     from bkpy.runtime.interfaces import Runtime
     from bkpy.runtime.tls import TlsContext
@@ -90,6 +92,14 @@ class Client:
             directory, placement or rack_aware_placement(runtime.rng), self._pool, settings, runtime
         )
         self._parts = ReplicationParts(self._ensembles, self._pool, self._dispatcher, settings, runtime)
+        self._recoveries = Recoveries(
+            cluster.catalog,
+            directory,
+            self._parts,
+            check_open=self._check_open,
+            on_begun=self._begun,
+            on_ended=self._ended,
+        )
         self._writing: dict[LedgerWriter | WriteBack, None] = {}
         self._leaving = Leaving(directory, settings, runtime, lambda: self._writers)
         self._watching: asyncio.TimerHandle | None = None
@@ -118,7 +128,8 @@ class Client:
     @property
     def upkeep(self) -> Upkeep:
         """What bkpy's own re-replication works with; not for applications."""
-        return Upkeep(self._cluster, self._directory, self._parts, self._recover_unread, self._recovery_giving_up)
+        by = self._recoveries
+        return Upkeep(self._cluster, self._directory, self._parts, by.ended_unread, by.fence, by.giving_up)
 
     @property
     def logs(self) -> LogStore:
@@ -146,9 +157,9 @@ class Client:
         it on disk. `password` has at most 65536 bytes. `digest` is "crc32c" or "hmac-sha256", the latter keyed by
         `password`. With `caller_ids`, every append names its entry's id; with `deferred_sync`, appends are acknowledged
         before they are on disk, and `force` makes them durable. Raises `ConfigError` for sizes without
-        E >= Qw >= Qa >= 1, `NotEnoughBookiesError`, `MetadataUnavailableError`; with `outcome_unknown`, the error's
-        `ledger_id` is that of the ledger that may have been made. If the call is cancelled, what it has made is deleted
-        again.
+        E >= Qw >= Qa >= 1 and for custom metadata whose name begins with "bkpy.", `NotEnoughBookiesError`,
+        `MetadataUnavailableError`; with `outcome_unknown`, the error's `ledger_id` is that of the ledger that may have
+        been made. If the call is cancelled, what it has made is deleted again.
         """
         self._check_open()
         for name, size in (
@@ -169,7 +180,7 @@ class Client:
             ack_quorum,
             digest,
             ledger_key(password),
-            _custom(custom_metadata),
+            checked_custom(custom_metadata),
             caller_ids=caller_ids,
             deferred_sync=deferred_sync,
         )
@@ -244,48 +255,8 @@ class Client:
         check_ledger_id(ledger_id)
         check_password(password)
         self._check_open()
-        metadata = await self._ended_ledger(ledger_id, password)
+        metadata = await self._recoveries.ended(ledger_id, password)
         return self._reader(metadata, password)
-
-    async def _ended_ledger(self, ledger_id: int, password: bytes) -> LedgerMetadata:
-        metadata, version = await self._cluster.catalog.read(ledger_id)
-        metadata = metadata.authorised(password)
-        codec = RecordCodec(ledger_id, metadata.digest, digest_key(password))
-        return await self._recover(metadata, version, codec)
-
-    async def _recover_unread(self, ledger_id: int) -> LedgerMetadata:
-        """The same for those who don't know the password: entries are verified by their checksums alone."""
-        self._check_open()
-        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
-        return await self._recover(metadata, version, RecordCodec(ledger_id))
-
-    async def _recovery_giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
-        self._check_open()
-        metadata, version = await self._cluster.catalog.read(ledger_id, fresh=True)
-        codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
-        await self._directory.refresh()
-        at_ms = int(self._runtime.clock.time() * 1000)
-        giving_up = GivingUp(self.upkeep.bookies().readable, at_ms, at_least)
-        return self._recovery(metadata, version, codec, giving_up)
-
-    async def _recover(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
-        if metadata.state is LedgerState.CLOSED:
-            return metadata
-        return await self._recovery(metadata, version, codec).run()
-
-    def _recovery(
-        self, metadata: LedgerMetadata, version: int, codec: RecordCodec, giving_up: GivingUp | None = None
-    ) -> LedgerRecovery:
-        return LedgerRecovery(
-            metadata,
-            version,
-            codec=codec,
-            catalog=self._cluster.catalog,
-            parts=self._parts,
-            on_begun=self._begun,
-            on_ended=self._ended,
-            giving_up=giving_up,
-        )
 
     def _reader(self, metadata: LedgerMetadata, password: bytes) -> LedgerReader:
         return LedgerReader(
@@ -331,10 +302,13 @@ class Client:
     async def delete_log(self, name: str) -> None:
         """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
 
+        When it returns, its last ledgers are fenced: nothing is acknowledged to its writer any more. (Where too few of
+        their bookies can be reached, a warning is logged, and the writer ends when it hears of the deletion.)
+
         If it fails later, as when the metadata store is away, the log is gone or not, and a second call says which.
         """
         self._check_open()
-        await LogUpkeep(self.logs, self._cluster.catalog).delete(name)
+        await LogUpkeep(self.logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
@@ -358,11 +332,16 @@ class Client:
         self._check_open()
         return await self._log_reading.segments.open(ledger_id, password, confirmed)
 
+    async def create_segment(self, name: str, lst: LogList, password: bytes) -> LedgerWriter:
+        """The writer of a new ledger of a log, which no list names as yet; not for applications."""
+        created = await self._create(new_ledger(name, lst))
+        return self._writer(created, RecordCodec(created.metadata.ledger_id, lst.digest, digest_key(password)))
+
     @property
     def _log_parts(self) -> LogParts:
         label = f"the client with session {self._cluster.store.session_id:#x}"
         return LogParts(
-            label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._ended_ledger
+            label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._recoveries.ended
         )
 
     async def open_log(
@@ -489,11 +468,3 @@ async def open_client(
         placement=placement,
         owns_store=owns_store,
     )
-
-
-def _custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
-    custom = dict(given or {})
-    for name, value in custom.items():
-        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
-            raise ConfigError(f"custom metadata maps text to bytes; {name!r} does not")
-    return {name: bytes(value) for name, value in custom.items()}

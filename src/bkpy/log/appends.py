@@ -105,8 +105,8 @@ class LogAppends:
                 ledger_id=self.pending.replication.ledger_id,
             )
 
-    def failure(self) -> BookKeeperError:
-        """A fresh copy of the error for what was never sent."""
+    def failure(self, *, outcome_unknown: bool = False) -> BookKeeperError:
+        """A fresh copy of the error; as it is, for what was never sent."""
         error = self.error
         assert error is not None
         return type(error)(
@@ -114,8 +114,12 @@ class LogAppends:
             ledger_id=error.ledger_id,
             bookie=error.bookie,
             retriable=error.retriable,
-            outcome_unknown=False,
+            outcome_unknown=outcome_unknown,
         )
+
+    def _flush_failure(self) -> BookKeeperError:
+        """What has failed tells nobody who comes later: nobody knows of the entries that were never acknowledged."""
+        return self.failure(outcome_unknown=self.acknowledged < self.next_position)
 
     def fits(self, size: int, count: int) -> bool:
         pending = self.pending
@@ -171,12 +175,12 @@ class LogAppends:
     async def flush(self) -> None:
         """Return when all that was appended is acknowledged; raises the writer's error."""
         if self.error is not None:
-            raise self.failure()
+            raise self._flush_failure()
         former, present = self._former, self.pending
         if former is not None:
             await former.flush()
-            if self.error is not None:  # meanwhile: what has failed tells nobody who comes later
-                raise self.failure()
+            if self.error is not None:  # meanwhile
+                raise self._flush_failure()
         await present.flush()
 
     def _give_room(self) -> None:
@@ -220,7 +224,7 @@ class LogAppends:
         ):
             return error
         return LogFencedError(
-            f"somebody else has become the writer of log {self._name}: {error.message}",
+            f"somebody else has become the writer of log {self._name}, or has deleted it: {error.message}",
             ledger_id=error.ledger_id,
             entry_id=error.entry_id,
             bookie=error.bookie,
@@ -269,6 +273,8 @@ class LogAppends:
             following.release()
         self._stopped = False
         self.on_room()
+        if (error := following.replication.error) is not None:  # it has failed already, while the list was written
+            self.fail(self.as_error(error))
 
     def fail(self, error: BookKeeperError) -> None:
         """End, with this error, unless it has ended: the entries that are pending in order, then what waits."""

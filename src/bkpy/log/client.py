@@ -75,8 +75,9 @@ def _limits(parts: LogParts, roll_bytes: int | None, roll_entries: int | None, r
     check_size("roll_bytes", limits.bytes)
     check_size("roll_entries", limits.entries)
     check_seconds("roll_s", limits.seconds)
-    if not (limits.bytes > 0 and limits.entries > 0 and limits.seconds > 0):
-        raise ConfigError(f"a log rolls after more than nothing, not after {limits}")
+    for name, limit in (("roll_bytes", limits.bytes), ("roll_entries", limits.entries), ("roll_s", limits.seconds)):
+        if not limit > 0:
+            raise ConfigError(f"{name} must be more than 0, not {limit}: a log rolls when it has something")
     return limits
 
 
@@ -145,7 +146,7 @@ async def _created(logs: LogStore, name: str, lst: LogList) -> bool:
 async def _show(parts: LogParts, name: str, opened: Opened) -> None:
     """Who writes the log, for people, and for those who want to be alone with it."""
     try:
-        outcome = await parts.logs.take_lease(name, opened.token, parts.label, replace=True)
+        outcome = await parts.logs.take_lease(name, opened.lst.uid, opened.token, parts.label, replace=True)
     except MetadataUnavailableError as error:
         outcome = NotDone(error)
     match outcome:

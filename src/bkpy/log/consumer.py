@@ -1,6 +1,6 @@
 """A consumer of a log, as users have it: a name for how far somebody has come, which keeps what he has yet to read.
 
-Invariant: the position is replaced only from the state that this object knows; who is overtaken is told so.
+Invariant: the position is replaced only from a state that this object knows or has written; who is overtaken is told.
 """
 
 from __future__ import annotations

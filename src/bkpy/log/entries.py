@@ -5,12 +5,20 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.errors import NoSuchEntryError
 from bkpy.protocol.records import stamp_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bkpy.client.read.block import Block
+
+
+def past_the_end(name: str, position: int, next_position: int) -> NoSuchEntryError:
+    """Of a log that is known to end before `next_position`: that it has no such position yet."""
+    if next_position == 0:
+        return NoSuchEntryError(f"log {name} has no entries yet, and so no position {position}")
+    return NoSuchEntryError(f"position {position} is past the last entry of log {name}, {next_position - 1}")
 
 
 class LogEntry(NamedTuple):

@@ -27,7 +27,17 @@ from bkpy.errors import (
 from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
 from bkpy.metadata.logs import HeldBy, Taken
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
-from bkpy.protocol.log_opening import AFTER_OPENING, Act, ListSays, SegmentEnd, Told, begun, list_says, settled
+from bkpy.protocol.log_opening import (
+    AFTER_OPENING,
+    Act,
+    ListSays,
+    SegmentEnd,
+    Told,
+    begun,
+    list_says,
+    settled,
+    with_room,
+)
 from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
 
 if TYPE_CHECKING:
@@ -93,6 +103,7 @@ class Opening:
         self._wait = wait
         self._token = parts.logs.new_token()
         self._created: Created | None = None  # a ledger that no list names
+        self._uid = ""  # of the log, once its list was read
         self._writer = ""  # of the list that was read last
 
     async def run(self) -> Opened:
@@ -103,8 +114,9 @@ class Opening:
         try:
             return await self._run()
         except BaseException:
-            if not self._wait:
-                self._parts.shared.runtime.spawn(drop_lease(self._name, self._token, self._logs), name="drop a lease")
+            if self._uid and not self._wait:
+                dropping = drop_lease(self._name, self._uid, self._token, self._logs)
+                self._parts.shared.runtime.spawn(dropping, name="drop a lease")
             raise
         finally:
             if self._created is not None:
@@ -130,13 +142,16 @@ class Opening:
 
     async def _read(self) -> tuple[LogList, int]:
         lst, version = await self._logs.read(self._name, fresh=True)
+        if self._uid not in ("", lst.uid):
+            raise NoSuchLogError(f"log {self._name} was deleted while it was opened, and there is another one")
+        self._uid = lst.uid
         if lst.ledger_key != ledger_key(self._password):
             raise UnauthorizedError(f"this is not the password of log {self._name}")
         return lst, version
 
     async def _lock(self) -> None:
         """Take the lease first: whoever wants to be alone has that before it fences anybody."""
-        outcome = await self._logs.take_lease(self._name, self._token, self._parts.label)
+        outcome = await self._logs.take_lease(self._name, self._uid, self._token, self._parts.label)
         match outcome:
             case Taken():
                 return
@@ -152,17 +167,23 @@ class Opening:
         try:
             ends = {segment.ledger_id: await self._end_of(segment) for segment in lst.open_segments}
         except NoSuchLedgerError as error:
-            if (await self._logs.read(self._name, fresh=True))[1] != version:
+            if await self._logs.read(self._name, fresh=True) != (lst, version):
                 return None  # somebody else has dropped it
             raise CorruptDataError(
                 f"the ledger is gone, and the list of log {self._name} names it", ledger_id=error.ledger_id
             ) from error
         ready = settled(lst, ends)
         self._tell_of_dropped(lst, ends)
+        self._tell_of_lost(lst, ends, ready)
+        if self._created is None:
+            room = with_room(ready, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
+            self._logs.check_fits(self._name, room)
         created = self._created or await self._parts.create(new_ledger(self._name, lst))
         self._created = created
         ledger_id = created.metadata.ledger_id
-        wanted = begun(ready, ledger_id, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
+        # Not what is ready: of what was dropped, or is lost, readers may have seen the times.
+        begun_ms = max(self._logs.now_ms(), lst.last_ms)
+        wanted = begun(ready, ledger_id, ready.sealed_end, begun_ms, self._token, self._parts.label)
         self._created = None  # whoever ends here doesn't know whether the list names it
         check = self._logs.ledger_check(ledger_id, created.version)
         try:
@@ -198,7 +219,7 @@ class Opening:
     def _tell_of_dropped(self, lst: LogList, ends: Mapping[int, SegmentEnd]) -> None:
         for before, after in pairwise(lst.open_segments):
             end, entries = before.first_position + ends[before.ledger_id].entries, ends[after.ledger_id].entries
-            if end < after.first_position and entries:
+            if end < after.first_position and entries and not ends[before.ledger_id].lost:
                 log.warning(
                     "%d entries of ledger %d are no part of log %s: ledger %d before it ends at position %d, not %d",
                     entries,
@@ -207,6 +228,19 @@ class Opening:
                     before.ledger_id,
                     end,
                     after.first_position,
+                )
+
+    def _tell_of_lost(self, lst: LogList, ends: Mapping[int, SegmentEnd], ready: LogList) -> None:
+        for segment in lst.open_segments:
+            if ends[segment.ledger_id].lost:
+                end = segment.first_position + ends[segment.ledger_id].entries
+                log.warning(
+                    "entries that log %s may have had from position %d on were given up with ledger %d: it goes on at "
+                    "position %d",
+                    self._name,
+                    end,
+                    segment.ledger_id,
+                    max(ready.behind(end), ready.first_position),
                 )
 
     async def _look(self, wanted: LogList, ledger_id: int) -> tuple[LogList, int, ListSays]:
@@ -220,8 +254,9 @@ class Opening:
         """Where the ledger ends, which is closed there if it isn't yet."""
         metadata = await self._parts.recover(segment.ledger_id, self._password)
         last = metadata.last_entry
+        lost = metadata.accepted_loss is not None
         if last < 0:
-            return SegmentEnd(0, 0, 0)
+            return SegmentEnd(0, 0, 0, lost)
         codec = RecordCodec(segment.ledger_id, metadata.digest, digest_key(self._password), stamped=True)
         last_ms = 0
         shared = self._parts.shared
@@ -236,16 +271,16 @@ class Opening:
         async with aclosing(reader.read_blocks(last, last)) as blocks:
             async for block in blocks:
                 last_ms = stamp_at(block.buffer, block.starts[0])
-        return SegmentEnd(last + 1, metadata.length, last_ms)
+        return SegmentEnd(last + 1, metadata.length, last_ms, lost)
 
     async def _discard(self, created: Created) -> None:
         await discard(created.metadata.ledger_id, self._name, self._parts)
 
 
-async def drop_lease(name: str, token: str, logs: LogStore) -> None:
+async def drop_lease(name: str, uid: str, token: str, logs: LogStore) -> None:
     """Give up the lease, if that is possible now."""
     try:
-        await logs.drop_lease(name, token)
+        await logs.drop_lease(name, uid, token)
     except BookKeeperError as error:
         log.info("the lease of log %s stays until the session ends: %s", name, error)
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bkpy.client.arguments import check_position
 from bkpy.client.lifetime import refuse_pickling
-from bkpy.errors import ClientClosedError, ConfigError, NoSuchEntryError, NoSuchLedgerError
+from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError
 from bkpy.log.consumer import registered
+from bkpy.log.entries import past_the_end
 from bkpy.log.scan import scan
 from bkpy.log.search import position_at
 from bkpy.log.tail import LogTail
@@ -193,6 +194,7 @@ class LogReader:
             async with aclosing(scan(ranges, self._open_range, self._settings, self._runtime)) as blocks:
                 async for block in blocks:
                     self._check_open()
+                    self._snapshot.behind(position)
                     yield block
                     position = block.positions.stop
         except NoSuchLedgerError:
@@ -212,9 +214,7 @@ class LogReader:
         end = self.next_position - 1 if last is None else last
         self._snapshot.check(begin)
         if end >= self.next_position:
-            raise NoSuchEntryError(
-                f"position {end} is past the last entry of log {self.name}, {self.next_position - 1}"
-            )
+            raise past_the_end(self.name, end, self.next_position)
         return begin, end
 
     # --- tailing ----------------------------------------------------------------------------------------------------

@@ -29,7 +29,17 @@ from bkpy.log.appends import LogAppends
 from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
-from bkpy.protocol.log_opening import AFTER_ROLLING, Act, ListSays, SegmentEnd, begun, ended, list_says, sealed
+from bkpy.protocol.log_opening import (
+    AFTER_ROLLING,
+    Act,
+    ListSays,
+    SegmentEnd,
+    begun,
+    ended,
+    list_says,
+    sealed,
+    with_room,
+)
 from bkpy.protocol.records import RecordCodec, digest_key
 
 if TYPE_CHECKING:
@@ -98,6 +108,8 @@ class Roller:
         self._rolled = asyncio.Event()
         self._rolled.set()  # what was doomed before goes now
         self._keeping = self._runtime.spawn(self._keep(), name=f"retention of log {name}", on_death=self._died)
+        self._watch = self._logs.watch(name)
+        self._hearing = self._runtime.spawn(self._hear(), name=f"news of log {name}", on_death=self._died)
         self.appends.begin(self._present.pending, self.lst.segments[-1].first_position, *self._due)
         self._arm()
 
@@ -157,6 +169,7 @@ class Roller:
         async with self._lock:
             if self._former is not None or self._stopped or self.appends.closed or not self._present.pending.next_id:
                 return
+            await self._check_room()
             created = await self._parts.create(new_ledger(self._name, self.lst))
             following = self._writer(created)
             writing = False
@@ -174,6 +187,22 @@ class Roller:
                     self._runtime.spawn(discarding, name="delete an unused ledger")
                 raise
             self._switch(following)
+
+    async def _check_room(self) -> None:
+        """Raise `ConfigError` if the list has no room for one more ledger: none is made then, at each attempt."""
+        try:
+            self._try_room()
+        except ConfigError:
+            lst, version = await self._logs.read(self._name, fresh=True)
+            if version == self._version or lst.writer != self._token:
+                raise
+            self.lst, self._version = lst, version  # perhaps it has been truncated
+            self._try_room()
+
+    def _try_room(self) -> None:
+        lst, position = self._sealed(self.lst), self.appends.next_position
+        wanted = with_room(lst, position, self._clock(), self._token, lst.writer_label)
+        self._logs.check_fits(self._name, wanted)
 
     def _switch(self, following: LedgerWriter) -> None:
         self._former, self._present = self._present, following
@@ -225,6 +254,7 @@ class Roller:
                     return
                 case Act.AGAIN:
                     self.lst, self._version = found, version
+                    doubt = False  # no write before can take effect any more
                 case Act.BACK:
                     if isinstance(outcome, NotDone):
                         raise told(outcome)
@@ -354,16 +384,35 @@ class Roller:
                     await self._rolled.wait()
             self._rolled.clear()
             try:
-                lst = await self._upkeep.retain(self._name)
-                if lst.writer != self._token:
-                    self._failed(self._fenced())
+                if self._is_ended_by(await self._upkeep.retain(self._name)):
                     return
-                await self._logs.take_lease(self._name, self._token, self._parts.label)
+                await self._logs.take_lease(self._name, self.lst.uid, self._token, self._parts.label)
             except NoSuchLogError as error:
                 self._failed(error)
                 return
             except BookKeeperError as error:
                 log.info("log %s is not looked after now: %s", self._name, error)
+
+    async def _hear(self) -> None:
+        """Read the list whenever it has changed: an idle writer hears at once that the log has another, or is gone."""
+        async for _ in self._watch:
+            try:
+                lst, version = await self._logs.read(self._name)
+                if (version > self._version or lst.uid != self.lst.uid) and self._is_ended_by(lst):
+                    return
+            except NoSuchLogError as error:
+                self._failed(error)
+                return
+            except BookKeeperError as error:  # it is looked at now and then all the same
+                log.info("the list of log %s can't be read now: %s", self._name, error)
+
+    def _is_ended_by(self, lst: LogList) -> bool:
+        """Whether the list that the name has now says that this writer has had its time."""
+        if lst.uid != self.lst.uid:
+            self._failed(NoSuchLogError(f"log {self._name} was deleted, and there is another one of that name"))
+        elif lst.writer != self._token:
+            self._failed(self._fenced())
+        return self.appends.error is not None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -386,7 +435,7 @@ class Roller:
             self._ended(self._present, self._clock.last_ms)
             await self._write(lambda lst: ended(lst, self.ledger_id))
             self.ended = True
-        await drop_lease(self._name, self._token, self._logs)
+        await drop_lease(self._name, self.lst.uid, self._token, self._logs)
         if self.lst.doomed:
             try:
                 await self._upkeep.finish(self._name)
@@ -402,11 +451,14 @@ class Roller:
         """The writer has failed, or was abandoned."""
         self._stopped = True
         self._stop_rolling()
-        self._runtime.spawn(drop_lease(self._name, self._token, self._logs), name=f"lease of log {self._name}")
+        dropping = drop_lease(self._name, self.lst.uid, self._token, self._logs)
+        self._runtime.spawn(dropping, name=f"lease of log {self._name}")
         asyncio.get_running_loop().call_soon(self._let_go)  # not in the midst of what has failed
 
     def _stop_rolling(self) -> None:
         self._keeping.cancel()
+        self._hearing.cancel()
+        self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
 

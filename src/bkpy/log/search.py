@@ -27,8 +27,10 @@ async def position_at(
     segment = lst.segments[index]
     low = min(end, max(lst.first_position, segment.first_position))
     high = min(end, lst.segments[index + 1].first_position) if index + 1 < len(lst.segments) else end
+    if segment.sealed:
+        high = min(high, segment.end_position)  # a gap may begin there
     if low >= high or (segment.sealed and segment.last_ms / 1000 < time):
-        return max(low, high)
+        return lst.behind(max(low, high))
     wanted = next(ranges_of(lst, low, high - 1))
     reader = await open_range(wanted)
     while low < high:
@@ -40,4 +42,4 @@ async def position_at(
             low = middle + 1
         else:
             high = middle
-    return low
+    return lst.behind(low)

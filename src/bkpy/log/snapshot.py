@@ -6,6 +6,7 @@ never goes back; where a segment that isn't sealed ends is known only from metad
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from bkpy.errors import NoSuchLogError, TruncatedError
@@ -14,6 +15,8 @@ from bkpy.protocol.log_reading import segment_for
 if TYPE_CHECKING:
     from bkpy.metadata.logs import LogStore
     from bkpy.protocol.log_list import LogList, Segment
+
+log = logging.getLogger("bkpy.client")
 
 
 class LogSnapshot:
@@ -50,6 +53,15 @@ class LogSnapshot:
     def segment_for(self, position: int) -> Segment | None:
         """See `bkpy.protocol.log_reading.segment_for`."""
         return segment_for(self.list, position, self._closed)
+
+    def behind(self, position: int) -> int:
+        """The same position, or if it lies in a gap the one behind that, which is told."""
+        behind = self.list.behind(position)
+        if behind != position:
+            log.warning(
+                "positions %d to %d of log %s were given up, and have no entries", position, behind - 1, self.name
+            )
+        return behind
 
     def names(self, segment: Segment) -> bool:
         """Whether the list still has the segment, sealed meanwhile or not."""

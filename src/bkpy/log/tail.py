@@ -4,8 +4,9 @@ A watch on the list tells of new segments, truncation and deletion; the last led
 end. Nothing is asked of the metadata store but what these have told of. Whatever fails meanwhile because the log has
 changed is tried again on the log as it is now; a metadata store that is away is waited for.
 
-Invariants: positions are yielded in order and without gaps, each of them proven to be the log's own by the list and
-the ends of ledgers; one ledger is followed at a time, and nothing of it is left when the next one's turn has come.
+Invariants: positions are yielded in order and without gaps but those that the list tells of, each of them proven to be
+the log's own by the list and the ends of ledgers; one ledger is followed at a time, and nothing of it is left when the
+next one's turn has come.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class LogTail:
             if self._error is not None:
                 raise self._error
             self._snapshot.check(self._position)
+            self._position = self._snapshot.behind(self._position)
             try:
                 async with aclosing(self._some()) as blocks:
                     async for block in blocks:

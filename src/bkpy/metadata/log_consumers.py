@@ -39,7 +39,7 @@ class ConsumerState:
 
     position: int
     since_ms: int
-    token: str = field(default="", repr=False)  # unlike that of any other write
+    token: str = field(default="", repr=False)  # of the one who wrote it, and unlike any other
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
 
@@ -61,7 +61,11 @@ class _Known:
 
 
 class LogConsumers:
-    """The consumers of the log `name`, of the list with this `uid`: those of another one of that name are others'."""
+    """The consumers of the log `name`, of the list with this `uid`: those of another one of that name are others'.
+
+    What it writes has a token of its own, so that it knows again what it was not told of: the reply was lost, or the
+    call cancelled.
+    """
 
     def __init__(self, logs: LogStore, name: str, uid: str) -> None:
         self._logs = logs
@@ -69,6 +73,7 @@ class LogConsumers:
         self._settings = logs.settings
         self._log = name
         self._uid = uid
+        self._token = logs.new_token()
         self._folder = f"{paths.log(logs.root, name)}/{uid}/consumers"
 
     async def registered(self) -> Registered:
@@ -105,7 +110,7 @@ class LogConsumers:
         raise self._given_up()
 
     async def commit(self, consumer: str, position: int, expected: ConsumerState) -> ConsumerState:
-        """Move the consumer on, or back, if it is in the `expected` state; its new state.
+        """Move the consumer on, or back, if it is in the `expected` state, or one that was written here; its new state.
 
         Raises `MetadataConflictError` if it is in another one, for which somebody else has used its name;
         `TruncatedError` for a position that is not there any more, `NoSuchLogError`, `MetadataUnavailableError`.
@@ -116,13 +121,13 @@ class LogConsumers:
             known = await self._known(consumer)
             if known.state == state:  # an attempt before has done it, though it could not be told
                 return state
-            if known.state != expected:
+            if known.state is None or (known.state != expected and known.state.token != self._token):
                 raise MetadataConflictError(
                     f"consumer {consumer} of log {self._log} is not at position {expected.position} any more: "
                     "somebody else goes by that name",
                     retriable=False,
                 )
-            if position >= expected.position:
+            if position >= known.state.position:
                 done = await self._put(node, _encode(state), known.version, Check(self._folder, known.all_version))
             else:
                 lst, version = await self._list()
@@ -194,7 +199,7 @@ class LogConsumers:
                 assert_never(outcome)
 
     def _state(self, position: int, unknown: Mapping[str, Any]) -> ConsumerState:
-        return ConsumerState(position, self._logs.now_ms(), self._logs.new_token(), unknown)
+        return ConsumerState(position, self._logs.now_ms(), self._token, unknown)
 
     def _given_up(self) -> MetadataConflictError:
         return MetadataConflictError(f"the consumers of log {self._log} change all the time")

@@ -2,13 +2,14 @@
 
     truncate, retain   one write of the list that dooms ledgers, in a transaction with the check of its consumers
     finish             deletes what is doomed, then takes it off the list
-    delete             one write that dooms all, then `finish`, then the nodes
+    delete             one write that dooms all; the last ledgers are fenced; then as `finish`; then the nodes
     sweep              a ledger that no list names, in a transaction with the check of the list that might
 
 Whoever is cut short anywhere leaves what the next one finishes: a log's writer, the auditor, or another call.
 
 Invariants: no ledger is deleted that a list names, or may come to name; one that is doomed never gets into a list
-again, so it may be deleted by anybody, however old his knowledge is; a list is forgotten only when nothing is doomed.
+again, so it may be deleted by anybody, however old his knowledge is; a list is forgotten only when nothing is doomed;
+no ledger that may be open is deleted with its log before it is fenced, or can't be.
 """
 
 from __future__ import annotations
@@ -16,19 +17,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
-from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLogError
+from bkpy.errors import (
+    ConfigError,
+    CorruptDataError,
+    LedgerRecoveryError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
 from bkpy.metadata import paths
 from bkpy.metadata.log_consumers import LogConsumers
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.resolve import children_if_there, delete_certainly, delete_together
 from bkpy.metadata.store import Check, Delete
-from bkpy.protocol.log_list import checked_name
-from bkpy.protocol.log_retention import Orphan, orphaned, retained_from, truncated
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.log_list import OPEN_MAX, checked_name
+from bkpy.protocol.log_retention import Orphan, made_by_log, orphaned, retained_from, truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.logs import LogStore
@@ -41,6 +51,10 @@ log = logging.getLogger(__name__)
 # What the ledgers of a log say of it, in their custom metadata.
 LOG_NAME: Final = "bkpy.log"
 LOG_UID: Final = "bkpy.log_uid"
+
+
+# Has nothing acknowledged to the writer of a ledger any more, see `bkpy.recovery.upkeep`.
+Fence = Callable[[int], Awaitable[None]]
 
 
 class Belongs(NamedTuple):
@@ -94,14 +108,19 @@ class LogUpkeep:
         self, name: str, change: Callable[[LogList, Mapping[str, int]], LogList], *, ignore_consumers: bool = False
     ) -> None:
         """Write what `change` makes of the list and of what consumers need; again if either changes meanwhile."""
+        lst, _ = await self._logs.read(name, fresh=True)
         for _ in range(self._settings.log_conflicts_max):
-            lst, version = await self._logs.read(name, fresh=True)
             positions: dict[str, int] = {}
             checks = []
             if not ignore_consumers:
                 registered = await LogConsumers(self._logs, name, lst.uid).registered()
                 positions = {consumer: state.position for consumer, state in registered.states.items()}
                 checks = [registered.check]
+            uid = lst.uid
+            # Behind that: reading all consumers may take longer than the log goes without rolling.
+            lst, version = await self._logs.read(name, fresh=True)
+            if lst.uid != uid:
+                continue
             changed = change(lst, positions)
             if changed == lst or await self._written(name, changed, version, *checks):
                 return
@@ -121,17 +140,27 @@ class LogUpkeep:
                 assert_never(outcome)
 
     async def finish(self, name: str) -> LogList:
-        """Delete the ledgers that are doomed, and take them off the list; the list then, also of a deleted log."""
+        """Delete the ledgers that are doomed, and take them off the list; the list then."""
+        return await self._finish(name)
+
+    async def _finish(self, name: str, fence: Fence | None = None) -> LogList:
+        """The same; with `fence`, of a log that was deleted, too."""
+        gone: set[int] = set()
         for _ in range(self._settings.log_conflicts_max):
-            lst, version = await self._logs.read(name, fresh=True, include_deleted=True)
+            lst, version = await self._logs.read(name, fresh=True, include_deleted=fence is not None)
             if not lst.doomed:
                 return lst
-            await self._delete_ledgers(lst.doomed)
+            # Once is enough: a log that rolls meanwhile changes its list faster than all of them are deleted.
+            left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]
+            if lst.deleted and fence is not None:
+                await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
+            await self._delete_ledgers(left)
+            gone.update(left)
             if await self._written(name, lst.without_doomed(lst.doomed), version):
                 log.info("%d ledgers of log %s were deleted", len(lst.doomed), name)
         raise self._given_up(name)
 
-    async def _delete_ledgers(self, ledger_ids: tuple[int, ...]) -> None:
+    async def _delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
         step = self._settings.log_deletes_at_once
         for begin in range(0, len(ledger_ids), step):
             some = ledger_ids[begin : begin + step]
@@ -139,13 +168,30 @@ class LogUpkeep:
             for ledger_id, outcome in zip(some, outcomes, strict=True):
                 _check_gone(outcome, ledger_id)
 
-    async def delete(self, name: str) -> None:
+    async def _fence(self, name: str, ledger_ids: tuple[int, ...], fence: Fence) -> None:
+        """The ledgers that were the last ones of a log: only they can have a writer."""
+        for ledger_id in ledger_ids:
+            try:
+                await fence(ledger_id)
+            except NoSuchLedgerError:
+                continue
+            except (LedgerRecoveryError, CorruptDataError, UnsupportedVersionError) as error:
+                log.warning(
+                    "ledger %d of log %s, which was deleted, can't be fenced: a writer that still reaches its bookies "
+                    "goes on until it hears of the deletion: %s",
+                    ledger_id,
+                    name,
+                    error,
+                )
+
+    async def delete(self, name: str, fence: Fence) -> None:
         """Delete the log, its ledgers and its consumers. Raises `NoSuchLogError` if there is none.
 
-        When the first write is done the log is gone for everybody; an error later leaves the rest to the auditor.
+        When the first write is done the log is gone for everybody; an error later leaves the rest to the auditor. When
+        it returns, nothing is acknowledged to the log's writer any more, as far as enough bookies could be fenced.
         """
         await self._doom_all(name)
-        await self._forget(name)
+        await self._forget(name, fence)
 
     async def _doom_all(self, name: str) -> None:
         for _ in range(self._settings.log_conflicts_max):
@@ -158,11 +204,11 @@ class LogUpkeep:
                 return
         raise self._given_up(name)
 
-    async def _forget(self, name: str) -> None:
+    async def _forget(self, name: str, fence: Fence) -> None:
         """Remove what is left of a log that was deleted."""
         for _ in range(self._settings.log_conflicts_max):
             try:
-                lst = await self.finish(name)
+                lst = await self._finish(name, fence)
             except NoSuchLogError:
                 return
             if not lst.deleted:  # another one of that name
@@ -179,13 +225,13 @@ class LogUpkeep:
         await self._store.sync(folder)
         return [f"{folder}/{name}" for name in await children_if_there(self._store, folder)]
 
-    async def look_after(self, name: str) -> None:
+    async def look_after(self, name: str, fence: Fence) -> None:
         """What the auditor does for a log: all that nobody else is there to do."""
         try:
             lst, _ = await self._logs.read(name, include_deleted=True)
             if lst.deleted:
-                await self._forget(name)
-            elif await self._logs.lease_holder(name) is None:
+                await self._forget(name, fence)
+            elif await self._logs.lease_holder(name, lst.uid) is None:
                 await self.retain(name)
         except NoSuchLogError:
             return
@@ -197,6 +243,8 @@ class LogUpkeep:
             return False
         found = await self._list_of(belongs)
         lst = None if found is None else found[0]
+        if not made_by_log(metadata, belongs.uid, lst):
+            return False
         now_ms = self._logs.now_ms()
         match orphaned(metadata.ledger_id, belongs.uid, lst, metadata.created_ms, now_ms, grace_s):
             case Orphan.KEEP:

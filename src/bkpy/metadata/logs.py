@@ -167,16 +167,20 @@ class LogStore:
             return outcome
         return Missing(path) if outcome.node == same.path else Missing(outcome.node, outcome.index)
 
-    def _encoded(self, name: str, lst: LogList) -> bytes:
+    def _encoded(self, name: str, lst: LogList, *, warned: bool = True) -> bytes:
         data = lst.encode()
         bound = self.settings.log_list_bytes_max
         said = f"the list of log {name} has {len(lst.segments)} ledgers and {len(data)} bytes"
         cure = "truncate the log, give it a retention, or let it roll later"
         if len(data) > bound:
             raise ConfigError(f"{said}, more than the {bound} of log_list_bytes_max: {cure}")
-        if len(data) * 100 > bound * _WARNED_PERCENT:
+        if warned and len(data) * 100 > bound * _WARNED_PERCENT:
             log.warning("%s, of %d that log_list_bytes_max allows: %s", said, bound, cure)
         return data
+
+    def check_fits(self, name: str, lst: LogList) -> None:
+        """Raise `ConfigError` for a list that is too long, before anything is made for it."""
+        self._encoded(name, lst, warned=False)
 
     async def names(self) -> list[str]:
         """The names of all logs, sorted; of those that are being deleted, too."""
@@ -211,12 +215,12 @@ class LogStore:
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
-    async def take_lease(self, name: str, token: str, label: str, *, replace: bool = False) -> LeaseOutcome:
-        """Say that the writer with this token is there, for as long as the session lives.
+    async def take_lease(self, name: str, uid: str, token: str, label: str, *, replace: bool = False) -> LeaseOutcome:
+        """Say that the writer with this token of the log with this `uid` is there, for as long as the session lives.
 
         `HeldBy` if another one says so, and is not to be replaced. Raises `NoSuchLogError`.
         """
-        path = await self._lease_path(name)
+        path = self._lease_path(name, uid)
         fields = {"version": LEASE_VERSION, "token": token, "label": label, "since_ms": self.now_ms()}
         lease = Create(path, json.dumps(fields).encode(), ephemeral=True)
         for _ in range(self._attempts_max):
@@ -243,26 +247,22 @@ class LogStore:
                     assert_never(outcome)
         return NotDone(MetadataConflictError(f"the lease of log {name} changes hands all the time"))
 
-    async def lease_holder(self, name: str) -> str | None:
-        """The label of the one who holds the lease; None if nobody does. Raises `NoSuchLogError`."""
-        found = await self._lease_at(await self._lease_path(name))
+    async def lease_holder(self, name: str, uid: str) -> str | None:
+        """The label of the one who holds the lease of the log with this `uid`; None if nobody does."""
+        found = await self._lease_at(self._lease_path(name, uid))
         return None if found is None else found[1]
 
-    async def drop_lease(self, name: str, token: str) -> None:
+    async def drop_lease(self, name: str, uid: str, token: str) -> None:
         """Remove the lease if it has this token. Without the store this fails, and it goes with the session."""
-        try:
-            path = await self._lease_path(name)
-        except NoSuchLogError:
-            return
+        path = self._lease_path(name, uid)
         found = await self._lease_at(path)
         if found is not None and found[0] == token:
             outcome = await delete_certainly(self.store, path, 0, attempts_max=1)
             if not isinstance(outcome, Gone | Missing | Changed | Overtaken):
                 log.info("the lease of log %s stays until the session ends: %s", name, outcome.error)
 
-    async def _lease_path(self, name: str) -> str:
-        lst, _ = await self.read(name, include_deleted=True)
-        return f"{paths.log(self.root, name)}/{lst.uid}/lease"
+    def _lease_path(self, name: str, uid: str) -> str:
+        return f"{paths.log(self.root, name)}/{uid}/lease"
 
     async def _lease_at(self, path: str) -> tuple[str, str] | None:
         """Token and label."""

@@ -75,6 +75,7 @@ class LossReason(enum.StrEnum):
 
 
 _LASTING = tuple(LossReason)
+_LACKS = (LossReason.REBUILDING.value, LossReason.CHECK.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ class LedgerMark:
     node_version: int
     token: str = ""
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """The bookies that are marked for what they lack, not for being away or to leave."""
+        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _LACKS)
 
 
 AddOutcome = Done | Missing | NotDone | Unknown

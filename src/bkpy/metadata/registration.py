@@ -362,6 +362,11 @@ class BookieDirectory:
         self._watches: list[Watch] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
+    def is_here(self, bookie_id: str) -> bool:
+        """Whether it is registered, and has what it had."""
+        info = self.bookies.get(bookie_id) or self.read_only.get(bookie_id)
+        return info is not None and not info.in_limbo
+
     async def start(self) -> None:
         """Read the list and keep it fresh until `close`."""
         await self.refresh()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.layout import next_id
 from bkpy.metadata.resolve import read_if_there
@@ -52,7 +52,10 @@ class Lookout:
         try:
             await self._store.sync(path)
             instance = await read_if_there(self._store, f"{self._root}/{paths.INSTANCE_ID}")
-            found = await read_if_there(self._store, path)
+            try:
+                found = await read_if_there(self._store, path)
+            except UnauthorizedError as error:  # of this one: the cluster's own nodes may be read
+                return Sighting(Sight.UNREADABLE, why=str(error))
             own_lock = lock is None or await self._store.exists(lock.proof)
             following = None if found is not None else await next_id(self._store, self._root, self._layout)
         except BookKeeperError as error:

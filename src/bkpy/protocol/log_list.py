@@ -5,10 +5,12 @@ entry of the log and are never used twice. Each change of the list is one condit
 
     segments   [ledger, first position, begun_ms, entries, length, last_ms], the last two of them perhaps open
     doomed     ledgers that were taken out of the list, and are to be deleted: written before anything is
+    gaps       positions that have no entries, where the loss of some was accepted
 
-Invariants: segments ascend in position without gaps, each but the last two is *sealed* (known to be CLOSED, with so
-many entries) and none but the last is empty; a segment that isn't the first is readable only if the one before it is
-closed where it begins; `first_position` never goes back; a sealed segment never changes; what is doomed is no segment.
+Invariants: segments ascend in position without other gaps, each but the last two is *sealed* (known to be CLOSED, with
+so many entries) and none but the last is empty; a segment that isn't the first is readable only if the one before it is
+closed where it begins, or a gap is between them; `first_position` never goes back; a sealed segment never changes; what
+is doomed is no segment.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class LogList:
     may add segments, "" for nobody; `writer_label` says who that is, for people. `write_token` is unlike that of any
     other write. Entries below `first_position` are gone. `sinks`: by writer id, the last batch that was committed, the
     one committed last at the end. Retention keeps for `retention_s` seconds and `retention_bytes` bytes; None is for
-    ever. A consumer holds entries back for at most `consumer_lag_max_s` seconds beyond that; None is for ever.
+    ever. A consumer holds entries back for at most `consumer_lag_max_s` seconds beyond that; None is for ever. Of each
+    of the `gaps`, the first position and the one behind the last.
     """
 
     uid: str
@@ -103,6 +106,7 @@ class LogList:
     retention_bytes: int | None = None
     consumer_lag_max_s: float | None = None
     sinks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    gaps: tuple[tuple[int, int], ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -110,11 +114,14 @@ class LogList:
             raise ConfigError(f"a log can't begin at position {self.first_position}")
         for before, after in pairwise(self.segments):
             if after.first_position < before.first_position or (
-                before.sealed and before.end_position != after.first_position
+                before.sealed and self.behind(before.end_position) != after.first_position
             ):
                 raise ConfigError(
                     f"the segment can't begin at position {after.first_position}", ledger_id=after.ledger_id
                 )
+        bounds = [bound for gap in self.gaps for bound in gap]
+        if any(before >= after for before, after in pairwise(bounds)):
+            raise ConfigError(f"there can't be gaps at {self.gaps}")
         if any(not segment.sealed for segment in self.segments[:-OPEN_MAX]):
             raise ConfigError(f"more than {OPEN_MAX} segments are open")
         if self.segments and self.first_position < self.segments[0].first_position:
@@ -132,10 +139,13 @@ class LogList:
 
     @property
     def sealed_end(self) -> int:
-        """The position behind the last sealed segment: whatever is below it, and not truncated, can be read."""
+        """The position behind the last sealed segment, and behind the gap if one begins there.
+
+        Whatever is below it, not truncated and in no gap, can be read.
+        """
         sealed = [segment for segment in self.segments[-OPEN_MAX - 1 :] if segment.sealed]
         if sealed:
-            return sealed[-1].end_position
+            return self.behind(sealed[-1].end_position)
         return self.segments[0].first_position if self.segments else self.first_position
 
     @property
@@ -146,6 +156,13 @@ class LogList:
     def index_of(self, position: int) -> int:
         """The index of the segment that `position` lies in, or would lie in; -1 if it is below all."""
         return bisect_right(self.segments, position, key=lambda segment: segment.first_position) - 1
+
+    def behind(self, position: int) -> int:
+        """The same position, or if it lies in a gap the one behind that."""
+        for begin, end in self.gaps:
+            if begin <= position < end:
+                return end
+        return position
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +182,11 @@ class LogList:
                 break
             gone += 1
         doomed = self.doomed + tuple(segment.ledger_id for segment in self.segments[:gone])
-        return dataclasses.replace(self, first_position=before, segments=self.segments[gone:], doomed=doomed)
+        left = self.segments[gone:]
+        if left:
+            before = max(before, left[0].first_position)  # it was in a gap
+        gaps = tuple(gap for gap in self.gaps if gap[1] > before)
+        return dataclasses.replace(self, first_position=before, segments=left, doomed=doomed, gaps=gaps)
 
     def without_doomed(self, ledger_ids: tuple[int, ...]) -> LogList:
         """When these have been deleted."""
@@ -196,6 +217,8 @@ class LogList:
             "segments": [list(dataclasses.astuple(segment)) for segment in self.segments],
             "doomed": list(self.doomed),
         }
+        if self.gaps:
+            known["gaps"] = [list(gap) for gap in self.gaps]
         others = {key: self.unknown[key] for key in sorted(self.unknown)}
         return json.dumps(known | others, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
@@ -239,6 +262,7 @@ class LogList:
             sinks={_of(str, writer): _of(int, batch) for writer, batch in take("sinks").items()},
             segments=tuple(Segment(*(_of(int, number) for number in row)) for row in take("segments")),
             doomed=tuple(_of(int, ledger_id) for ledger_id in take("doomed")),
+            gaps=tuple((_of(int, begin), _of(int, end)) for begin, end in take("gaps", ())),
             unknown=fields,
         )
 

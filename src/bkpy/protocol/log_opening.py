@@ -24,48 +24,70 @@ from bkpy.protocol.log_list import OPEN_MAX, LogList, Segment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LEDGER_ENTRIES_MAX: Final = 10**12  # more than anybody has ever appended to one ledger of a log
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """Where the ledger of a segment was closed: its entries and length, and the time of the last one (0 for none)."""
+    """Where the ledger of a segment was closed: its entries and length, and the time of the last one (0 for none).
+
+    `lost`: somebody has accepted that there may have been more.
+    """
 
     entries: int
     length: int
     last_ms: int
+    lost: bool = False
 
 
 def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     """The list when all of its ledgers are CLOSED; `ends` has every open segment's, by ledger.
 
     Segments without entries are dropped, and so is one that begins behind the end of the one before: of what its
-    ledger holds nothing was ever acknowledged or shown to a reader. If all that is left lies below the first position,
-    as it can when the loss of a ledger's end was accepted, nothing is left. Raises `CorruptDataError` if a ledger holds
-    more than lies before the next segment, which no writer brings about.
+    ledger holds nothing was ever acknowledged or shown to a reader. Unless the loss of the former's end was accepted:
+    then there is a gap up to where it begins, or behind the last ledger one that is longer than any ledger, and the log
+    goes on behind that. If all that is left lies below the first position, nothing is left. Raises `CorruptDataError`
+    if a ledger holds more than lies before the next segment, which no writer brings about.
     """
     kept = list(lst.segments[:-OPEN_MAX])
     dropped: list[int] = []
-    end = kept[-1].end_position if kept else None
+    gaps = list(lst.gaps)
+    end = lst.behind(kept[-1].end_position) if kept else lst.first_position  # of what is kept, and the gap behind it
+    following = end if kept else None  # where a segment has to begin
+    lost = False  # and may begin later
     for segment in lst.segments[-OPEN_MAX:]:
-        if end is not None and segment.first_position < end:
+        if following is not None and segment.first_position < following:
             raise CorruptDataError(
                 f"the ledger begins at position {segment.first_position} of the log, and the one before it ends behind "
-                f"that, at {end}",
+                f"that, at {following}",
                 ledger_id=segment.ledger_id,
             )
-        closed = ends.get(segment.ledger_id) or SegmentEnd(segment.entries, segment.length, segment.last_ms)
-        if end is not None and segment.first_position > end:
+        if following is not None and segment.first_position > following and not lost:
             dropped.append(segment.ledger_id)
             continue
-        end = segment.first_position + closed.entries
+        closed = ends.get(segment.ledger_id) or SegmentEnd(segment.entries, segment.length, segment.last_ms)
+        following = lst.behind(segment.first_position + closed.entries)
         if closed.entries:
+            if kept and segment.first_position > end:
+                gaps.append((end, segment.first_position))
             kept.append(segment.seal(closed.entries, closed.length, closed.last_ms))
+            end = following
         else:
             dropped.append(segment.ledger_id)
-    if kept and kept[-1].end_position < lst.first_position:
+        lost = closed.lost
+        if lost and segment is lst.segments[-1]:
+            following = segment.first_position + LEDGER_ENTRIES_MAX
+    following = max(lst.first_position, end if following is None else following)
+    if kept and end < lst.first_position:
         # What was truncated up to there was lost with its bookies: what is appended next must not be below that, too.
         dropped += [segment.ledger_id for segment in kept]
-        kept = []
-    return dataclasses.replace(lst, segments=tuple(kept), doomed=lst.doomed + tuple(dropped))
+        kept, gaps = [], []
+    if kept and following > end:
+        gaps.append((end, following))
+    first = max(lst.first_position, kept[0].first_position if kept else following)
+    doomed = lst.doomed + tuple(dropped)
+    gaps = [gap for gap in gaps if gap[1] > first]
+    return dataclasses.replace(lst, segments=tuple(kept), doomed=doomed, gaps=tuple(gaps), first_position=first)
 
 
 def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str) -> LogList:
@@ -73,6 +95,15 @@ def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, 
     begun_ms = max(now_ms, lst.last_ms)
     segment = Segment(ledger_id, position, begun_ms)
     return dataclasses.replace(lst, segments=(*lst.segments, segment), writer=token, writer_label=label)
+
+
+def with_room(lst: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
+    """About what `begun` will give, of a ledger that is still to be made: to see whether the list would be too long.
+
+    Ids ascend: it is taken for one with a digit more than those of the log's ledgers.
+    """
+    others = [segment.ledger_id for segment in lst.segments] + list(lst.doomed)
+    return begun(lst, 10 * (1 + max(others, default=0)), position, now_ms, token, label)
 
 
 def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
@@ -87,9 +118,14 @@ def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
 
 
 def ended(lst: LogList, ledger_id: int) -> LogList:
-    """The list when its writer has closed it; the last ledger, if it is this one and has no entries, is dropped."""
+    """The list when its writer has closed it; the last ledger, if it is this one and has no entries, is dropped.
+
+    Not if all before it has been truncated: then nothing but when it began tells how late those entries were.
+    """
     lst = dataclasses.replace(lst, writer="", writer_label="")
     if not lst.segments or lst.segments[-1].ledger_id != ledger_id or lst.segments[-1].entries:
+        return lst
+    if len(lst.segments) == 1 and lst.first_position:
         return lst
     return dataclasses.replace(lst, segments=lst.segments[:-1], doomed=(*lst.doomed, ledger_id))
 

@@ -3,7 +3,8 @@
     segment           may be read
     sealed            to its end
     first unsealed    as far as its ledger says: last add confirmed, or its last entry
-    the one behind    the same, once the former is CLOSED just where it begins; never, if that one ends short of it
+    the one behind    the same, once the former is CLOSED just where it begins; never, if that one ends short of it,
+                      unless the list says that there is a gap
 
 One that follows a ledger that ended short is about to be dropped: it may have entries that nobody was ever told of,
 be CLOSED with them, and they are no part of the log.
@@ -43,10 +44,15 @@ class SegmentRange(NamedTuple):
 
 
 def ranges_of(lst: LogList, first: int, last: int) -> Iterator[SegmentRange]:
-    """Where the entries at positions first..last are, in order: all of them not truncated, and known to be readable."""
+    """Where the entries at positions first..last are, in order: all of them not truncated, and known to be readable.
+
+    In a gap are none.
+    """
     start = max(0, lst.index_of(first))
     for segment, following in zip_longest(lst.segments[start:], lst.segments[start + 1 :]):
         end = last if following is None else min(last, following.first_position - 1)
+        if segment.sealed:
+            end = min(end, segment.end_position - 1)  # a gap may begin there
         begin = max(first, segment.first_position)
         if begin > last:
             return
@@ -71,7 +77,7 @@ def segment_for(lst: LogList, position: int, closed: Mapping[int, int]) -> Segme
         end = segment.first_position + entries
         if position < end:
             return segment
-        if following is None or following.first_position != end:
+        if following is None or following.first_position != lst.behind(end):
             return None
     return None
 

@@ -12,6 +12,7 @@ nothing, so whoever decides writes only if there is none that he doesn't know.
 from __future__ import annotations
 
 import enum
+import re
 from typing import TYPE_CHECKING
 
 from bkpy.errors import ConfigError
@@ -19,9 +20,11 @@ from bkpy.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.log_list import LogList, Segment
 
 _MS = 1000
+_UID = re.compile(r"[0-9a-f]{32}")
 
 
 def retained_from(lst: LogList, now_ms: int, consumers: Iterable[int]) -> int:
@@ -77,6 +80,21 @@ def truncated(name: str, lst: LogList, before: int, end: int, consumers: Mapping
                 f"{', '.join(holding)}. Let them go on, delete them, or truncate without regard to consumers"
             )
     return lst.truncated(before)
+
+
+def made_by_log(metadata: LedgerMetadata, uid: str, lst: LogList | None) -> bool:
+    """Whether the ledger, which says that it is of the log with this uid, can be one that bkpy made for it.
+
+    `lst` is the one that the log's name has now. What others copied from a ledger of a log, its custom metadata with
+    the rest, is told by that it isn't as the log's ledgers are, as long as there is a list that says how those are.
+    """
+    if not _UID.fullmatch(uid) or metadata.caller_ids or metadata.deferred_sync:
+        return False
+    return lst is None or lst.uid != uid or _kind(metadata) == _kind(lst)
+
+
+def _kind(of: LedgerMetadata | LogList) -> tuple[int, int, int, str, bytes]:
+    return of.ensemble_size, of.write_quorum, of.ack_quorum, of.digest, of.ledger_key
 
 
 class Orphan(enum.Enum):

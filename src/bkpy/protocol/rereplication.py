@@ -1,6 +1,7 @@
 """What becomes of a ledger some of whose bookies are lost, or are to leave: which copies are made, in what order.
 
     look, under the ledger's lock ----> COPY one fragment's share --> swap --> look again ...
+                                  |        '-- in place, where nothing else can be done --> look again
                                   |---> WAIT, and after the grace period RECOVER --> look again
                                   |---> STUCK: what must come back first is said
                                   '---> DONE: nothing names those bookies any more
@@ -9,9 +10,13 @@ A *copy* is the share of one bookie of one fragment: exactly the entries whose w
 one's place when all of it is on the new bookie, and not before. The last fragment of a ledger that isn't CLOSED has no
 such share: nobody can say what belongs to it, so no copy of it is ever made.
 
-Invariants: no bookie takes a place in an ensemble that names it already, or that isn't writable; an entry that no
-readable bookie of its write set may have makes its copy impossible, never shorter; `next_step` and `after_swap` are
-total.
+A bookie that is here and merely *lacks* entries keeps its place if no other bookie can take it: its whole share is
+copied to it, in place, and it is *mended* there. It was in the write sets of these entries all the time, so that
+changes no ensemble. It is mended in the ledger when it is in all of the fragments that name it.
+
+Invariants: no bookie takes a place in an ensemble that names it already, or that isn't writable; only a bookie that is
+known to be here, with what it had, is copied to in place; an entry that no readable bookie of its write set may have
+makes its copy impossible, never shorter; `way`, `next_step` and `after_swap` are total.
 """
 
 from __future__ import annotations
@@ -36,8 +41,18 @@ class Bookies(NamedTuple):
     writable: frozenset[str]
 
 
+class Mended(NamedTuple):
+    """A bookie that all of its share of a fragment was copied to in place. `first` and `last` are the fragment's."""
+
+    fragment: int
+    place: int
+    bookie_id: str
+    first: int
+    last: int
+
+
 class Copy(NamedTuple):
-    """A bookie's share of a fragment that another bookie is to get, and its place with it.
+    """A bookie's share of a fragment that another bookie is to get, and its place with it; or it itself, `in_place`.
 
     `left`: of the entry that has the fewest, how many copies are on readable bookies.
     """
@@ -49,6 +64,12 @@ class Copy(NamedTuple):
     last: int  # of the fragment; below `first` if that is empty
     share: Share
     left: int
+    in_place: bool = False
+
+    @property
+    def mended(self) -> Mended:
+        """What it makes if it is made in place."""
+        return Mended(self.fragment, self.place, self.old, self.first, self.last)
 
 
 class Obstacle(enum.StrEnum):
@@ -56,6 +77,30 @@ class Obstacle(enum.StrEnum):
 
     NO_SOURCE = "no bookie that has a copy can be reached"
     NO_TARGET = "no writable bookie is outside the ensemble"
+
+
+class Way(enum.StrEnum):
+    """How a bookie's share of a fragment that has an end comes to be whole again."""
+
+    ELSEWHERE = "another bookie gets it, and the place"
+    IN_PLACE = "the bookie itself gets it, and keeps its place"
+
+
+def way(*, sources: bool, others: bool, lacks: bool, takes: bool) -> Way | Obstacle:
+    """What to do about one place.
+
+    `sources`: each of its entries is on a readable bookie, as far as the metadata tell. `others`: a writable bookie
+    that is to stay is outside the ensemble. `lacks`: the bookie is here and merely lacks entries; `takes`:
+    it takes some.
+
+    A bookie that has missed entries, or has them damaged, may do so again: another one is better. One that is away, or
+    is to leave, or in limbo and mends itself, is never copied to.
+    """
+    if not sources:
+        return Obstacle.NO_SOURCE
+    if others:
+        return Way.ELSEWHERE
+    return Way.IN_PLACE if lacks and takes else Obstacle.NO_TARGET
 
 
 class Stuck(NamedTuple):
@@ -101,8 +146,19 @@ class Plan(NamedTuple):
         return min((copy.left for copy in self.copies), default=None)
 
 
-def plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -> Plan:
-    """How to get those of `leaving` out of the ledger's ensembles. They may be readable: then they are sources too."""
+def plan(
+    metadata: LedgerMetadata,
+    leaving: Collection[str],
+    bookies: Bookies,
+    *,
+    lacking: Collection[str] = (),
+    mended: Collection[Mended] = (),
+) -> Plan:
+    """How to get those of `leaving` out of the ledger's ensembles. They may be readable: then they are sources too.
+
+    Those of them that are `lacking` are here with what they had, and merely lack entries: they may stay where they were
+    `mended`.
+    """
     copies: list[Copy] = []
     stuck: list[Stuck] = []
     unclosed: tuple[str, ...] = ()
@@ -118,7 +174,9 @@ def plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies) -
                 unclosed = ()
             continue
         for index in leave:
-            found = _copy(metadata, number, held, index, leaving, bookies)
+            if Mended(number, index, names[index], held.first_entry, held.last_entry) in mended:
+                continue
+            found = _copy(metadata, number, held, index, leaving, bookies, lacks=names[index] in lacking)
             if isinstance(found, Copy):
                 copies.append(found)
             else:
@@ -132,15 +190,28 @@ def urgency(copy: Copy) -> tuple[int, int, int]:
 
 
 def _copy(
-    metadata: LedgerMetadata, number: int, held: Holdings, index: int, leaving: Collection[str], bookies: Bookies
+    metadata: LedgerMetadata,
+    number: int,
+    held: Holdings,
+    index: int,
+    leaving: Collection[str],
+    bookies: Bookies,
+    *,
+    lacks: bool,
 ) -> Copy | list[Stuck]:
     names = metadata.fragments[number].bookies
     share = held.shares[index]
     last = held.last_entry
     assert last is not None
     living = {start: _readable(metadata, names, start, bookies) for start in share.starts}
-    lacking = [start for start in share.starts if not living[start]]
-    if lacking:
+    gone = [start for start in share.starts if not living[start]]
+    found = way(
+        sources=not gone,
+        others=bool(bookies.writable - set(names) - set(leaving)),
+        lacks=lacks,
+        takes=names[index] in bookies.writable,
+    )
+    if found is Obstacle.NO_SOURCE:
         return [
             Stuck(
                 number,
@@ -153,13 +224,13 @@ def _copy(
                 tuple(sorted(_members(metadata, names, start))),
                 share.step,
             )
-            for start in lacking
+            for start in gone
         ]
-    if not bookies.writable - set(names) - set(leaving):
+    if found is Obstacle.NO_TARGET:
         entries = share.entries or 0
         return [Stuck(number, index, names[index], Obstacle.NO_TARGET, held.first_entry, last, entries, ())]
     left = min((len(some) for some in living.values()), default=metadata.write_quorum)
-    return Copy(number, index, names[index], held.first_entry, last, share, left)
+    return Copy(number, index, names[index], held.first_entry, last, share, left, found is Way.IN_PLACE)
 
 
 def _members(metadata: LedgerMetadata, names: tuple[str, ...], entry_id: int) -> list[str]:

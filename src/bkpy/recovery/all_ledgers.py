@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from bkpy.errors import CorruptDataError, NoSuchLedgerError
+from bkpy.errors import CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def read_ledgers(catalog: LedgerCatalog, ledger_ids: Iterable[int]) -> lis
             return ledger_id, (await catalog.read(ledger_id))[0]
         except NoSuchLedgerError:
             return None
-        except (CorruptDataError, UnsupportedVersionError):
+        except (CorruptDataError, UnsupportedVersionError, UnauthorizedError):
             return ledger_id, None
 
     found = await asyncio.gather(*map(read, ledger_ids))

@@ -98,7 +98,7 @@ class AutoRecovery:
 
         async def lead(node: str) -> None:
             checks = PeriodicChecks(client.upkeep, node, self._runtime, settings, self._check_metrics)
-            keeper = LogKeeper(cluster, self._runtime, settings)
+            keeper = LogKeeper(cluster, client.upkeep.fence, self._runtime, settings)
             beside = [
                 self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),
                 self._runtime.spawn(self._kept_up("logs are not looked after", keeper.run), name="keeper of logs"),

@@ -51,7 +51,7 @@ class CopyCount:
 
     entries: int = 0
     bytes: int = 0
-    fragments: int = 0  # shares that were swapped in
+    fragments: int = 0  # shares that were swapped in, or copied in place
 
 
 class Copied(NamedTuple):

@@ -176,6 +176,17 @@ class LedgerRecovery:
                 self._on_ended(write_back)
             self._pool.forget_key(self._ledger_id)
 
+    async def fence(self) -> None:
+        """Fence it, and no more: nothing is acknowledged to its writer from now on. Raises as `run` does."""
+        await self._mark()
+        if self._metadata.state is LedgerState.CLOSED:
+            return
+        self._pool.add_key(self._ledger_id, self._metadata.ledger_key)
+        try:
+            await self._fence()
+        finally:
+            self._pool.forget_key(self._ledger_id)
+
     async def survey(self) -> Survey:
         """Fence it and look, and close nothing. Raises as `run` does; `LedgerClosedError` if it is CLOSED."""
         await self._mark()

@@ -1,13 +1,14 @@
 """Works off one under-replicated ledger, under its re-replication lock: look, copy, swap, look again, until it is done.
 
     lock --> look --> copy the most urgent share --> swap (one's own lock, and the metadata's version) --> look again
+              |-----> copy in place, to a bookie that lacks it and is the only one that can have it ----> look again
               '-----> wait for the writer, and then recover the ledger ----------------------------------> look again
 
 What to do is decided in `protocol/rereplication.py`. Whoever has a reason to take bookies out of a ledger comes here:
 the worker, which works off marks, and people who do it by hand.
 
 Invariants: nothing is changed without the lock, and no ensemble but by a write that checks that it is still held; a
-bookie is swapped in only behind `Copied`; no copy that has failed is tried again within one run.
+bookie is swapped in, or counts as mended, only behind `Copied`; no copy that has failed is tried again within one run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
     from bkpy.metadata.outcome import PutOutcome
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Mended
     from bkpy.recovery.copy_rate import CopyRate
     from bkpy.recovery.upkeep import Upkeep
 
@@ -42,7 +44,7 @@ GRACE = "its writer may still leave the lost bookie by itself"
 class How(enum.StrEnum):
     """How a run has ended."""
 
-    DONE = "done"  # none of the ledger's ensembles names any of the bookies
+    DONE = "done"  # none of the ledger's ensembles names any of the bookies, but those that were mended
     LATER = "later"  # another time it may go on
     WAITING = "waiting"  # for the writer of an open ledger
     STUCK = "stuck"  # as long as the same bookies are away
@@ -51,9 +53,9 @@ class How(enum.StrEnum):
 class Repaired(NamedTuple):
     """How it has ended, and why it is not DONE.
 
-    `left`: of the bookies that were to go, those that no ensemble names (any more). `waiting_for`: those that only the
-    writer of an open ledger can leave, for now. `judged`: the metadata by which it is STUCK or DONE, and their version;
-    None if it is DONE because the ledger is gone.
+    `left`: of the bookies that were to go, those that no ensemble names (any more), or that lack nothing any more.
+    `waiting_for`: those that only the writer of an open ledger can leave, for now. `judged`: the metadata by which it
+    is STUCK or DONE, and their version; None if it is DONE because the ledger is gone.
     """
 
     how: How
@@ -94,12 +96,14 @@ class LedgerRepair:
         *,
         waited_for: Collection[str],
         when_done: Callable[[frozenset[str], LedgerLock], Awaitable[bool]],
+        lacking: Callable[[], Collection[str]] = frozenset,
     ) -> Repaired:
         """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
 
         It may look at the metadata for that. `when_done` is told of those that have gone, while the lock is still held,
         and returns whether it has given that back itself. `waited_for`: an open ledger may be recovered because of
-        these. Who is cancelled here is to end the session, and the lock with it.
+        these. `lacking`: of those that are to go, the ones that may stay if they get what they lack; asked for at every
+        look. Who is cancelled here is to end the session, and the lock with it.
         """
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
@@ -108,7 +112,7 @@ class LedgerRepair:
             return Repaired(How.LATER, str(lock.error))
         released = False
         try:
-            ended = await _LockedRepair(self, lock, frozenset(waited_for)).run(leaving)
+            ended = await _LockedRepair(self, lock, frozenset(waited_for), lacking).run(leaving)
             if ended.left or ended.how is How.DONE:
                 released = await when_done(ended.left, lock)
         except BookKeeperError as error:
@@ -127,11 +131,17 @@ class LedgerRepair:
         except NoSuchLedgerError:
             return None
 
-    def plan(self, metadata: LedgerMetadata, leaving: Collection[str]) -> Plan:
+    def plan(
+        self,
+        metadata: LedgerMetadata,
+        leaving: Collection[str],
+        lacking: Collection[str],
+        mended: Collection[Mended],
+    ) -> Plan:
         bookies = self._upkeep.bookies()
         if self._target is not None:
             bookies = bookies._replace(writable=bookies.writable & {self._target})
-        return plan(metadata, leaving, bookies)
+        return plan(metadata, leaving, bookies, lacking=lacking, mended=mended)
 
     async def recover(self, ledger_id: int) -> None:
         """Close the ledger, which ends its writer. Raises what a recovery raises."""
@@ -151,15 +161,20 @@ class LedgerRepair:
 
     async def choose(self, metadata: LedgerMetadata, copy: Copy, leaving: Collection[str]) -> str | None:
         """A bookie to copy to, which can be reached; None if there is none."""
-        ensemble = metadata.fragments[copy.fragment].bookies
-        if self._target is None:
+        target = copy.old if copy.in_place else self._target
+        if target is None:
+            ensemble = metadata.fragments[copy.fragment].bookies
             chosen = await self._upkeep.parts.ensembles.replace(ensemble, [copy.place], without=leaving)
             return None if chosen is None else chosen[copy.place]
         try:
-            await self._upkeep.parts.pool.channel(self._target).connect(again=True)
+            await self._upkeep.parts.pool.channel(target).connect(again=True)
         except BookieUnavailableError:
             return None
-        return self._target
+        return target
+
+    def count_mended(self) -> None:
+        """A share was copied in place."""
+        self._count.fragments += 1
 
     async def swap(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> tuple[Swap, Found]:
         """Store `metadata`, in which the new bookie has its place; what is stored then, if that is known."""
@@ -185,11 +200,19 @@ class LedgerRepair:
 class _LockedRepair:
     """One run, whose lock is held."""
 
-    def __init__(self, repair: LedgerRepair, lock: LedgerLock, waited_for: frozenset[str]) -> None:
+    def __init__(
+        self,
+        repair: LedgerRepair,
+        lock: LedgerLock,
+        waited_for: frozenset[str],
+        lacking: Callable[[], Collection[str]],
+    ) -> None:
         self._repair = repair
         self._lock = lock
         self._ledger_id = lock.ledger_id
         self._waited_for = waited_for
+        self._lacking = lacking
+        self._mended: set[Mended] = set()
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
         self._stored: Found = None  # by the last swap, if nothing was tried since
@@ -199,7 +222,7 @@ class _LockedRepair:
         while True:
             # Never older than the mark that says who leaves: what comes to name such a bookie later is marked later.
             found, self._stored = self._stored or await self._repair.read(self._ledger_id), None
-            planned = None if found is None else self._repair.plan(found[0], leaving)
+            planned = None if found is None else self._plan(found[0], leaving)
             left = leaving if planned is None else leaving - _named(planned)
             possible = None if planned is None else self._possible(planned)
             unclosed = frozenset() if planned is None else frozenset(planned.unclosed)
@@ -218,6 +241,9 @@ class _LockedRepair:
             if step is RepairStep.WAIT:
                 return Repaired(How.WAITING, GRACE, left, unclosed)
             return self._ended(planned, left)._replace(judged=found)
+
+    def _plan(self, metadata: LedgerMetadata, leaving: frozenset[str]) -> Plan:
+        return self._repair.plan(metadata, leaving, leaving.intersection(self._lacking()), self._mended)
 
     async def _look(self) -> LedgerMetadata | None:
         found = await self._repair.read(self._ledger_id)
@@ -250,6 +276,10 @@ class _LockedRepair:
         copied = await self._repair.copy(metadata, copy, target)
         if not isinstance(copied, Copied):
             self._failed[where] = copied
+            return Then.LOOK, ""
+        if copy.in_place:
+            self._mended.add(copy.mended)
+            self._repair.count_mended()
             return Then.LOOK, ""
         return await self._swap(metadata, version, copy, target)
 

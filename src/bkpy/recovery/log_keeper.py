@@ -23,15 +23,17 @@ from bkpy.recovery.all_ledgers import readable_ledgers
 if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.log_upkeep import Fence
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
 
 
 class LogKeeper:
-    """Of one term of the auditor."""
+    """Of one term of the auditor. `fence` is that of `bkpy.recovery.upkeep`."""
 
-    def __init__(self, cluster: Cluster, runtime: Runtime, settings: RecoverySettings) -> None:
+    def __init__(self, cluster: Cluster, fence: Fence, runtime: Runtime, settings: RecoverySettings) -> None:
+        self._fence = fence
         self._catalog = cluster.catalog
         self._logs = LogStore(cluster.store, cluster.root, cluster.catalog.layout, runtime, settings)
         self._upkeep = LogUpkeep(self._logs, cluster.catalog)
@@ -56,7 +58,7 @@ class LogKeeper:
     async def _look_after_all(self) -> None:
         for name in await self._logs.names():
             try:
-                await self._upkeep.look_after(name)
+                await self._upkeep.look_after(name, self._fence)
             except (CorruptDataError, UnsupportedVersionError, MetadataConflictError) as error:  # it holds up no other
                 log.warning("log %s could not be looked after: %s", name, error)
 

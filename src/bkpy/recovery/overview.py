@@ -15,6 +15,7 @@ from bkpy.metadata.marks import Marks
 from bkpy.metadata.registration import BookieDirectory
 from bkpy.metadata.worker_nodes import told_by_workers
 from bkpy.protocol.rereplication import Bookies, copies_left, endangered, plan
+from bkpy.recovery.upkeep import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,8 +44,7 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
     checks = await CheckRecords(store, root, settings=settings).read()
     directory = BookieDirectory(store, root, runtime)
     await directory.refresh()
-    writable = frozenset(directory.bookies)
-    counts = _Counts(Bookies(writable | directory.read_only.keys(), writable))
+    counts = _Counts(directory)
     some: list[int] = []
     async for ledger_id in marks.list():
         some.append(ledger_id)
@@ -120,8 +120,10 @@ def _stuck(counts: _Counts, workers: Sequence[Mapping[str, Any]]) -> dict[int, s
 class _Counts:
     """Of marks and their ledgers, with these bookies."""
 
-    def __init__(self, bookies: Bookies) -> None:
-        self.bookies = bookies
+    def __init__(self, directory: BookieDirectory) -> None:
+        writable = frozenset(directory.bookies)
+        self.directory = directory
+        self.bookies = Bookies(writable | directory.read_only.keys(), writable)
         self.marked: set[int] = set()
         self.unreadable = 0
         self.unclosed = 0
@@ -146,7 +148,7 @@ class _Counts:
         left = copies_left(endangered(metadata, mark.lost), self.bookies.readable)
         if left is not None:
             self.by_copies_left[left] += 1
-        planned = plan(metadata, mark.lost, self.bookies)
+        planned = plan(metadata, mark.lost, self.bookies, lacking=lacking(mark, self.directory))
         self.unclosed += bool(planned.unclosed)
         entries = sum(copy.share.entries or 0 for copy in planned.copies)
         self.bytes_left += entries * metadata.length / max(1, metadata.last_entry + 1)

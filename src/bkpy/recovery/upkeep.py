@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 
     from bkpy.client.write.interfaces import ReplicationParts
     from bkpy.metadata.cluster import Cluster
+    from bkpy.metadata.marks import LedgerMark
     from bkpy.metadata.registration import BookieDirectory
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.ledger_recovery import LedgerRecovery
 
 
 class Upkeep(NamedTuple):
-    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata.
+    """`recover` closes a ledger by its id without knowing its password, and returns the CLOSED metadata; `fence` only
+    sees to it that nothing is acknowledged to its writer any more.
 
     `recovery_giving_up` prepares one that does without bookies that are gone; it is given the ledger's id and password,
     and the entry before which the ledger is not to be closed.
@@ -27,6 +29,7 @@ class Upkeep(NamedTuple):
     directory: BookieDirectory
     parts: ReplicationParts
     recover: Callable[[int], Coroutine[Any, Any, LedgerMetadata]]
+    fence: Callable[[int], Coroutine[Any, Any, None]]
     recovery_giving_up: Callable[[int, bytes, int], Coroutine[Any, Any, LedgerRecovery]]
 
     def bookies(self) -> Bookies:
@@ -40,3 +43,11 @@ class HasUpkeep(Protocol):
 
     @property
     def upkeep(self) -> Upkeep: ...
+
+
+def lacking(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
+    """The bookies of the mark that are here with what they had, and merely lack entries: they may keep their places.
+
+    One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
+    """
+    return frozenset(filter(directory.is_here, mark.lacking))

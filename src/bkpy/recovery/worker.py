@@ -33,6 +33,7 @@ from bkpy.recovery.copy_turns import CopyTurns, no_clients
 from bkpy.recovery.fragment_copy import CopyCount
 from bkpy.recovery.ledger_repair import LOCKED, How, LedgerRepair, Repaired
 from bkpy.recovery.repair_queue import RepairQueue
+from bkpy.recovery.upkeep import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -346,7 +347,13 @@ class ReplicationWorker:
 
         if not await self._marks.seen(ledger_id):  # somebody else has worked it off since it was queued
             return Repaired(How.DONE), None
-        ended = await self._repair.run(ledger_id, leaving, waited_for=self._waited_for(postponed), when_done=when_done)
+        ended = await self._repair.run(
+            ledger_id,
+            leaving,
+            waited_for=self._waited_for(postponed),
+            when_done=when_done,
+            lacking=lambda: frozenset() if mark is None else lacking(mark, self._upkeep.directory),
+        )
         if back:
             return Repaired(How.LATER, BACK), None
         if not removed:
@@ -361,17 +368,11 @@ class ReplicationWorker:
             return None
         leaving = [bookie for bookie, loss in mark.lost.items() if loss.reason == LossReason.DRAINING]
         draining = {bookie for bookie in leaving if await self._drains.read(bookie) is not None}
-        void = {b for b in leaving if is_void(draining=b in draining, here=self._is_here(b))}
+        void = {b for b in leaving if is_void(draining=b in draining, here=self._upkeep.directory.is_here(b))}
         if not void:
             return mark
         await self._remove(mark, void)
         return await self._marks.read(ledger_id)
-
-    def _is_here(self, bookie_id: str) -> bool:
-        """Whether it is registered, and has what it had."""
-        directory = self._upkeep.directory
-        info = directory.bookies.get(bookie_id) or directory.read_only.get(bookie_id)
-        return info is not None and not info.in_limbo
 
     def _may_be_back(self, mark: LedgerMark) -> bool:
         """Whether a bookie is here that was lost: whoever watches bookies may be about to take it off the mark."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bkpy.errors import ConfigError, NoSuchEntryError, TruncatedError
+from bkpy.errors import ConfigError, TruncatedError
+from bkpy.log.entries import past_the_end
 from bkpy.protocol.records import HEADER_BYTES
 from bkpy.spark.options import EARLIEST, LATEST
 from bkpy.spark.planning import EntryRange, Origin, cut
@@ -70,9 +71,7 @@ class LogView:
     def clipped(self, start: int, end: int) -> tuple[int, int]:
         """The part of start..end that is there. With `fail_on_data_loss`, an error says what isn't there any more."""
         if end > self.end_position:
-            raise NoSuchEntryError(
-                f"position {end - 1} is past the last entry of log {self._options.log}, {self.end_position - 1}"
-            )
+            raise past_the_end(self._reader.name, end - 1, self.end_position)
         first = self._reader.first_position
         if start < min(first, end) and self._options.fail_on_data_loss:
             raise TruncatedError(
@@ -100,6 +99,15 @@ class LogView:
             )
             for part in self._reader.ranges(start, end - 1)
         ]
+
+    def end_after(self, start: int, end: int, entries: int) -> int:
+        """How far from `start` so many entries reach: further than their number where positions have a gap."""
+        for part in self._ranges(start, end):
+            assert part.origin is not None
+            if part.last + 1 - part.first >= entries:
+                return part.origin.position + part.first + entries
+            entries -= part.last + 1 - part.first
+        return end
 
     def end_within(self, start: int, end: int, bytes_max: int) -> int:
         """How far from `start` so many bytes reach, by the average entry of each ledger; at least one entry."""

@@ -20,13 +20,20 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import bkpy
 from bkpy.config.base import MIB
-from bkpy.errors import BookKeeperError, ConfigError, MetadataConflictError, NoSuchLedgerError, UnauthorizedError
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    FrameTooLargeError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+from bkpy.metadata.log_upkeep import LOG_UID, LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import SegmentEnd, settled
 from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
-from bkpy.protocol.records import ledger_key, stamp_at
+from bkpy.protocol.records import STAMP_BYTES, ledger_key, stamp_at
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:
@@ -91,22 +98,21 @@ class _AttemptWriter:
         stamped = [self._stamp + payload for payload in payloads if payload is not None]
         if len(stamped) < len(payloads):
             raise ConfigError("a row has no payload: an entry may be empty, but not null")
-        # They are sent in the order of these calls.
-        await asyncio.gather(*(writer.append_batch(some) for some in _parts(stamped)))
+        try:
+            # They are sent in the order of these calls.
+            await asyncio.gather(*(writer.append_batch(some) for some in _parts(stamped)))
+        except FrameTooLargeError as error:
+            raise FrameTooLargeError(
+                f"a row's payload of {max(map(len, stamped)) - STAMP_BYTES} bytes is too large for a log: "
+                f"{error.message}, {STAMP_BYTES} of which are the log's own"
+            ) from error
 
     async def _begin(self) -> LedgerWriter:
         options = self._options
         self._client = await bkpy.connect(options.metadata_uri, **options.client_settings())
         lst, _ = await _read_list(self._client, options)
         self._stamp = _STAMP.pack(self._client.logs.now_ms())
-        self._writer = await self._client.create_ledger(
-            ensemble_size=lst.ensemble_size,
-            write_quorum=lst.write_quorum,
-            ack_quorum=lst.ack_quorum,
-            digest=lst.digest,
-            password=options.password(),
-            custom_metadata={LOG_NAME: options.log.encode(), LOG_UID: lst.uid.encode()},
-        )
+        self._writer = await self._client.create_segment(options.log, lst, options.password())
         return self._writer
 
     async def finish(self) -> BatchPart | None:
@@ -180,7 +186,8 @@ async def _committed(
         if (await logs.read(options.log, fresh=True))[1] != version:
             return False  # somebody else has taken it out of the list
         raise
-    wanted = with_batch(settled(lst, ends), options.writer_id, batch, parts, logs.now_ms(), logs.settings.log_sinks_max)
+    now_ms = max(logs.now_ms(), lst.last_ms)  # also of what is dropped
+    wanted = with_batch(settled(lst, ends), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
     checks = [await _check_of(client, part, lst.uid) for part in parts]
     outcome = await logs.write(options.log, wanted, version, *checks)
     match outcome:
@@ -204,7 +211,7 @@ async def _closed_end(client: Client, options: SinkOptions, segment: Segment) ->
         async with aclosing(reader.read_blocks(last, last)) as blocks:
             async for block in blocks:
                 last_ms = stamp_at(block.buffer, block.starts[0])
-    return SegmentEnd(last + 1, metadata.length, last_ms)
+    return SegmentEnd(last + 1, metadata.length, last_ms, metadata.accepted_loss is not None)
 
 
 async def _check_of(client: Client, part: BatchPart, uid: str) -> Check:

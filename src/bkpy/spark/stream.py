@@ -105,7 +105,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begun < self._told:
             first, end = view.clipped(begun, self._told)
             if isinstance(limit, ReadMaxRows):
-                end = min(end, first + limit.max_rows)
+                end = view.end_after(first, end, limit.max_rows)
             elif isinstance(limit, ReadMaxBytes):
                 end = view.end_within(first, end, limit.max_bytes)
             self._told = end

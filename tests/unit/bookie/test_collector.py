@@ -15,7 +15,7 @@ from tests.unit.metadata.troubled import AWAY, Troubled
 
 from bkpy.bookie.admin import is_local
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase
-from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError
+from bkpy.errors import LedgerFencedError, MetadataUnavailableError, StorageFailedError, UnauthorizedError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.store import Put
 from bkpy.protocol import messages as m
@@ -305,6 +305,30 @@ async def test_metadata_that_can_not_be_read_keep_their_ledger(cluster: Collecti
     run = await cluster.collect()
     assert (run.gone, run.spare, run.failed, dict(run.kept)) == (0, 0, "", {Sight.UNREADABLE: 1})
     assert await cluster.held() == [ledger_id]
+
+
+async def test_a_ledger_that_may_not_be_read_keeps_no_others(
+    cluster: Collecting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has another password, and was let in by a certificate, has made one that nobody else can read."""
+    client = await cluster.client()
+    forbidden, gone = [await closed_ledger(client, "abcd") for _ in range(2)]
+    await spare_on_a(cluster, client)
+    highest = await closed_ledger(client, "abcd")
+    await client.delete_ledger(gone)
+    catalog, get = cluster_of(client).catalog, cluster.session.get
+    guarded = {catalog.path_of(forbidden), catalog.path_of(highest)}
+
+    async def get_if_allowed(path: str) -> tuple[bytes, int]:
+        if path in guarded:
+            raise UnauthorizedError(f"ZooKeeper's access control forbids this on {path}")
+        return await get(path)
+
+    monkeypatch.setattr(cluster.session, "get", get_if_allowed)
+    run = await cluster.collect()
+    assert (run.gone, run.spare, run.failed, run.kept[Sight.UNREADABLE]) == (1, 1, "", 2)
+    assert await cluster.held() == [forbidden, highest]
+    assert f"garbage collection keeps ledger {forbidden}: ZooKeeper's access control forbids this" in caplog.text
 
 
 async def test_a_ledger_whose_row_rots_keeps_no_others(cluster: Collecting, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,6 +92,15 @@ async def test_bad_sizes_and_passwords_are_refused_at_the_call(cluster: InProces
     await writer.close()
 
 
+@pytest.mark.parametrize("name", ["bkpy.log", "bkpy.log_uid", "bkpy.", "bkpy.anything"])
+async def test_custom_metadata_have_no_names_that_bkpy_deletes_ledgers_by(cluster: InProcess, name: str) -> None:
+    client = await cluster.client()
+    with pytest.raises(bkpy.ConfigError, match=rf"{name}.*begin with 'bkpy\.'"):
+        await client.create_ledger(custom_metadata={"mine": b"1", name: b"1"})
+    assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+    await (await client.create_ledger(custom_metadata={"bkpy": b"1", "my.bkpy.log": b"1"})).close()
+
+
 async def test_a_bad_entry_id_is_refused_at_the_call(cluster: InProcess) -> None:
     client = await cluster.client()
     writer = await client.create_ledger(caller_ids=True)

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.metadata.log_world import LIST
 
 from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError, NoSuchLogError
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
 from bkpy.metadata.outcome import Done
 from bkpy.metadata.store import Create, Put
 from bkpy.protocol.log_list import LogList, Segment
+from bkpy.protocol.records import ledger_key
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
 
 
-async def ledger(client: Client, name: bytes = b"orders") -> int:
-    writer = await client.create_ledger(custom_metadata={LOG_NAME: name, LOG_UID: b"u1"})
+async def ledger(client: Client) -> int:
+    lst = LogList("u1", 3, 3, 2, "crc32c", ledger_key(b""))
+    writer = await client.create_segment("orders", lst, b"")
     await writer.append(b"an entry")
     await writer.close()
     return writer.ledger_id

@@ -89,10 +89,23 @@ def test_a_pause_counts_as_the_kills_if_it_ended_after_it() -> None:
 
 
 def test_only_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
-    base = fresh_directory(tmp_path / "new")
-    (base / "data").write_text("old")
-    assert not (fresh_directory(base) / "data").exists()
+    with fresh_directory(tmp_path / "new") as base:
+        (base / "data").write_text("old")
+        (base / "cluster").mkdir()
+    (tmp_path / "new" / "link").symlink_to(tmp_path)
+    with fresh_directory(base):
+        assert [path.name for path in base.iterdir()] == [".bkpy-demo"]
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(ConfigError, match="not from an earlier demo"):
-        fresh_directory(tmp_path)
+    with pytest.raises(ConfigError, match="not from an earlier demo"), fresh_directory(tmp_path):
+        pass
     assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_demo_that_is_running_is_not_replaced(tmp_path: Path) -> None:
+    with fresh_directory(tmp_path / "demo") as base:
+        (base / "cluster").mkdir()
+        with pytest.raises(ConfigError, match=f"another demo is running in {base}"), fresh_directory(base):
+            pass
+        assert (base / "cluster").is_dir()
+    with fresh_directory(base):
+        assert not (base / "cluster").exists()

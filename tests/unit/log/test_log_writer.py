@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.log.support import contents, positions_of
 
-from bkpy.errors import ClientClosedError, LogFencedError
+from bkpy.errors import ClientClosedError, ConfigError, LogFencedError
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess
@@ -62,3 +62,13 @@ async def test_a_closed_writer_takes_nothing(cluster: InProcess) -> None:
     with pytest.raises(ClientClosedError):
         await log.append(b"late")
     assert positions_of((await client.logs.read("orders"))[0]) == []
+
+
+@pytest.mark.parametrize("name", ["roll_bytes", "roll_entries", "roll_s"])
+async def test_a_log_that_would_roll_after_nothing_is_refused_by_the_name_of_the_argument(
+    name: str, cluster: InProcess
+) -> None:
+    client = await cluster.client()
+    with pytest.raises(ConfigError, match=f"{name} must be more than 0, not 0"):
+        await client.open_log("orders", create=True, **{name: 0})  # type: ignore[arg-type]
+    assert [log async for log in client.list_logs()] == []

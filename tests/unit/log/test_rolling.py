@@ -243,6 +243,29 @@ async def test_the_window_counts_what_is_pending_in_both_ledgers(cluster: InProc
         assert await log.append_nowait(bytes(92)) == 2  # the whole window
 
 
+async def test_the_window_counts_the_entries_of_both_ledgers(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST, write_window_entries=2)
+    async with await client.open_log("orders", create=True) as log:
+        replication = present_of(log).pending.replication
+        pending = [log.append_nowait(b"0")]
+        await asyncio.sleep(0)
+        replication.acks.freeze()
+        await roller_of(log).roll()
+        pending.append(log.append_nowait(b"1"))
+        with pytest.raises(WouldBlock, match="window is full"):
+            log.append_nowait(b"2")
+        waiting = asyncio.create_task(log.append(b"2"))
+        await asyncio.sleep(0)
+        assert log.next_position == 2
+        # What the next ledger has was never told of, however soon it was on its ack quorum.
+        with pytest.raises(ConfigError, match="known to reach up to position 0"):
+            await log.truncate(1)
+        replication.confirmed = replication.acks.thaw()
+        if replication.confirmed == 0:
+            replication.source.on_confirmed(0, 1)
+        assert await asyncio.gather(*pending, waiting) == [0, 1, 2]
+
+
 async def test_the_room_of_an_append_that_is_cancelled_when_it_gets_it_goes_to_the_next(cluster: InProcess) -> None:
     client = await cluster.client(**FAST, write_window_entries=1)
     async with await client.open_log("orders", create=True) as log:

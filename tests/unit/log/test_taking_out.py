@@ -34,7 +34,7 @@ async def ledgers(client: Client) -> set[int]:
 
 async def looked_after(client: Client) -> LogList:
     """The list when the auditor has finished what a writer that was closed in the midst of it has left."""
-    await LogUpkeep(client.logs, client.upkeep.cluster.catalog).look_after(NAME)
+    await LogUpkeep(client.logs, client.upkeep.cluster.catalog).look_after(NAME, client.upkeep.fence)
     return await lst_of(client)
 
 
@@ -147,7 +147,7 @@ async def test_what_a_dead_writer_doomed_is_finished_and_the_next_one_goes_on(cl
     log.abandon()  # before it has deleted anything
     doomed = (await lst_of(client)).doomed
     assert set(doomed) <= await ledgers(client)
-    await client.logs.drop_lease(NAME, lst.writer)
+    await client.logs.drop_lease(NAME, lst.uid, lst.writer)
     await looked_after(client)
     assert not set(doomed) & await ledgers(client)
     async with await client.open_log(NAME) as successor:

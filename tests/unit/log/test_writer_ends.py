@@ -151,15 +151,14 @@ async def test_the_writer_of_a_deleted_log_leaves_another_of_that_name_alone(clu
 async def test_a_writer_whose_log_is_deleted_hears_of_it_though_it_appends_nothing(
     cluster: InProcess, again: bool
 ) -> None:
-    client = await cluster.client(**FAST, log_retention_interval_s=0.01)
-    other = await cluster.client(**FAST)
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True)
     await log.append(b"0")
     await other.delete_log("orders")
     if again:
         await (await other.open_log("orders", create=True)).close()
     await eventually(lambda: not log.usable)
-    with pytest.raises(LogFencedError if again else NoSuchLogError):
+    with pytest.raises(NoSuchLogError):
         await log.append(b"1")
     if again:  # and doesn't say that it writes the new one
         await (await other.open_log("orders", wait=False)).close()
@@ -167,13 +166,41 @@ async def test_a_writer_whose_log_is_deleted_hears_of_it_though_it_appends_nothi
 
 
 async def test_a_writer_that_was_replaced_hears_of_it_though_it_appends_nothing(cluster: InProcess) -> None:
-    client = await cluster.client(**FAST, log_retention_interval_s=0.01)
-    other = await cluster.client(**FAST)
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True)
     await (await other.open_log("orders")).close()
     await eventually(lambda: not log.usable)
     with pytest.raises(LogFencedError):
         await log.append(b"1")
+    log.abandon()
+
+
+async def test_nothing_is_acknowledged_to_the_writer_of_a_deleted_log_that_hears_of_nothing(cluster: InProcess) -> None:
+    other = await cluster.client(**FAST)
+    client, session = await faulty_client(cluster)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    await roller_of(log).roll()
+    assert await log.append(b"1") == 1
+    session.count(1, GONE)
+    await other.delete_log("orders")
+    with pytest.raises(LogFencedError, match="or has deleted it"):
+        await log.append(b"2")
+    assert not log.usable
+
+
+async def test_a_log_whose_bookies_are_gone_can_be_deleted(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    for name in "ab":
+        cluster.kill(name)
+    await other.delete_log("orders")
+    assert [ledger_id async for ledger_id in other.list_ledgers()] == []
+    assert [record.args[1] for record in caplog.records if "can't be fenced" in record.msg] == ["orders"]
+    await eventually(lambda: not log.usable)
     log.abandon()
 
 
@@ -218,6 +245,29 @@ async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluste
     await log.close()
     reader = await steady.read_log("orders")
     assert [entry.data async for entry in reader.read()] == numbers(end + 1)[end - 1 :]
+
+
+async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, steady = await cluster.client(**FAST, log_list_bytes_max=800), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True, roll_entries=1)
+
+    def refused() -> int:
+        return sum("which is due" in record.msg for record in caplog.records)
+
+    while not refused():
+        await log.append(b"0")
+        await asyncio.sleep(0.002)
+    before, attempts = await steady.create_ledger(), refused()
+    await eventually(lambda: refused() > attempts + 3)
+    with pytest.raises(ConfigError, match="truncate"):
+        await client.open_log("orders")
+    after = await steady.create_ledger()
+    assert after.ledger_id == before.ledger_id + 1
+    for left in (before, after):
+        await left.close()
+    log.abandon()
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = "/ledgers"
 NAME = "orders"
 LIST = f"{ROOT}/logs/{NAME}"
-UID = "u1"
+UID, OLD_UID = "1" * 32, "0" * 32
 
 
 class Clock:
@@ -57,6 +57,7 @@ class LogWorld:
         self.catalog, self.logs = self._parts(self.store, {})
         self.upkeep = LogUpkeep(self.logs, self.catalog)
         self.segments: list[int] = []
+        self.fenced: list[int] = []
 
     def _parts(self, store: Any, given: dict[str, Any]) -> tuple[LedgerCatalog, LogStore]:
         shared = {"metadata_write_attempts_max": 2, "log_conflicts_max": 3, **given}
@@ -80,7 +81,7 @@ class LogWorld:
             for n, ledger_id in enumerate(self.segments[:3])
         ]
         lst = LogList(
-            UID, 3, 3, 2, "crc32c", bytes(16), writer="w",
+            UID, 3, 3, 2, "crc32c", bytes(32), writer="w",
             segments=(*sealed, Segment(self.segments[3], 30, self.now_ms + 3000)), **fields,
         )  # fmt: skip
         assert isinstance(await self.logs.create(NAME, lst), Done)
@@ -93,12 +94,12 @@ class LogWorld:
             lambda ledger_id: LedgerMetadata(
                 ledger_id=ledger_id,
                 state=LedgerState.OPEN,
-                ensemble_size=1,
-                write_quorum=1,
-                ack_quorum=1,
+                ensemble_size=3,
+                write_quorum=3,
+                ack_quorum=2,
                 digest="crc32c",
                 ledger_key=bytes(32),
-                fragments=(Fragment(0, ("a",)),),
+                fragments=(Fragment(0, ("a", "b", "c")),),
                 created_ms=self.now_ms,
                 owner_token=self.logs.new_token(),
                 custom_metadata=custom,
@@ -106,6 +107,10 @@ class LogWorld:
         )
         assert isinstance(created, Created)
         return created.metadata.ledger_id
+
+    async def fence(self, ledger_id: int) -> None:
+        await self.metadata(ledger_id)
+        self.fenced.append(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         return (await self.catalog.read(ledger_id))[0]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.metadata.test_log_lists import LIST, a_list, opened, removed
-from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act
+from tests.unit.metadata.test_log_lists import LIST, a_list, on, opened, removed
+from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Troubled
 
 from bkpy.errors import (
     ConfigError,
@@ -245,3 +246,34 @@ async def test_the_stored_form_is_the_golden_one(tree: MemoryStore) -> None:
     await consumers(tree).commit("billing", 13, state)
     written = json.loads(tree.node(f"{FOLDER}/billing").data)
     assert list(written) == list(json.loads(stored))
+
+
+@pytest.mark.parametrize("call", range(5))
+@pytest.mark.parametrize("there", [20, 12], ids=["on", "back"])
+async def test_one_whose_commit_was_not_told_of_goes_on(tree: MemoryStore, there: int, call: int) -> None:
+    """Nobody else goes by its name: it has to know again what it wrote itself, however often it wasn't told."""
+    state = await consumers(tree).register("billing", 15)
+    session = Troubled(tree)
+    of = LogConsumers(on(session, metadata_write_attempts_max=1), "orders", "u1")
+    for lost in (REPLY_LOST, REQUEST_LOST, REPLY_LOST):
+        session.script.extend([None] * call + [lost])
+        with contextlib.suppress(MetadataUnavailableError):
+            state = await of.commit("billing", there, state)
+        session.script.clear()
+    state = await of.commit("billing", 16, state)
+    assert await position(tree) == 16
+    await consumers(tree).commit("billing", 21, state)
+    with pytest.raises(MetadataConflictError, match="somebody else"):
+        await of.commit("billing", 22, state)
+
+
+async def test_a_step_back_is_one_from_where_the_consumer_is(tree: MemoryStore) -> None:
+    """Though who makes it was never told that it had come so far."""
+    state = await consumers(tree).register("billing", 10)
+    session = Troubled(tree, [None] * 3 + [REPLY_LOST])
+    of = LogConsumers(on(session, metadata_write_attempts_max=1), "orders", "u1")
+    with pytest.raises(MetadataUnavailableError):
+        await of.commit("billing", 25, state)
+    before = (await of.registered()).check
+    await of.commit("billing", 20, state)
+    assert (await of.registered()).check != before

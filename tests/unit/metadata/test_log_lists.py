@@ -206,59 +206,76 @@ async def test_who_watches_hears_of_changes(tree: MemoryStore) -> None:
 async def test_one_has_the_lease(tree: MemoryStore) -> None:
     await made(tree)
     a, b = opened(tree), opened(tree)
-    assert await a.lease_holder("orders") is None
-    assert await a.take_lease("orders", "t1", "host a") == Taken()
-    assert await a.take_lease("orders", "t1", "host a") == Taken()
-    assert await b.take_lease("orders", "t2", "host b") == HeldBy("host a")
-    assert await b.lease_holder("orders") == "host a"
-    await b.drop_lease("orders", "t2")
-    assert await b.lease_holder("orders") == "host a"
-    assert await b.take_lease("orders", "t2", "host b", replace=True) == Taken()
-    assert await a.lease_holder("orders") == "host b"
-    await a.drop_lease("orders", "t1")
-    await b.drop_lease("orders", "t2")
-    assert await a.lease_holder("orders") is None
+    assert await a.lease_holder("orders", "u1") is None
+    assert await a.take_lease("orders", "u1", "t1", "host a") == Taken()
+    assert await a.take_lease("orders", "u1", "t1", "host a") == Taken()
+    assert await b.take_lease("orders", "u1", "t2", "host b") == HeldBy("host a")
+    assert await b.lease_holder("orders", "u1") == "host a"
+    await b.drop_lease("orders", "u1", "t2")
+    assert await b.lease_holder("orders", "u1") == "host a"
+    assert await b.take_lease("orders", "u1", "t2", "host b", replace=True) == Taken()
+    assert await a.lease_holder("orders", "u1") == "host b"
+    await a.drop_lease("orders", "u1", "t1")
+    await b.drop_lease("orders", "u1", "t2")
+    assert await a.lease_holder("orders", "u1") is None
 
 
 async def test_the_lease_goes_with_the_session(tree: MemoryStore) -> None:
     await made(tree)
     store = tree.session()
-    assert await on(store).take_lease("orders", "t1", "host a") == Taken()
+    assert await on(store).take_lease("orders", "u1", "t1", "host a") == Taken()
     store.expire()
-    assert await opened(tree).lease_holder("orders") is None
+    assert await opened(tree).lease_holder("orders", "u1") is None
 
 
 async def test_a_lease_needs_a_log(tree: MemoryStore) -> None:
     with pytest.raises(NoSuchLogError):
-        await opened(tree).take_lease("orders", "t1", "host a")
-    with pytest.raises(NoSuchLogError):
-        await opened(tree).lease_holder("orders")
-    await opened(tree).drop_lease("orders", "t1")
+        await opened(tree).take_lease("orders", "u1", "t1", "host a")
+    assert await opened(tree).lease_holder("orders", "u1") is None
+    await opened(tree).drop_lease("orders", "u1", "t1")
     await made(tree)
-    # Read, looked for, and then it is gone.
+    # Looked for, and then it is gone.
     with pytest.raises(NoSuchLogError):
-        await opened(tree, [None, None, None, None, None, lambda: removed(tree)]).take_lease("orders", "t1", "a")
+        await opened(tree, [None, None, None, None, lambda: removed(tree)]).take_lease("orders", "u1", "t1", "a")
+
+
+async def test_the_lease_of_a_deleted_log_is_none_of_another_of_that_name(tree: MemoryStore) -> None:
+    """Its writer says that it is there without having heard of either."""
+    await made(tree)
+    removed(tree)
+    await made(tree, "u2")
+    with pytest.raises(NoSuchLogError):
+        await opened(tree).take_lease("orders", "u1", "t1", "host a", replace=True)
+    assert await opened(tree).take_lease("orders", "u2", "t2", "host b") == Taken()
+    await opened(tree).drop_lease("orders", "u1", "t2")
+    assert await opened(tree).lease_holder("orders", "u2") == "host b"
 
 
 @pytest.mark.parametrize("trouble", [REQUEST_LOST, REPLY_LOST])
 async def test_a_lost_request_or_reply_takes_the_lease_all_the_same(tree: MemoryStore, trouble: str) -> None:
     await made(tree)
-    assert await opened(tree, [None] * 5 + [trouble]).take_lease("orders", "t1", "host a") == Taken()
-    assert await opened(tree, [None] * 3 + [trouble]).take_lease("orders", "t2", "host b", replace=True) == Taken()
+    assert await opened(tree, [None] * 4 + [trouble]).take_lease("orders", "u1", "t1", "host a") == Taken()
+    assert (
+        await opened(tree, [None] * 2 + [trouble]).take_lease("orders", "u1", "t2", "host b", replace=True) == Taken()
+    )
 
 
 async def test_a_lease_that_can_not_be_taken_is_no_lease(tree: MemoryStore) -> None:
     await made(tree)
-    assert isinstance(await opened(tree, [None] * 5 + [AWAY]).take_lease("orders", "t1", "a"), NotDone)
-    assert isinstance(await opened(tree, [None] * 5 + [REQUEST_LOST] * 2).take_lease("orders", "t1", "a"), Unknown)
-    assert await opened(tree).take_lease("orders", "t1", "a") == Taken()
-    assert isinstance(await opened(tree, [None] * 3 + [AWAY]).take_lease("orders", "t2", "b", replace=True), NotDone)
-    await opened(tree, [None] * 3 + [AWAY]).drop_lease("orders", "t1")
-    assert await opened(tree).lease_holder("orders") == "a"
+    assert isinstance(await opened(tree, [None] * 4 + [AWAY]).take_lease("orders", "u1", "t1", "a"), NotDone)
+    assert isinstance(
+        await opened(tree, [None] * 4 + [REQUEST_LOST] * 2).take_lease("orders", "u1", "t1", "a"), Unknown
+    )
+    assert await opened(tree).take_lease("orders", "u1", "t1", "a") == Taken()
+    assert isinstance(
+        await opened(tree, [None] * 2 + [AWAY]).take_lease("orders", "u1", "t2", "b", replace=True), NotDone
+    )
+    await opened(tree, [None] * 2 + [AWAY]).drop_lease("orders", "u1", "t1")
+    assert await opened(tree).lease_holder("orders", "u1") == "a"
 
 
 async def test_of_an_unreadable_lease_it_is_known_that_it_is_there(tree: MemoryStore) -> None:
     await made(tree)
     tree.apply(Create(f"{LIST}/u1/lease", b"?"), 0)
-    assert isinstance(await opened(tree).take_lease("orders", "t1", "a"), HeldBy)
-    assert await opened(tree).take_lease("orders", "t1", "a", replace=True) == Taken()
+    assert isinstance(await opened(tree).take_lease("orders", "u1", "t1", "a"), HeldBy)
+    assert await opened(tree).take_lease("orders", "u1", "t1", "a", replace=True) == Taken()

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.metadata.log_world import LIST, NAME, UID, LogWorld
+from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
@@ -14,6 +14,7 @@ from bkpy.metadata.log_upkeep import log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
+from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.log_list import LogList
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ async def test_what_is_not_known_to_be_acknowledged_is_not_truncated(world: LogW
 
 async def test_one_who_has_written_another_log_of_that_name_truncates_nothing(world: LogWorld) -> None:
     with pytest.raises(NoSuchLogError, match="another one of that name"):
-        await world.upkeep.truncate(NAME, 35, end=40, uid="u0")
+        await world.upkeep.truncate(NAME, 35, end=40, uid=OLD_UID)
     assert left(world) == world.segments
     assert (await world.upkeep.truncate(NAME, 35, end=40, uid=UID)).first_position == 35
 
@@ -80,7 +81,7 @@ async def test_a_consumer_that_can_not_be_read_holds_back_everything(world: LogW
         await world.upkeep.truncate(NAME, 10)
     await world.upkeep.truncate(NAME, 10, ignore_consumers=True)
     assert left(world) == world.segments[1:]
-    await world.upkeep.delete(NAME)
+    await world.upkeep.delete(NAME, world.fence)
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
 
 
@@ -110,32 +111,64 @@ async def test_without_retention_nothing_is_written(world: LogWorld) -> None:
     assert world.tree.node(LIST).version == 0
 
 
+async def test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile(world: LogWorld) -> None:
+    """Each time that they were all to be deleted, the list has changed before that can be written."""
+    rolling = [await world.ledger() for _ in range(30)]
+
+    def roll() -> None:
+        world.rolls(rolling.pop(0))
+
+    upkeep = world.opened([*[None] * 20, *[None, None, roll] * 30], log_deletes_at_once=1)
+    for ledger_id in rolling[:20]:
+        world.rolls(ledger_id)
+    del rolling[:20]
+    lst = await upkeep.truncate(NAME, 200)
+    assert (lst.first_position, lst.doomed) == (200, ())
+    assert len(rolling) < 10
+    world.check()
+
+
+async def test_a_truncation_gets_on_though_the_log_rolls_while_many_consumers_are_looked_at(world: LogWorld) -> None:
+    for n in range(20):
+        await world.consumer(f"c{n}", 35)
+    rolling = [await world.ledger() for _ in range(20)]
+
+    def roll() -> None:
+        world.rolls(rolling.pop(0))
+
+    await world.opened([*[None] * 9, roll] * 20).truncate(NAME, 20)
+    assert len(rolling) < 18
+    assert left(world)[0] == world.segments[2]
+    world.check()
+
+
 async def test_a_deleted_log_leaves_nothing(world: LogWorld) -> None:
     await world.consumer("billing", 12)
-    assert await world.logs.take_lease(NAME, "w", "host") == Taken()
-    await world.upkeep.delete(NAME)
+    assert await world.logs.take_lease(NAME, UID, "w", "host") == Taken()
+    await world.upkeep.delete(NAME, world.fence)
+    assert world.fenced == world.segments[-2:]
     assert world.ledgers() == set()
     assert not [path for path in world.tree.paths if path.startswith(LIST)]
     for name in (NAME, "other"):
         with pytest.raises(NoSuchLogError):
-            await world.upkeep.delete(name)
+            await world.upkeep.delete(name, world.fence)
 
 
 async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
     world = await LogWorld().begin(retention_s=10.0)
     world.clock.now += 20
-    assert await world.logs.take_lease(NAME, "w", "host") == Taken()
-    await world.opened().look_after(NAME)
+    assert await world.logs.take_lease(NAME, UID, "w", "host") == Taken()
+    await world.opened().look_after(NAME, world.fence)
     assert left(world) == world.segments
-    await world.logs.drop_lease(NAME, "w")
-    await world.opened().look_after(NAME)
+    await world.logs.drop_lease(NAME, UID, "w")
+    await world.opened().look_after(NAME, world.fence)
     assert left(world) == world.segments[3:]
-    await world.opened().look_after("other")
+    await world.opened().look_after("other", world.fence)
 
 
 @pytest.mark.scenario(66)
 async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(world: LogWorld) -> None:
-    orphan, plain, other = await world.ledger(), await world.ledger(None), await world.ledger("u0")
+    orphan, plain, other = await world.ledger(), await world.ledger(None), await world.ledger(OLD_UID)
     odd = await world.ledger(UID, "no/name")
 
     async def swept() -> set[int]:
@@ -149,9 +182,32 @@ async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(worl
     assert await swept() == {*world.segments, plain, odd}
     world.check()
     late = await world.ledger()
-    await world.upkeep.delete(NAME)
+    await world.upkeep.delete(NAME, world.fence)
     assert await swept() == {plain, odd}
     assert late not in world.ledgers()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ensemble_size": 4, "fragments": (Fragment(0, ("a", "b", "c", "d")),)},
+        {"write_quorum": 2},
+        {"ack_quorum": 3},
+        {"digest": "hmac-sha256"},
+        {"ledger_key": b"another".ljust(32)},
+        {"caller_ids": True},
+        {"deferred_sync": True},
+        {"custom_metadata": {"bkpy.log": b"orders", "bkpy.log_uid": b"u1"}},
+    ],
+)
+@pytest.mark.parametrize("uid", [UID, OLD_UID])
+async def test_a_ledger_that_no_log_made_stays(world: LogWorld, changes: dict[str, Any], uid: str) -> None:
+    """Somebody has copied a log's ledger, with its custom metadata, before those names were kept for bkpy."""
+    metadata = await world.metadata(await world.ledger(uid))
+    world.clock.now += GRACE_S
+    telling = uid == UID or changes.keys() & {"caller_ids", "deferred_sync", "custom_metadata"}
+    assert await world.upkeep.sweep(dataclasses.replace(metadata, **changes), GRACE_S) is not bool(telling)
+    assert (metadata.ledger_id in world.ledgers()) is bool(telling)
 
 
 async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) -> None:
@@ -160,7 +216,7 @@ async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) ->
     doomed = await world.metadata(world.segments[0])
     world.clock.now += GRACE_S
     assert not await world.upkeep.sweep(doomed, GRACE_S)
-    await world.upkeep.look_after(NAME)
+    await world.upkeep.look_after(NAME, world.fence)
     assert world.ledgers() == set(world.segments[1:])
     assert not await world.upkeep.sweep(doomed, GRACE_S)  # by one who read its metadata before
 
@@ -172,7 +228,7 @@ async def test_a_ledger_that_a_log_has_is_not_deleted(world: LogWorld) -> None:
     for ledger_id in world.segments:
         with pytest.raises(ConfigError, match="the ledger is a part of log orders: truncate that"):
             await world.upkeep.delete_ledger(await world.metadata(ledger_id))
-    for ledger_id in (await world.ledger(), await world.ledger(None), await world.ledger("u0")):
+    for ledger_id in (await world.ledger(), await world.ledger(None), await world.ledger(OLD_UID)):
         assert await world.upkeep.delete_ledger(await world.metadata(ledger_id)) == Gone()
     world.check()
 
@@ -210,8 +266,8 @@ async def sweep(upkeep: LogUpkeep, world: LogWorld) -> None:
 ACTS: dict[str, Any] = {
     "truncate": lambda upkeep, _: upkeep.truncate(NAME, 20),
     "retain": lambda upkeep, _: upkeep.retain(NAME),
-    "look after": lambda upkeep, _: upkeep.look_after(NAME),
-    "delete": lambda upkeep, _: upkeep.delete(NAME),
+    "look after": lambda upkeep, world: upkeep.look_after(NAME, world.fence),
+    "delete": lambda upkeep, world: upkeep.delete(NAME, world.fence),
     "sweep": sweep,
 }
 
@@ -236,7 +292,7 @@ def expected(act: str, world: LogWorld) -> set[int]:
 
 async def looked_after(world: LogWorld) -> None:
     """What the auditor finds, it does to the end."""
-    await world.upkeep.look_after(NAME)
+    await world.upkeep.look_after(NAME, world.fence)
     await sweep(world.upkeep, world)
     world.check()
 
@@ -310,7 +366,7 @@ async def test_whatever_another_does_meanwhile_nothing_is_lost(act: str, other: 
             lst = world.lst()
             assert lst is not None
             assert lst.first_position <= 12, call
-        await world.upkeep.look_after(NAME)
+        await world.upkeep.look_after(NAME, world.fence)
         world.check()
 
 
@@ -351,7 +407,10 @@ async def test_a_list_that_changes_all_the_time_is_an_error(world: LogWorld) -> 
         assert lst is not None
         world.tree.apply(Put(LIST, lst.encode(), world.tree.node(LIST).version), 0)
 
-    for act in (world.opened([changed] * CALLS).truncate(NAME, 10), world.opened([changed] * CALLS).delete(NAME)):
+    for act in (
+        world.opened([changed] * CALLS).truncate(NAME, 10),
+        world.opened([changed] * CALLS).delete(NAME, world.fence),
+    ):
         with pytest.raises(MetadataConflictError, match="the list of log orders changes all the time"):
             await act
     metadata = await world.metadata(await world.ledger())
@@ -362,5 +421,5 @@ async def test_a_list_that_changes_all_the_time_is_an_error(world: LogWorld) -> 
 async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWorld) -> None:
     """Whoever wants the name finishes the deletion first."""
     _deletes(world)
-    await world.upkeep.look_after(NAME)
+    await world.upkeep.look_after(NAME, world.fence)
     assert isinstance(await world.logs.create(NAME, LogList("u2", 3, 3, 2, "crc32c", bytes(16))), Done)

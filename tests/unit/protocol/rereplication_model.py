@@ -3,7 +3,8 @@
 Workers do what `recovery/ledger_repair.py` and `recovery/worker.py` do, and ask `protocol/rereplication.py`. Beside
 them are, in every order of their steps: the ledger's writer, which still reaches the bookie that everybody else takes
 for lost; a recovery; somebody who deletes the ledger; a second loss; a bookie that collects its spare copy; sessions
-end between any two steps, which loses the locks that they held. A state is a tuple, so that all can be visited.
+end between any two steps, which loses the locks that they held. Bookies may be marked for what they lack alone, and
+lack it once more. A state is a tuple, so that all can be visited.
 
 `Rules` are the safeguards; each of them can be switched off.
 """
@@ -17,7 +18,18 @@ from typing import NamedTuple
 from bkpy.protocol.close_conflict import rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.recovery import Fate, fate
-from bkpy.protocol.rereplication import AFTER_SWAP, Bookies, Copy, RepairStep, Swap, Then, next_step, plan, swapped
+from bkpy.protocol.rereplication import (
+    AFTER_SWAP,
+    Bookies,
+    Copy,
+    Mended,
+    RepairStep,
+    Swap,
+    Then,
+    next_step,
+    plan,
+    swapped,
+)
 
 BOOKIES = "abcde"
 LATE = "a"  # taken for lost, though the writer reaches it
@@ -34,6 +46,7 @@ class Rules(NamedTuple):
     checks_its_lock: bool = True  # rule 35
     checks_the_version: bool = True
     takes_the_lock: bool = True
+    copies_in_place: bool = True  # before a bookie that lacks something is taken off the mark
 
 
 class Worker(NamedTuple):
@@ -43,6 +56,7 @@ class Worker(NamedTuple):
     copy: Copy | None = None
     metadata: LedgerMetadata | None = None
     version: int = -1
+    mended: frozenset[Mended] = frozenset()
     runs: int = 2
 
 
@@ -66,6 +80,7 @@ class State(NamedTuple):
     mark: frozenset[str] = frozenset()
     mark_version: int = 0
     marked: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset()  # of these, those that are here
     lock: str = ""
     # Those who act.
     one: Worker | None = None
@@ -74,6 +89,7 @@ class State(NamedTuple):
     writer: bool = False
     deleter: bool = False
     second_loss: bool = False  # still to come, of b
+    relapse: bool = False  # still to come: a lacks the entry once more, and a check finds it
     collector: str = "end"
     grace_over: bool = False
     losses: int = 0  # of locks, still to come
@@ -111,7 +127,8 @@ def _judged(s: State) -> State:
     if s.metadata is None or s.denied:
         return s
     named = {name for fragment in s.metadata.fragments for name in fragment.bookies}
-    if lost := (s.marked & named) - s.mark:
+    whole = s.lacks & (s.stored | (named - set(s.metadata.fragments[0].bookies)))  # the only one with an entry
+    if lost := (s.marked & named) - s.mark - whole:
         return s._replace(denied=f"a mark is lost: of {', '.join(sorted(lost))}")
     closed = s.metadata.state is LedgerState.CLOSED
     if closed and s.acknowledged and s.metadata.last_entry < 0:
@@ -124,7 +141,7 @@ def _judged(s: State) -> State:
 
 
 def _readable(s: State) -> frozenset[str]:
-    return frozenset(BOOKIES) - s.marked
+    return frozenset(BOOKIES) - (s.marked - s.lacks)
 
 
 # --- the workers ------------------------------------------------------------------------------------------------------
@@ -144,7 +161,7 @@ def _worker(s: State, w: Worker, name: str, rules: Rules) -> Iterator[tuple[Stat
         case "start":
             if s.mark and w.runs and not (s.lock and rules.takes_the_lock):
                 lock = name if rules.takes_the_lock else s.lock
-                yield s._replace(lock=lock), w._replace(at="look", runs=w.runs - 1)
+                yield s._replace(lock=lock), w._replace(at="look", runs=w.runs - 1, mended=frozenset())
         case "look":
             yield _look(s, w, rules)
         case "copy":
@@ -152,7 +169,11 @@ def _worker(s: State, w: Worker, name: str, rules: Rules) -> Iterator[tuple[Stat
             assert w.metadata is not None
             members = set(w.metadata.fragments[w.copy.fragment].bookies)
             if not rules.copies_before_the_swap or not w.copy.share.starts or _knows_nothing(w, rules):
-                yield s, w._replace(at="swap")
+                yield s, _mended(w) if w.copy.in_place else w._replace(at="swap")
+            elif w.copy.in_place:
+                has = s.stored & members & _readable(s)
+                stored = s.stored | ({w.copy.old} if has and rules.copies_in_place else set())
+                yield s._replace(stored=stored), _mended(w) if has else w._replace(at="release")
             elif s.stored & members & _readable(s):
                 yield s._replace(stored=s.stored | {TARGET}), w._replace(at="swap")
             else:
@@ -174,6 +195,11 @@ def _worker(s: State, w: Worker, name: str, rules: Rules) -> Iterator[tuple[Stat
             yield s._replace(lock="" if s.lock == name else s.lock), w._replace(at="start")
 
 
+def _mended(w: Worker) -> Worker:
+    assert w.copy is not None
+    return w._replace(at="look again", mended=w.mended | {w.copy.mended})
+
+
 def _knows_nothing(w: Worker, rules: Rules) -> bool:
     """A copy of a last fragment: what was acknowledged in it, a worker that doesn't leave it alone can't know."""
     return not rules.leaves_last_fragments and w.metadata is not None and w.metadata.state is not LedgerState.CLOSED
@@ -186,15 +212,18 @@ def _look(s: State, w: Worker, rules: Rules) -> tuple[State, Worker]:
     if not rules.leaves_last_fragments and metadata.state is not LedgerState.CLOSED:
         metadata = metadata.closed(metadata.fragments[-1].first_entry, 1)  # as if nothing more could come
     writable = (_readable(s) - {"e"}) if TARGET in _readable(s) else _readable(s)
-    planned = plan(metadata, s.mark, Bookies(_readable(s), writable))
+    bookies = Bookies(_readable(s), writable)
+    planned = plan(metadata, s.mark, bookies, lacking=s.mark & s.lacks, mended=w.mended)
     waiting = {one.old for one in planned.copies} | {one.old for one in planned.stuck} | set(planned.unclosed)
     w = w._replace(mark_version=s.mark_version, left=s.mark - waiting, metadata=s.metadata, version=s.version)
     grace_over = s.grace_over or not rules.waits_for_the_writer
     match next_step(planned, grace_over=grace_over):
         case RepairStep.COPY:
-            if planned.copies[0].old == TARGET or TARGET in metadata.fragments[planned.copies[0].fragment].bookies:
+            copy = planned.copies[0]
+            there = copy.old == TARGET or TARGET in metadata.fragments[copy.fragment].bookies
+            if there and not copy.in_place:
                 return s, w._replace(at="release")  # there is but one target in this world
-            return s, w._replace(at="copy", copy=planned.copies[0])
+            return s, w._replace(at="copy", copy=copy)
         case RepairStep.RECOVER:
             if not s.grace_over and s.metadata.state is LedgerState.OPEN:
                 s = s._replace(denied="a writer was ended that still had time")
@@ -304,6 +333,9 @@ def _others(s: State, _: Rules) -> Moves:
         yield s._replace(
             second_loss=False, mark=s.mark | {"b"}, marked=s.marked | {"b"}, mark_version=s.mark_version + 1
         )
+    if s.relapse and "a" in s.lacks:
+        mark, version = s.mark | {"a"}, s.mark_version + 1
+        yield s._replace(relapse=False, stored=s.stored - {"a"}, mark=mark, mark_version=version)
     if s.lock and s.losses:
         yield s._replace(lock="", losses=s.losses - 1)
     if not s.grace_over:

@@ -181,6 +181,7 @@ def test_where_it_ends_and_what_is_open() -> None:
     assert [segment.ledger_id for segment in full().open_segments] == [8, 9]
     assert full().sealed_end == 20
     assert full().last_ms == 4000
+    assert a_list(sealed(1, 0, 5, last_ms=3000), Segment(2, 5, 1000)).last_ms == 3000
     assert a_list().sealed_end == 0
     assert a_list(first_position=7).sealed_end == 7
     assert a_list(Segment(1, 0, 5)).sealed_end == 0

@@ -7,11 +7,12 @@ import itertools
 
 import pytest
 
-from bkpy.errors import CorruptDataError
+from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.log_list import LogList, Segment
 from bkpy.protocol.log_opening import (
     AFTER_OPENING,
     AFTER_ROLLING,
+    LEDGER_ENTRIES_MAX,
     Act,
     ListSays,
     SegmentEnd,
@@ -22,6 +23,7 @@ from bkpy.protocol.log_opening import (
     sealed,
     settled,
 )
+from bkpy.protocol.log_reading import ranges_of, segment_for
 
 EMPTY = LogList("u", 3, 3, 2, "crc32c", b"k")
 SEALED = Segment(1, 0, 1000, entries=10, length=100, last_ms=1500)
@@ -63,6 +65,65 @@ def test_what_survives_of_two_ledgers_is_a_prefix(
     assert set(found.doomed) == {7, 8} - {segment.ledger_id for segment in found.segments}
     kept = {segment.ledger_id: segment for segment in found.segments}
     assert all(kept[i].last_ms == ends[i].last_ms and kept[i].length == ends[i].length for i in (7, 8) if i in kept)
+
+
+@pytest.mark.parametrize("before", [(), (SEALED,)], ids=["first", "behind others"])
+@pytest.mark.parametrize("truncated", [0, 3])
+@pytest.mark.parametrize("survived", [0, 2, 5])
+@pytest.mark.parametrize(
+    ("behind", "lost"),
+    [(None, {7}), (0, {7}), (3, {7}), (0, {8}), (3, {8}), (0, {7, 8}), (3, {7, 8})],
+)
+def test_behind_an_accepted_loss_no_position_is_used_again(
+    before: tuple[Segment, ...], truncated: int, survived: int, behind: int | None, lost: set[int]
+) -> None:
+    """Five entries of ledger 7 were told of, and of ledger 8, if there is one, nobody knows how many."""
+    if 7 not in lost and survived < 5:
+        return  # then ledger 8 is dropped: see above
+    begin = 10 if before else 0
+    segments, ends = [Segment(7, begin, 2000)], {7: SegmentEnd(survived, survived, 2500, 7 in lost)}
+    if behind is not None:
+        segments.append(Segment(8, begin + 5, 3000))
+        ends[8] = SegmentEnd(behind, behind, 3500, 8 in lost)
+    found = settled(lst(*before, *segments, first_position=truncated), ends)
+    goes_on = segments[-1].first_position
+    goes_on += LEDGER_ENTRIES_MAX if segments[-1].ledger_id in lost else ends[segments[-1].ledger_id].entries
+    whole = [(1, 0, 10)] if before else []
+    whole += [(7, begin, survived)] if survived else []
+    whole += [(8, begin + 5, behind)] if behind else []
+    if whole and whole[-1][1] + whole[-1][2] < truncated:
+        whole = []
+    assert places(found) == whole
+    assert set(found.doomed) == {s.ledger_id for s in (*before, *segments)} - {place[0] for place in whole}
+    assert found.sealed_end == goes_on
+    assert found.first_position == max(truncated, whole[0][1] if whole else goes_on)
+    after = begun(found, 9, found.sealed_end, 4000, "w", "")
+    assert after.segments[-1].first_position == goes_on
+    assert LogList.decode("orders", after.encode()) == after
+    ranges = ranges_of(after, after.first_position, goes_on - 1)
+    readable = [
+        position for part in ranges for position in range(part.first_position, part.first_position + part.entries)
+    ]
+    assert readable == [p for _, at, entries in whole for p in range(at, at + entries) if p >= after.first_position]
+    following = segment_for(after, goes_on, {})
+    assert following is not None
+    assert following.ledger_id == 9
+    # A second writer that finds the new ledger empty, or not, changes nothing of that.
+    assert settled(after, {9: SegmentEnd(0, 0, 0)}).sealed_end == goes_on
+    again = settled(after, {9: SegmentEnd(4, 4, 5000)})
+    assert (again.sealed_end, again.gaps) == (goes_on + 4, after.gaps)
+    for position in (after.first_position + 1, goes_on - 1, goes_on, goes_on + 2):
+        left = again.truncated(position)
+        assert LogList.decode("orders", left.encode()) == left
+        assert left.first_position >= position
+        assert left.sealed_end == goes_on + 4
+        assert left.segments[0].first_position <= left.first_position
+
+
+@pytest.mark.parametrize("gaps", [((5, 5),), ((5, 4),), ((3, 9), (8, 12)), ((3, 9), (9, 12))])
+def test_gaps_ascend(gaps: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ConfigError, match="gaps"):
+        dataclasses.replace(EMPTY, gaps=gaps)
 
 
 @pytest.mark.parametrize("entries", [0, 6])

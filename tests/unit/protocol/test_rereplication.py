@@ -16,17 +16,20 @@ from bkpy.protocol.rereplication import (
     AFTER_SWAP,
     Bookies,
     Copy,
+    Mended,
     Obstacle,
     Plan,
     RepairStep,
     Stuck,
     Swap,
     Then,
+    Way,
     copies_left,
     endangered,
     next_step,
     plan,
     swapped,
+    way,
 )
 
 if TYPE_CHECKING:
@@ -200,6 +203,80 @@ def test_how_many_copies_are_left_is_known_from_the_write_sets_alone(sizes: tupl
         assert copies_left(endangered(metadata, lost), bookies.readable) == plan(metadata, lost, bookies).left
 
 
+# --- in place ---------------------------------------------------------------------------------------------------------
+
+
+def test_where_a_share_is_copied_to() -> None:
+    """Never without a source, never in place if another bookie can have it, and in place only where it is taken."""
+    for sources, others, lacks, takes in itertools.product((False, True), repeat=4):
+        found = way(sources=sources, others=others, lacks=lacks, takes=takes)
+        assert (found is Obstacle.NO_SOURCE) is (not sources)
+        assert (found is Way.ELSEWHERE) is (sources and others)
+        assert (found is Way.IN_PLACE) is (sources and not others and lacks and takes)
+        assert (found is Obstacle.NO_TARGET) is (sources and not others and not (lacks and takes))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (3, 2, 2), (3, 3, 2), (4, 3, 2)])
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.CLOSED])
+def test_what_lacks_entries_is_made_whole_where_it_is_if_nobody_else_is_there(
+    sizes: tuple[int, int, int], state: LedgerState
+) -> None:
+    """Whoever lacks entries, whoever of these takes none, and whoever is lost beside them."""
+    metadata, names = ledger(sizes, state), NAMES[: sizes[0]]
+    for leaving, lost in itertools.product(subsets(names), repeat=2):
+        if not lost <= leaving:
+            continue
+        for refusing in {frozenset[str](), leaving - lost, frozenset(sorted(leaving - lost)[:1])}:
+            everybody = frozenset(names) - lost
+            bookies, lacking = Bookies(everybody, everybody - refusing), leaving - lost
+            planned = plan(metadata, leaving, bookies, lacking=lacking)
+            usual = plan(metadata, leaving, bookies)
+            assert planned.unclosed == usual.unclosed
+            assert not usual.copies  # there is nobody outside
+            assert all(copy.in_place and copy.old in lacking - refusing for copy in planned.copies)
+            places = {(copy.fragment, copy.place) for copy in planned.copies}
+            assert {(s.fragment, s.place) for s in usual.stuck} == places | {
+                (s.fragment, s.place) for s in planned.stuck
+            }
+            for one in usual.stuck:
+                healable = (
+                    one.obstacle is Obstacle.NO_TARGET and one.old in lacking - refusing and not open_end(metadata, one)
+                )
+                assert ((one.fragment, one.place) in places) is healable
+            # What was mended is done, and nothing else is.
+            done = plan(metadata, leaving, bookies, lacking=lacking, mended={copy.mended for copy in planned.copies})
+            assert (done.copies, done.stuck, done.unclosed) == ((), planned.stuck, planned.unclosed)
+            # With another bookie, or if it isn't said that they merely lack entries, it is as ever.
+            more = living(lost, size=sizes[0])
+            assert plan(metadata, leaving, more, lacking=lacking) == plan(metadata, leaving, more)
+
+
+def open_end(metadata: LedgerMetadata, stuck: Stuck) -> bool:
+    return metadata.state is not LedgerState.CLOSED and stuck.fragment == len(metadata.fragments) - 1
+
+
+def test_what_was_mended_counts_for_that_fragment_and_that_bookie_alone() -> None:
+    metadata = ledger((3, 3, 2))
+    bookies = living(frozenset(), spare=False, size=3)
+    first, second = plan(metadata, "a", bookies, lacking="a").copies
+    assert first.mended == Mended(0, 0, "a", 0, 6)
+    assert second.mended == Mended(1, 2, "a", 7, 11)
+    assert plan(metadata, "a", bookies, lacking="a", mended={first.mended}).copies == (second,)
+    for other in (
+        metadata.replace_bookie(0, 0, "x").replace_bookie(0, 1, "a"),  # it has another place now
+        ledger((3, 3, 2), LedgerState.OPEN, fragments=1).new_fragment(4, ("a", "b", "c")),  # with another end
+    ):
+        assert plan(other, "a", bookies, lacking="a", mended={first.mended}).copies[0].fragment == 0
+    gone = metadata.replace_bookie(0, 0, "x").replace_bookie(1, 2, "x")
+    assert plan(gone, "a", bookies, lacking="a", mended={first.mended}) == Plan()
+
+
+def test_what_is_copied_in_place_is_never_swapped() -> None:
+    metadata = ledger((3, 3, 2))
+    copy = plan(metadata, "a", living(frozenset(), spare=False, size=3), lacking="a").copies[0]
+    assert swapped(metadata, copy, copy.old) is None
+
+
 # --- what follows from a look -----------------------------------------------------------------------------------------
 
 COPY = plan(ledger((3, 3, 2)), "a", living(frozenset("a"), size=3)).copies[0]
@@ -263,6 +340,16 @@ FULL = State(ledger_of("abc", last_entry=0), stored=frozenset("abc"), acknowledg
 NARROW = FULL._replace(stored=frozenset("ab"))  # on its ack quorum alone
 MOVED_ON = State(ledger_of("abc", "bce"), stored=frozenset("ab"), acknowledged=True, **A_IS_MARKED)
 
+# A and d are here; a lacks entry 0. With b and c in both fragments, neither can take the other's place.
+LACKING = State(
+    ledger_of("abc", "dbc", last_entry=0),
+    stored=frozenset("bc"),
+    acknowledged=True,
+    mark=frozenset("ad"),
+    marked=frozenset("ad"),
+    lacks=frozenset("ad"),
+)
+
 STARTS = {
     "a writer and a worker": OPEN._replace(one=Worker(), losses=1),
     "a writer, a worker and a recovery": OPEN._replace(one=Worker(), recovery=Recovery("mark")),
@@ -275,6 +362,11 @@ STARTS = {
     "a collection": NARROW._replace(one=Worker(), collector="start", losses=1),
     "an earlier fragment": MOVED_ON._replace(one=Worker(), two=Worker(), losses=1),
     "an earlier fragment and a recovery": MOVED_ON._replace(one=Worker(), recovery=Recovery("mark"), losses=1),
+    "two that lack entries": LACKING._replace(one=Worker(), two=Worker(), losses=1),
+    "one that lacks it once more": LACKING._replace(one=Worker(), two=Worker(), relapse=True),
+    "two that lack entries, and a loss": LACKING._replace(one=Worker(), second_loss=True, losses=1),
+    "two that lack entries of a ledger that goes": LACKING._replace(one=Worker(), deleter=True, losses=1),
+    "one that lacks entries, and a writer": OPEN._replace(lacks=frozenset("a"), one=Worker(), losses=1),
     "an earlier fragment and a deletion": MOVED_ON._replace(one=Worker(), deleter=True, second_loss=True),
 }
 
@@ -295,6 +387,13 @@ def test_workers_get_there(name: str) -> None:
     assert any("d" in metadata.fragments[0].bookies for metadata in there)
 
 
+@pytest.mark.parametrize("name", ["two that lack entries", "one that lacks it once more"])
+def test_those_that_lack_entries_get_them_where_they_are(name: str) -> None:
+    seen, _ = explore(STARTS[name], Rules())
+    ended = [state for state in seen if not state.mark]
+    assert any("a" in state.stored and state.metadata == LACKING.metadata for state in ended)
+
+
 @pytest.mark.parametrize(
     ("rule", "name", "broken"),
     [
@@ -303,6 +402,8 @@ def test_workers_get_there(name: str) -> None:
         ("copies_before_the_swap", "two workers and a narrow ledger", "a copy was replaced by a worse one"),
         ("leaves_last_fragments", "a writer, a worker and a recovery", "the ledger was cut short"),
         ("checks_its_lock", "a collection", "a copy was replaced by a worse one"),
+        ("copies_in_place", "two that lack entries", "a mark is lost: of a"),
+        ("keeps_newer_marks", "one that lacks it once more", "a mark is lost: of a"),
     ],
 )
 def test_without_a_rule_something_is_lost(rule: str, name: str, broken: str) -> None:

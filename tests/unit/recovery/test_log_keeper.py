@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import eventually
-from tests.unit.metadata.log_world import LIST, NAME, ROOT, LogWorld
+from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, ROOT, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, Troubled
 
 from bkpy.config.recovery import RecoverySettings
@@ -39,7 +39,7 @@ class Keeping:
         store = Troubled(self.world.tree)
         cluster = await open_cluster(store, ROOT)
         store.script.extend(script)
-        keeper = LogKeeper(cluster, self.world.runtime, settings)
+        keeper = LogKeeper(cluster, self.world.fence, self.world.runtime, settings)
         task = asyncio.create_task(keeper.run())
         self.tasks.append(task)
         await asyncio.sleep(0)  # it has begun, and knows since when it hasn't searched
@@ -78,17 +78,18 @@ async def test_a_deletion_that_was_cut_short_is_finished(keeping: Keeping) -> No
     world = keeping.world
     await world.consumer("billing", 0)
     with pytest.raises(ClientClosedError):  # right after all was doomed
-        await world.opened([None] * 3 + [CLOSED] * 50).delete(NAME)
+        await world.opened([None] * 3 + [CLOSED] * 50).delete(NAME, world.fence)
     assert world.ledgers() == set(world.segments)
     await keeping.start()
     await eventually(lambda: LIST not in world.tree.paths)
     assert world.ledgers() == set()
+    assert world.fenced == world.segments[-2:]
 
 
 async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
     world = keeping.world
-    old, gone, plain = await world.ledger(), await world.ledger("u0"), await world.ledger(None)
-    assert await world.logs.take_lease(NAME, "w", "host")  # the writer keeps the log's own
+    old, gone, plain = await world.ledger(), await world.ledger(OLD_UID), await world.ledger(None)
+    assert await world.logs.take_lease(NAME, UID, "w", "host")  # the writer keeps the log's own
     await keeping.start()
     world.clock.now += ORPHAN_S - 1
     young = await world.ledger()
@@ -96,7 +97,7 @@ async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
     assert {old, gone} <= world.ledgers()
     world.clock.now += 1
     await eventually(lambda: world.ledgers() == {*world.segments, plain, young})
-    late = await world.ledger("u0")
+    late = await world.ledger(OLD_UID)
     await asyncio.sleep(0.02)
     assert late in world.ledgers(), "all ledgers were read again at once"
 
@@ -104,7 +105,7 @@ async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
 @pytest.mark.parametrize("value", [b"{", b'{"version": 2}'])
 async def test_a_log_that_can_not_be_read_holds_up_no_other(keeping: Keeping, value: bytes) -> None:
     world = keeping.world
-    orphan, hidden = await world.ledger("u0"), await world.ledger(name="first")
+    orphan, hidden = await world.ledger(OLD_UID), await world.ledger(name="first")
     world.tree.apply(Create(f"{ROOT}/logs/first", value), 0)
     world.clock.now += 20
     await keeping.start()

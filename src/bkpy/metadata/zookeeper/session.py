@@ -18,6 +18,7 @@ from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableE
 from bkpy.metadata.outcome import NotDone, told
 from bkpy.metadata.store import SessionEvents, SessionState
 from bkpy.metadata.zookeeper.connection import ConnectionLost, ZooKeeperConnection
+from bkpy.metadata.zookeeper.probe import SpeaksTlsError, speaks_tls
 from bkpy.metadata.zookeeper.watches import WatchTable
 from bkpy.runtime.tls import Certificates, explained, is_tls_error
 
@@ -76,12 +77,13 @@ class Session:
         self._slots = asyncio.Semaphore(settings.metadata_requests_in_flight_max)
         self._task: asyncio.Task[Any] | None = None
         self._refused_timeout_s: float | None = None
+        self._first = True  # until there was a connection
 
     async def start(self, connect_timeout_s: float, refused_timeout_s: float | None = None) -> None:
         """Return once connected.
 
         Raises `UnauthorizedError`, and `MetadataUnavailableError` after `connect_timeout_s`, or if all servers have
-        refused the connection at once for `refused_timeout_s`.
+        refused the connection at once for `refused_timeout_s`, or speak TLS and this side doesn't.
         """
         self._refused_timeout_s = refused_timeout_s
         self._task = self._runtime.spawn(self._run(), name="zookeeper-session", on_death=self._die)
@@ -186,6 +188,7 @@ class Session:
                 self._fail(MetadataUnavailableError(str(error)))
                 return
             self._refused_timeout_s = None  # from now on, servers that are away are waited for
+            self._first = False
             self._connection = connection
             self._settled.set()
             self.events.emit(SessionState.CONNECTED)
@@ -217,10 +220,11 @@ class Session:
             except exc.AuthFailed:
                 raise  # no other server would say otherwise
             except _OPEN_FAILURES as error:
+                wants_tls = isinstance(error, SpeaksTlsError)
                 self._last_failure = f"{host}:{port}: {_told(error, secure=self._tls is not None)}"
                 self._next_host = (self._next_host + 1) % len(self._hosts)
                 failures += 1
-                if not (is_refusal(error) or is_tls_error(error)):
+                if not (is_refusal(error) or is_tls_error(error) or wants_tls):
                     refused_since = None
                 elif refused_since is None:
                     refused_since, failures = self._runtime.clock.monotonic(), 1
@@ -230,12 +234,17 @@ class Session:
                 continue  # the session is gone; this server is well and gives a new one
             if failures % len(self._hosts) == 0:
                 if refused_since is not None:
-                    self._check_refusals(refused_since)
+                    self._check_refusals(refused_since, wants_tls=wants_tls)
                 await asyncio.sleep(delay_s * (0.5 + self._runtime.rng.random() / 2))
                 delay_s = min(2 * delay_s, self._settings.metadata_reconnect_pause_max_s)
 
-    def _check_refusals(self, since: float) -> None:
-        """Give up if the first connection is refused by everybody for so long that nobody seems to be there."""
+    def _check_refusals(self, since: float, *, wants_tls: bool) -> None:
+        """Give up if the first connection is refused by everybody for so long that nobody seems to be there.
+
+        What a port speaks doesn't change: for that nobody is waited for.
+        """
+        if wants_tls:
+            raise _NoServer(f"no ZooKeeper server can be used: {self._last_failure}")
         if self._refused_timeout_s is None:
             return
         if self._runtime.clock.monotonic() - since >= self._refused_timeout_s:
@@ -256,14 +265,19 @@ class Session:
             password=self._password,
             read_only=False,
         )
-        connection = await ZooKeeperConnection.open(
-            host,
-            port,
-            request,
-            tls=self._tls.current() if isinstance(self._tls, Certificates) else self._tls,
-            on_event=self.watches.dispatch,
-            reply_bytes_max=self._settings.metadata_reply_bytes_max,
-        )
+        try:
+            connection = await ZooKeeperConnection.open(
+                host,
+                port,
+                request,
+                tls=self._tls.current() if isinstance(self._tls, Certificates) else self._tls,
+                on_event=self.watches.dispatch,
+                reply_bytes_max=self._settings.metadata_reply_bytes_max,
+            )
+        except ConnectionResetError:
+            if self._first and self._tls is None and await speaks_tls(host, port):
+                raise SpeaksTlsError from None
+            raise
         try:
             answer = connection.handshake
             if self.session_id not in (0, answer.session_id):

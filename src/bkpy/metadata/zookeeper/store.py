@@ -23,6 +23,7 @@ from bkpy.metadata.store import (
     Watch,
     check_path,
 )
+from bkpy.metadata.zookeeper.owners import owners
 from bkpy.metadata.zookeeper.session import Session
 from bkpy.metadata.zookeeper.watches import WatchKind
 
@@ -74,7 +75,8 @@ class ZooKeeperStore(MetadataStore):
         )
         self.session_events = self._session.events
         protect = bool(auth) and settings.zookeeper_acl == "own"
-        self._acl = [protocol.AUTHED_UNRESTRICTED if protect else protocol.UNRESTRICTED_ACCESS]
+        self._owners = owners(auth)
+        self._acl = self._owners if protect else [protocol.UNRESTRICTED_ACCESS]
         self._watches: dict[Watch, None] = {}
         self._closed = False
 
@@ -136,7 +138,7 @@ class ZooKeeperStore(MetadataStore):
     async def protect(self, path: str) -> None:
         """Let only those who have one of this store's credentials touch the node."""
         check_path(path)
-        request = protocol.SetACLRequest(path=path, acl=[protocol.AUTHED_UNRESTRICTED], version=_ANY_VERSION)
+        request = protocol.SetACLRequest(path=path, acl=self._owners, version=_ANY_VERSION)
         await self._call(request, path, write=True)
 
     async def exists(self, path: str) -> bool:

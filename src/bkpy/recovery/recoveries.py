@@ -1,0 +1,92 @@
+"""How a client ends ledgers that others write: by their password, without it, or without bookies that are gone.
+
+Invariant: a recovery that has begun is among what the client closes, until it has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.records import RecordCodec, digest_key
+from bkpy.recovery.ledger_recovery import GivingUp, LedgerRecovery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.client.write.interfaces import ReplicationParts
+    from bkpy.metadata.ledgers import LedgerCatalog
+    from bkpy.metadata.registration import BookieDirectory
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.recovery.write_back import WriteBack
+
+
+class Recoveries:
+    """Makes the recoveries of one client; `check_open` raises when that is closed."""
+
+    __slots__ = ("_catalog", "_check_open", "_directory", "_on_begun", "_on_ended", "_parts")
+
+    def __init__(
+        self,
+        catalog: LedgerCatalog,
+        directory: BookieDirectory,
+        parts: ReplicationParts,
+        *,
+        check_open: Callable[[], None],
+        on_begun: Callable[[WriteBack], None],
+        on_ended: Callable[[WriteBack], None],
+    ) -> None:
+        self._catalog = catalog
+        self._directory = directory
+        self._parts = parts
+        self._check_open = check_open
+        self._on_begun = on_begun
+        self._on_ended = on_ended
+
+    async def ended(self, ledger_id: int, password: bytes) -> LedgerMetadata:
+        """The ledger's CLOSED metadata, after its recovery unless it was closed. See `Client.recover_ledger`."""
+        metadata, version = await self._catalog.read(ledger_id)
+        metadata = metadata.authorised(password)
+        codec = RecordCodec(ledger_id, metadata.digest, digest_key(password))
+        return await self._run(metadata, version, codec)
+
+    async def ended_unread(self, ledger_id: int) -> LedgerMetadata:
+        """The same for those who don't know the password: entries are verified by their checksums alone."""
+        self._check_open()
+        metadata, version = await self._catalog.read(ledger_id, fresh=True)
+        return await self._run(metadata, version, RecordCodec(ledger_id))
+
+    async def fence(self, ledger_id: int) -> None:
+        """Nothing is acknowledged to the ledger's writer any more."""
+        self._check_open()
+        metadata, version = await self._catalog.read(ledger_id, fresh=True)
+        await self._recovery(metadata, version, RecordCodec(ledger_id)).fence()
+
+    async def giving_up(self, ledger_id: int, password: bytes, at_least: int) -> LedgerRecovery:
+        """One that does without bookies that are gone, and closes the ledger no earlier than before `at_least`."""
+        self._check_open()
+        metadata, version = await self._catalog.read(ledger_id, fresh=True)
+        codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
+        await self._directory.refresh()
+        readable = frozenset(self._directory.bookies) | self._directory.read_only.keys()
+        at_ms = int(self._parts.runtime.clock.time() * 1000)
+        return self._recovery(metadata, version, codec, GivingUp(readable, at_ms, at_least))
+
+    async def _run(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        return await self._recovery(metadata, version, codec).run()
+
+    def _recovery(
+        self, metadata: LedgerMetadata, version: int, codec: RecordCodec, giving_up: GivingUp | None = None
+    ) -> LedgerRecovery:
+        return LedgerRecovery(
+            metadata,
+            version,
+            codec=codec,
+            catalog=self._catalog,
+            parts=self._parts,
+            on_begun=self._on_begun,
+            on_ended=self._on_ended,
+            giving_up=giving_up,
+        )
