@@ -22,7 +22,7 @@ _BLOCKS: Final = "tests/unit/protocol/test_block_scan.py::"
 _SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
 
 MUTANTS: list[Mutant] = [
-    # --- blocks verified at once ---------------------------------------------------------------------------------------
+    # --- blocks verified at once -----------------------------------------------------------------------------------
     Mutant(
         "the ids in a block are not looked at",
         "a reader gets other entries than the ones it asked for",
