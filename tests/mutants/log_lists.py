@@ -76,7 +76,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was deleted is deleted again whenever the list has changed",
         "a log that rolls all the time is never truncated",
-        "            gone.update(lst.doomed)\n",
+        "            gone.update(left)\n",
         "",
         (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
     ),
