@@ -14,7 +14,7 @@ WORKERS ?= 4
 test test-full mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
@@ -30,6 +30,7 @@ help:
 	@echo "make settings   write the page of all settings anew"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make bench      the standard table of throughput and latency"
+	@echo "make bench-export  exports to Parquet beside what the same Spark writes from a generator"
 	@echo "make bench-housekeeping  appends while all of checkpoints, collection and compaction are busy, beside none of them"
 	@echo "make bench-tls  appends and reads with TLS, beside the same without"
 	@echo "make bench-streaming  whether a Spark stream keeps up with a log that is written beside it, for five minutes"
@@ -82,6 +83,9 @@ sim: $(VENV)/.dev
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/table.py --json docs/bench.json
 	$(BIN)/python benchmarks/picture.py docs/bench.json docs/bench-peers.json --to docs/bench.svg
+
+bench-export: $(VENV)/.demo
+	$(BIN)/python benchmarks/export.py --json docs/bench-export.json
 
 bench-housekeeping: $(VENV)/.demo
 	$(BIN)/python benchmarks/housekeeping.py --json docs/bench-housekeeping.json

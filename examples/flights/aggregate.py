@@ -54,4 +54,8 @@ def main(directory: Path, once: bool) -> None:
 
 
 if __name__ == "__main__":
+    if "BKPY_CONNECT" not in os.environ:
+        sys.exit("Which cluster? Set BKPY_CONNECT as the output of bkpy local says.")
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), "--once" in sys.argv)

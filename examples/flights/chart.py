@@ -21,4 +21,8 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    if not Path(sys.argv[1], "delays.parquet").is_dir():
+        sys.exit(f"{sys.argv[1]} has no delays.parquet: aggregate.py puts it there")
     main(Path(sys.argv[1]))

@@ -41,6 +41,8 @@ def tell(flight: dict, minutes: int) -> None:
 
 
 if __name__ == "__main__":
+    if "BKPY_CONNECT" not in os.environ:
+        sys.exit("Which cluster? Set BKPY_CONNECT as the output of bkpy local says.")
     try:
         asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 600))
     except KeyboardInterrupt:

@@ -27,6 +27,8 @@ async def main(days_per_second: float) -> None:
 
 
 if __name__ == "__main__":
+    if "BKPY_CONNECT" not in os.environ:
+        sys.exit("Which cluster? Set BKPY_CONNECT as the output of bkpy local says.")
     try:
         asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 5))
     except KeyboardInterrupt:

@@ -74,6 +74,8 @@ def test_ranges_by_time(uri: str, name: str) -> None:
     assert bkpy("log", "read", name, "--until", between, uri=uri).stdout == b"a\nb\n"
     assert bkpy("log", "read", name, "--since", "2001-01-01", uri=uri).stdout == b"a\nb\nc\n"
     assert bkpy("log", "read", name, "--until", "2001-01-01T00:00:00+01:00", uri=uri).stdout == b""
+    assert bkpy("log", "read", name, "--since", "1h", uri=uri).stdout == b"a\nb\nc\n"
+    assert bkpy("log", "read", name, "--until", "1h", uri=uri).stdout == b""
     assert b"no time" in bkpy("log", "read", name, "--since", "noon", uri=uri, status=2).stderr
     both = bkpy("log", "read", name, "--since", 1, "--first", 1, uri=uri, status=2).stderr
     assert b"--first and --since" in both
@@ -198,7 +200,7 @@ def test_a_password(uri: str, name: str, tmp_path: Path) -> None:
 
 
 def test_show_and_list(uri: str, name: str) -> None:
-    kept = ("--retention", 3600, "--retention-bytes", 1 << 20, "--consumer-lag-max", 60)
+    kept = ("--retention", "1h", "--retention-bytes", "1MiB", "--consumer-lag-max", 60)
     bkpy("log", "create", name, "--ensemble", "2,2,1", *kept, uri=uri)
     bkpy("log", "write", name, uri=uri, stdin=b"one\ntwo\n")
     bkpy("log", "write", name, uri=uri, stdin=b"three\n")
@@ -266,7 +268,7 @@ def test_delete(uri: str, name: str) -> None:
     assert f"log {name}" in refused
     bkpy("log", "delete", name, uri=uri, stdin=b"n\n", status=1)
     some = bkpy("log", "delete", "nosuch", name, "--yes", uri=uri, status=1).stderr.decode()
-    assert some == f"bkpy: deleted: {name}; not deleted: there is no log nosuch\n"
+    assert some == f"bkpy: deleted: {name}; not deleted: nosuch (there is no log nosuch)\n"
     assert name not in bkpy("log", "list", uri=uri).stdout.decode().split()
     assert b"no such ledger" in bkpy("ledger", "show", segment["ledger_id"], uri=uri, status=1).stderr
 

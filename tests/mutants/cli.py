@@ -63,7 +63,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "deleting ends at the first ledger that is missing",
         "the ledgers behind it stay",
-        "if not isinstance(e, bkpy.NoSuchLedgerError):\n    return",
+        "if not isinstance(e, missing):\n    return",
         "return",
         (f"{COMMANDS}test_deleting_goes_on_past_a_ledger_that_is_missing_and_says_what_became_of_each",),
     ),

@@ -18,9 +18,32 @@ _LIFETIME: Final = _UNIT + "client/test_lifetime.py::"
 _ARGUMENTS: Final = _UNIT + "client/test_bad_arguments.py::"
 _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
 _LAC_REPLY: Final = "tests/unit/protocol/test_lac_reply.py::"
+_BLOCKS: Final = "tests/unit/protocol/test_block_scan.py::"
 _SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
 
 MUTANTS: list[Mutant] = [
+    # --- blocks verified at once -----------------------------------------------------------------------------------
+    Mutant(
+        "the ids in a block are not looked at",
+        "a reader gets other entries than the ones it asked for",
+        "if count < 1 or not np.array_equal(ids, np.arange(first, first + count)):",
+        "if count < 1:",
+        (_BLOCKS + "test_records_that_belong_elsewhere_are_no_entries_of_the_block",),
+    ),
+    Mutant(
+        "of a block only the last record is verified",
+        "damaged entries are returned",
+        "if crc32c(copy, _ONES) != stored[-1]:",
+        "if crc32c(copy[edges[-2] + _BODY_AT :], _ONES) != stored[-1]:",
+        (_BLOCKS + "test_every_flip_of_a_byte_is_found",),
+    ),
+    Mutant(
+        "MACs are not looked at in a block",
+        "entries are returned that somebody without the password has written",
+        "if self._mac is not None or len(view) < HEADER_BYTES:",
+        "if len(view) < HEADER_BYTES:",
+        (_BLOCKS + "test_a_ledger_with_macs_has_each_of_them_checked",),
+    ),
     # --- what counts --------------------------------------------------------------------------------------------------
     Mutant(
         "what was done during a change stays done though its bookies are replaced next",

@@ -211,7 +211,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a server that does not answer counts as one that is not there",
         "nobody waits for a server that is slow to start",
-        "if not (is_refusal(error) or is_tls_error(error)):",
+        "if not (is_refusal(error) or is_tls_error(error) or wants_tls):",
         "if False:",
         (f"{_REFUSALS}::test_one_server_that_is_silent_is_reason_to_wait",),
     ),

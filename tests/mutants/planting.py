@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 import textwrap
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests import mutants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from . import Mutant
@@ -46,15 +47,21 @@ def all_mutants() -> list[Mutant]:
     return found
 
 
-def locate(mutant: Mutant, source: Path) -> Place:
-    """The one place in all modules below `source`. Blanks at the ends of lines don't count.
+def modules_of(source: Path) -> dict[Path, str]:
+    """The texts of all modules below `source`, without the blanks at the ends of lines."""
+    return {path: _without_blanks(path.read_text(encoding="utf-8")) for path in sorted(source.rglob("*.py"))}
+
+
+def locate(mutant: Mutant, source: Path, modules: Mapping[Path, str] | None = None) -> Place:
+    """The one place in all modules below `source`, whose texts may be given. Blanks at the ends of lines don't count.
 
     Where there are whole lines that match, parts of other lines are not looked at.
     """
+    modules = modules_of(source) if modules is None else modules
     wanted = "\n".join(line.strip() for line in mutant.find.strip().splitlines())
     if not wanted:
         raise DoesNotApply("`find` is empty")
-    places = [place for path in sorted(source.rglob("*.py")) for place in _places(wanted, path)]
+    places = [place for path, text in modules.items() for place in _places(wanted, path, text)]
     places = [place for place in places if not place.before + place.after] or places
     if len(places) != 1:
         where = ", ".join(f"{place.path.relative_to(source)}:{place.first + 1}" for place in places)
@@ -62,8 +69,11 @@ def locate(mutant: Mutant, source: Path) -> Place:
     return places[0]
 
 
-def _places(wanted: str, path: Path) -> Iterator[Place]:
-    text = "\n".join(line.strip() for line in path.read_text(encoding="utf-8").splitlines()) + "\n"
+def _without_blanks(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines()) + "\n"
+
+
+def _places(wanted: str, path: Path, text: str) -> Iterator[Place]:
     start = text.find(wanted)
     while start >= 0:
         end = start + len(wanted)
@@ -83,12 +93,17 @@ def changed(mutant: Mutant, place: Place) -> str:
     lines[place.first : place.first + place.lines] = textwrap.indent(new, indent).splitlines()
     after = "\n".join(lines) + "\n"
     try:
-        same = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+        same = _meaning(before) == ast.dump(ast.parse(after))
     except SyntaxError as e:
         raise DoesNotApply(f"with it, {place.path.name} is no Python: {e.msg} in line {e.lineno}") from None
     if same:
         raise DoesNotApply("it changes nothing")
     return after
+
+
+@functools.lru_cache(maxsize=32)  # many mutants are of the same file
+def _meaning(text: str) -> str:
+    return ast.dump(ast.parse(text))
 
 
 def plant(mutant: Mutant, source: Path) -> None:

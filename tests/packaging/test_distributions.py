@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[2]
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0  # of a command: pip gets from elsewhere what bkpy needs, and compiles it, beside other tests
 PACKAGES = ("bkpy", "pyspark_bkpy")
 BESIDE_THEM = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
 # Spark's own package is half a gigabyte: of it there is only what the entry imports, to see that the entry is found.
 SPARK = "class DataSource: ...\nclass DataSourceReader: ...\n"
+
+pytestmark = pytest.mark.timeout(3 * TIMEOUT_S)
 
 
 class Built(NamedTuple):

@@ -27,4 +27,6 @@ def test_the_run_notices_a_bookie_that_takes_itself_for_whole() -> None:
     with patch.object(at_risk, "is_lost", lambda mark, boot_id: False):
         for seed in range(5):
             play("exposed", seed, found)
-    assert found.failed
+            if found.failed:
+                return
+    raise AssertionError("nothing was noticed")

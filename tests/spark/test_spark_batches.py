@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 
 from bkpy.client.read.block import Block
 from bkpy.protocol.records import RecordCodec
-from bkpy.spark.batches import batches
+from bkpy.spark.batches import arrow_schema, batches
 from bkpy.spark.options import COLUMNS, LOG_COLUMNS
 from bkpy.spark.planning import Origin
 from bkpy.spark.schema import TYPES
@@ -34,7 +34,14 @@ def block_of(payloads: list[bytes], ledger_id: int = 3, first_entry: int = 0) ->
 
 
 def schema_of(columns: tuple[str, ...]) -> pa.Schema:
-    return to_arrow_schema(StructType([StructField(name, TYPES[name]) for name in columns]), timezone="UTC")
+    return arrow_schema((name, True) for name in columns)
+
+
+def test_the_schema_is_what_spark_makes_of_the_columns() -> None:
+    fields = [StructField(name, TYPES[name]) for name in LOG_COLUMNS]
+    fields += [StructField(name.title(), TYPES[name], nullable=False) for name in LOG_COLUMNS]
+    expected = to_arrow_schema(StructType(fields), timezone="UTC")  # type: ignore[no-untyped-call,unused-ignore]
+    assert arrow_schema((field.name, field.nullable) for field in fields).equals(expected)
 
 
 @settings(deadline=None)  # the first batch loads libraries

@@ -55,6 +55,13 @@ def test_all_entries_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entries_read(monkeypatch, blocks(4, 5, 1)) == list(range(10))
 
 
+@pytest.mark.parametrize("partition", [None, InputPartition(None)])
+def test_an_empty_plan_is_read_as_each_version_of_spark_hands_it_over(partition: InputPartition | None) -> None:
+    options = SourceOptions("zk://127.0.0.1:2181/ledgers", ())
+    reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
+    assert list(reader.read(partition)) == []
+
+
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 @pytest.mark.parametrize("before", [(), (4,), (4, 6)])
 def test_damaged_entries_always_are_an_error(

@@ -23,6 +23,7 @@ NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public, by its docu
 
 # Of the standard library. A loop and a transport can't be made without what asyncio's own share among themselves.
 EXCEPTIONS = {
+    "preloaded.py": {"_exit", "_run_exitfuncs", "_shutdown"},  # what the interpreter does at its end
     "sim/loop.py": {
         *("_check_closed", "_ready", "_stopping", "_thread_id"),  # of `BaseEventLoop`
         *("_context", "_log_destroy_pending", "_run", "_scheduled"),  # of handles and tasks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.mutants import Mutant
 from tests.mutants.__main__ import ROOT
-from tests.mutants.planting import DoesNotApply, all_mutants, changed, check_test_id, locate
+from tests.mutants.planting import DoesNotApply, all_mutants, changed, check_test_id, locate, modules_of
 from tests.mutants.running import Outcome, Project, check_without, try_all
 
 if TYPE_CHECKING:
@@ -132,9 +132,10 @@ def test_a_whole_line_is_not_taken_for_a_part_of_another(tiny: Path) -> None:
 
 def test_every_mutant_still_applies() -> None:
     problems: dict[str, str] = {}
+    modules = modules_of(ROOT / "src")
     for planted in all_mutants():
         try:
-            changed(planted, locate(planted, ROOT / "src"))
+            changed(planted, locate(planted, ROOT / "src", modules))
             for test in planted.tests:
                 check_test_id(test, ROOT)
             if not planted.tests:

@@ -11,7 +11,6 @@ import click
 
 from bkpy.cli import describe
 from bkpy.cli.common import (
-    confirm,
     connect,
     connect_option,
     json_option,
@@ -21,12 +20,14 @@ from bkpy.cli.common import (
     run,
     say,
 )
+from bkpy.cli.deleting import delete_all
 from bkpy.cli.explain import explain
 from bkpy.cli.formats import FORMATS, json_line, payload_line
 from bkpy.config.password_file import read_password
 
 if TYPE_CHECKING:
     import bkpy
+    from bkpy.client.client import Client
     from bkpy.client.read.block import Entry
     from bkpy.client.read.reader import LedgerReader
     from bkpy.errors import BookKeeperError
@@ -45,7 +46,8 @@ password_option = click.option(
     "password",
     metavar="FILE",
     callback=_password,
-    help="A file with the ledger's password, which is all of it but one line break at its end.  [default: no password]",
+    help="A file with the password of the ledger or log, which is all of it but one line break at its end.  "
+    "[default: no password]",
 )
 
 
@@ -265,32 +267,12 @@ def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
     Asks first: a terminal, or whatever standard input is. Without an answer nothing is deleted, and the exit status is
     2. A ledger that does not exist is told of in the end, and the others are deleted all the same.
     """
-    wanted = list(dict.fromkeys(ledger_ids))
-    if not yes:
-        confirm(f"Delete {', '.join(map(str, wanted))}, for good?")
-    deleted: list[int] = []
-    failed: dict[int, BookKeeperError] = {}
-    try:
-        run(_delete(uri, wanted, deleted, failed))
-    except BaseException:
-        say(f"bkpy: {_deletions(wanted, deleted, failed)}")
-        raise
-    if failed:
-        raise click.ClickException(_deletions(wanted, deleted, failed))
+    from bkpy.errors import NoSuchLedgerError
 
+    async def delete_one(client: Client, ledger_id: int) -> None:
+        await client.delete_ledger(ledger_id)
 
-def _deletions(wanted: list[int], deleted: list[int], failed: dict[int, BookKeeperError]) -> str:
-    """What became of each ledger."""
-    parts = [f"deleted: {', '.join(map(str, deleted)) or 'none'}"]
-    if failed:
-        parts.append("not deleted: " + ", ".join(f"{i} ({_reason(error)})" for i, error in failed.items()))
-    if rest := [str(i) for i in wanted if i not in deleted and i not in failed]:
-        parts.append(f"not tried, or unknown: {', '.join(rest)}")
-    return "; ".join(parts)
-
-
-def _reason(error: BookKeeperError) -> str:
-    return error.message + ("; the outcome is unknown" if error.outcome_unknown else "")
+    delete_all(uri, ledger_ids, delete_one, NoSuchLedgerError, yes=yes)
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------
@@ -437,19 +419,3 @@ async def _list(uri: str, long_: bool) -> list[tuple[int, LedgerMetadata | None]
             with contextlib.suppress(bkpy.NoSuchLedgerError):  # deleted meanwhile
                 found.append((ledger_id, await client.ledger_metadata(ledger_id)))
         return sorted(found, key=lambda item: item[0])
-
-
-async def _delete(uri: str, wanted: list[int], deleted: list[int], failed: dict[int, BookKeeperError]) -> None:
-    """Delete one after the other, noting what became of each. Only a missing one is a reason to go on."""
-    import bkpy
-
-    async with connect(uri) as client:
-        for ledger_id in wanted:
-            try:
-                await client.delete_ledger(ledger_id)
-            except bkpy.BookKeeperError as e:
-                failed[ledger_id] = e
-                if not isinstance(e, bkpy.NoSuchLedgerError):
-                    return
-            else:
-                deleted.append(ledger_id)

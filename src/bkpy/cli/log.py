@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,36 +21,43 @@ from bkpy.cli.common import (
     run,
     say,
 )
+from bkpy.cli.deleting import delete_all
 from bkpy.cli.formats import FORMATS, json_line, payload_line
 from bkpy.cli.ledger import creation_arguments, digest_option, password_option, quorums_option
+from bkpy.cli.units import duration, seconds, size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from datetime import datetime
 
     import bkpy
-    from bkpy.errors import BookKeeperError
+    from bkpy.client.client import Client
     from bkpy.log.entries import LogEntry
 
     Formatter = Callable[[LogEntry], bytes]
 
 _POSITION = click.IntRange(min=0)
-_SECONDS = click.FloatRange(min=0)
+_POSITION.name = "position"  # in messages
 _PROGRESS_ENTRIES = 1000  # between two looks of a progress bar
 
 
 def _time(ctx: click.Context, _: click.Parameter, text: str | None) -> float | datetime | None:
-    """Seconds since 1970, or ISO 8601: as this machine's clock shows it unless it has a zone."""
+    """Seconds since 1970, 15m for so long ago, or ISO 8601: by this machine's clock unless it has a zone."""
     from datetime import datetime
 
     if text is None:
         return None
     with contextlib.suppress(ValueError):
         return float(text)
+    ago = seconds(text)
+    if ago is not None:
+        return time.time() - ago
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time: expected 2026-01-31T12:00:00Z, or seconds since 1970") from None
+        raise click.BadParameter(
+            f"{text!r} is no time: expected 2026-01-31T12:00:00Z, 15m for so long ago, or seconds since 1970"
+        ) from None
     return moment if moment.tzinfo is not None else moment.astimezone()
 
 
@@ -57,7 +65,10 @@ _format_option = click.option("--format", "form", type=click.Choice(FORMATS), de
 _lines_option = click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 _since_option = click.option(
-    "--since", metavar="TIME", callback=_time, help="Begin with the first entry that isn't earlier than this."
+    "--since",
+    metavar="TIME",
+    callback=_time,
+    help="Begin with the first entry that isn't earlier than this; 15m is so long ago.",
 )
 
 
@@ -67,22 +78,22 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--consumer-lag-max",
             "consumer_lag_max_s",
-            type=_SECONDS,
+            callback=duration,
             metavar="SECONDS",
-            help="How much longer consumers hold back what they have yet to read.  [default: for ever]",
+            help="How much longer consumers hold back what they have yet to read, such as 30d.  [default: for ever]",
         ),
         click.option(
             "--retention-bytes",
-            type=_POSITION,
+            callback=size,
             metavar="BYTES",
-            help="Keep the last so many bytes, rounded up to whole ledgers.  [default: all]",
+            help="Keep the last so many bytes, such as 10GiB, rounded up to whole ledgers.  [default: all]",
         ),
         click.option(
             "--retention",
             "retention_s",
-            type=_SECONDS,
+            callback=duration,
             metavar="SECONDS",
-            help="Keep what is no older than this, rounded up to whole ledgers.  [default: all]",
+            help="Keep what is no older than this, such as 7d, rounded up to whole ledgers.  [default: all]",
         ),
         digest_option,
         password_option,
@@ -103,7 +114,13 @@ def log() -> None:
 @creation_options
 @json_option
 def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
-    """Make the log NAME, which has no entries yet."""
+    """Make the log NAME, which has no entries yet.
+
+    \b
+    Examples:
+      bkpy log create orders
+      bkpy log create clicks --retention 7d --retention-bytes 100GiB
+    """
     run(_create(uri, name, creation_arguments(creation)))
     if as_json:
         print_json({"log": name})
@@ -122,6 +139,11 @@ def write(uri: str, name: str, file: str, as_json: bool, no_takeover: bool, **op
 
     Whoever was its writer is fenced: it can't append any more. Prints the position of the first line before that is
     appended, so that others can follow it. However it ends, it says how many entries were acknowledged.
+
+    \b
+    Examples:
+      seq 1000 | bkpy log write orders --create
+      bkpy log write orders --no-takeover lines.txt
     """
     from bkpy.cli.log_write import Appending
 
@@ -160,7 +182,14 @@ def read(
     as_json: bool,
     password: bytes,
 ) -> None:
-    """Print the entries of the log NAME, one a line. Never disturbs its writer."""
+    """Print the entries of the log NAME, one a line. Never disturbs its writer.
+
+    \b
+    Examples:
+      bkpy log read orders --first 100 --last 199
+      bkpy log read orders --since 15m --json
+      bkpy log read orders --since 2026-01-31T12:00Z --until 2026-01-31T13:00Z
+    """
     if first is not None and last is not None and last < first:
         raise click.UsageError(f"--last {last} lies before --first {first}")
     _check_one(first=first, since=since)
@@ -187,7 +216,13 @@ def tail(
     as_json: bool,
     password: bytes,
 ) -> None:
-    """Print the entries of the log NAME and go on as more are acknowledged, whoever writes them, until Ctrl-C."""
+    """Print the entries of the log NAME and go on as more are acknowledged, whoever writes them, until Ctrl-C.
+
+    \b
+    Examples:
+      bkpy log tail orders --new
+      bkpy log tail orders --since 1h --json
+    """
     _check_one(first=first, since=since, new=new or None)
     run(_tail(uri, name, (first, since), new, _formatter("json" if as_json else form), password))
 
@@ -269,19 +304,12 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
     Asks first, as bkpy ledger delete does. A log that does not exist is told of in the end, and the others are deleted
     all the same.
     """
-    wanted = list(dict.fromkeys(names))
-    if not yes:
-        confirm(f"Delete {', '.join(wanted)}, for good?")
-    deleted: list[str] = []
-    missing: dict[str, BookKeeperError] = {}
-    try:
-        run(_delete(uri, wanted, deleted, missing))
-    except BaseException:
-        say(f"bkpy: deleted: {', '.join(deleted) or 'none'}")
-        raise
-    if missing:
-        told = "; ".join(error.message for error in missing.values())
-        raise click.ClickException(f"deleted: {', '.join(deleted) or 'none'}; not deleted: {told}")
+    from bkpy.errors import NoSuchLogError
+
+    async def delete_one(client: Client, name: str) -> None:
+        await client.delete_log(name)
+
+    delete_all(uri, names, delete_one, NoSuchLogError, yes=yes)
 
 
 @log.command(short_help="See and change consumers: names for how far somebody has read.")
@@ -294,7 +322,14 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
 def consumers(
     uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None, yes: bool, as_json: bool
 ) -> None:
-    """List the consumers of the log NAME, with the next position that each has to read; or change one."""
+    """List the consumers of the log NAME, with the next position that each has to read; or change one.
+
+    \b
+    Examples:
+      bkpy log consumers orders
+      bkpy log consumers orders --set billing 1000
+      bkpy log consumers orders --delete billing
+    """
     _check_one(set=moved, delete=deleted)
     if deleted is not None and not yes:
         confirm(f"Delete consumer {deleted} of log {name}?")
@@ -339,10 +374,10 @@ def _formatter(form: str) -> Formatter:
 
 async def _position(reader: bkpy.LogReader, given: tuple[int | None, float | datetime | None], default: int) -> int:
     """The position that was given as such, or by a time."""
-    position, time = given
+    position, moment = given
     if position is not None:
         return position
-    return default if time is None else await reader.position_at(time)
+    return default if moment is None else await reader.position_at(moment)
 
 
 async def _read(
@@ -412,19 +447,6 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
             name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
         )
         return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
-
-
-async def _delete(uri: str, wanted: list[str], deleted: list[str], missing: dict[str, BookKeeperError]) -> None:
-    import bkpy
-
-    async with connect(uri) as client:
-        for name in wanted:
-            try:
-                await client.delete_log(name)
-            except bkpy.NoSuchLogError as e:
-                missing[name] = e
-            else:
-                deleted.append(name)
 
 
 async def _consumers(uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def draw(windows: Sequence[DelayWindow], path: Path) -> None:
         delays.plot(dates, _weekly(days), color=colour, linewidth=2, label=f"{name} ({origin})")
         flights.plot(dates, [day.flights for day in days], color=colour, linewidth=1)
     figure.suptitle("Flights from New York in 2013, aggregated by Spark from a log while it was written")
-    delays.set_ylabel("mean departure delay, minutes\n(thick: mean of a week)")
+    delays.set_ylabel("mean departure delay, minutes\n(thin: a day, thick: the week around it)")
     delays.legend(loc="upper right", frameon=False)
     flights.set_ylabel("flights a day")
     flights.set_ylim(bottom=0)

@@ -27,7 +27,17 @@ from bkpy.errors import (
 from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
 from bkpy.metadata.logs import HeldBy, Taken
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
-from bkpy.protocol.log_opening import AFTER_OPENING, Act, ListSays, SegmentEnd, Told, begun, list_says, settled
+from bkpy.protocol.log_opening import (
+    AFTER_OPENING,
+    Act,
+    ListSays,
+    SegmentEnd,
+    Told,
+    begun,
+    list_says,
+    settled,
+    with_room,
+)
 from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
 
 if TYPE_CHECKING:
@@ -165,6 +175,9 @@ class Opening:
         ready = settled(lst, ends)
         self._tell_of_dropped(lst, ends)
         self._tell_of_lost(lst, ends, ready)
+        if self._created is None:
+            room = with_room(ready, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
+            self._logs.check_fits(self._name, room)
         created = self._created or await self._parts.create(new_ledger(self._name, lst))
         self._created = created
         ledger_id = created.metadata.ledger_id

@@ -29,7 +29,17 @@ from bkpy.log.appends import LogAppends
 from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
-from bkpy.protocol.log_opening import AFTER_ROLLING, Act, ListSays, SegmentEnd, begun, ended, list_says, sealed
+from bkpy.protocol.log_opening import (
+    AFTER_ROLLING,
+    Act,
+    ListSays,
+    SegmentEnd,
+    begun,
+    ended,
+    list_says,
+    sealed,
+    with_room,
+)
 from bkpy.protocol.records import RecordCodec, digest_key
 
 if TYPE_CHECKING:
@@ -159,6 +169,7 @@ class Roller:
         async with self._lock:
             if self._former is not None or self._stopped or self.appends.closed or not self._present.pending.next_id:
                 return
+            await self._check_room()
             created = await self._parts.create(new_ledger(self._name, self.lst))
             following = self._writer(created)
             writing = False
@@ -176,6 +187,22 @@ class Roller:
                     self._runtime.spawn(discarding, name="delete an unused ledger")
                 raise
             self._switch(following)
+
+    async def _check_room(self) -> None:
+        """Raise `ConfigError` if the list has no room for one more ledger: none is made then, at each attempt."""
+        try:
+            self._try_room()
+        except ConfigError:
+            lst, version = await self._logs.read(self._name, fresh=True)
+            if version == self._version or lst.writer != self._token:
+                raise
+            self.lst, self._version = lst, version  # perhaps it has been truncated
+            self._try_room()
+
+    def _try_room(self) -> None:
+        lst, position = self._sealed(self.lst), self.appends.next_position
+        wanted = with_room(lst, position, self._clock(), self._token, lst.writer_label)
+        self._logs.check_fits(self._name, wanted)
 
     def _switch(self, following: LedgerWriter) -> None:
         self._former, self._present = self._present, following

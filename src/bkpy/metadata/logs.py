@@ -167,16 +167,20 @@ class LogStore:
             return outcome
         return Missing(path) if outcome.node == same.path else Missing(outcome.node, outcome.index)
 
-    def _encoded(self, name: str, lst: LogList) -> bytes:
+    def _encoded(self, name: str, lst: LogList, *, warned: bool = True) -> bytes:
         data = lst.encode()
         bound = self.settings.log_list_bytes_max
         said = f"the list of log {name} has {len(lst.segments)} ledgers and {len(data)} bytes"
         cure = "truncate the log, give it a retention, or let it roll later"
         if len(data) > bound:
             raise ConfigError(f"{said}, more than the {bound} of log_list_bytes_max: {cure}")
-        if len(data) * 100 > bound * _WARNED_PERCENT:
+        if warned and len(data) * 100 > bound * _WARNED_PERCENT:
             log.warning("%s, of %d that log_list_bytes_max allows: %s", said, bound, cure)
         return data
+
+    def check_fits(self, name: str, lst: LogList) -> None:
+        """Raise `ConfigError` for a list that is too long, before anything is made for it."""
+        self._encoded(name, lst, warned=False)
 
     async def names(self) -> list[str]:
         """The names of all logs, sorted; of those that are being deleted, too."""

@@ -97,6 +97,15 @@ def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, 
     return dataclasses.replace(lst, segments=(*lst.segments, segment), writer=token, writer_label=label)
 
 
+def with_room(lst: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
+    """About what `begun` will give, of a ledger that is still to be made: to see whether the list would be too long.
+
+    Ids ascend: it is taken for one with a digit more than those of the log's ledgers.
+    """
+    others = [segment.ledger_id for segment in lst.segments] + list(lst.doomed)
+    return begun(lst, 10 * (1 + max(others, default=0)), position, now_ms, token, label)
+
+
 def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:
     """The list when this ledger of it is known to be CLOSED there; the same if it is sealed, or no segment."""
     segments = tuple(

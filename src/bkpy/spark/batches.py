@@ -5,7 +5,7 @@ Invariant: every batch has exactly the schema it was asked for. Spark checks onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,27 @@ import pyarrow as pa
 from bkpy.protocol.records import STAMP_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bkpy.client.read.block import Block
     from bkpy.spark.planning import Origin
+
+
+# As Spark has them. Its own function for that takes other arguments in each version.
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "log": pa.string(),
+    "ledger_id": pa.int64(),
+    "entry_id": pa.int64(),
+    "payload": pa.binary(),
+    "length": pa.int32(),
+    "position": pa.int64(),
+    "time": pa.timestamp("us", tz="UTC"),  # what Spark itself compares with, whatever time zone the session has
+}
+
+
+def arrow_schema(columns: Iterable[tuple[str, bool]]) -> pa.Schema:
+    """The schema of batches with these columns: their names, in whatever case, and whether they may be null."""
+    return pa.schema([pa.field(name, _TYPES[name.lower()], nullable) for name, nullable in columns])
 
 
 def batches(

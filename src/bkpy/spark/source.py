@@ -73,10 +73,11 @@ class LedgerSourceReader(DataSourceReader):
         async with bkpy.connect(self._options.metadata_uri, **self._options.client_settings()) as client:
             return await plan_batch(client, self._options, self._conditions.narrow)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The entries of one partition: see `record_batches`."""
-        task: Task | None = partition.value  # None: Spark makes a partition of nothing when a plan is empty
-        return record_batches(self._options, self._schema, task or ())
+        # When a plan is empty, Spark makes a partition of nothing, or before 4.2 no partition and reads that.
+        task: Task = () if partition is None else partition.value or ()
+        return record_batches(self._options, self._schema, task)
 
 
 class FilteringReader(DataSourceReader):
@@ -96,7 +97,7 @@ class FilteringReader(DataSourceReader):
         """What each task reads of what the conditions leave."""
         return self._reader.partitions()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The entries of one partition."""
         return self._reader.read(partition)
 
@@ -106,15 +107,12 @@ def record_batches(options: SourceOptions, schema: StructType, task: Task) -> It
 
     Without `fail_on_data_loss`, what was deleted since the plan was made is left out.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from bkpy.spark.batches import batches
+    from bkpy.spark.batches import arrow_schema, batches
 
     columns = [field.name.lower() for field in schema.fields]
-    # The time zone is what Spark itself compares with, and what `time` is in.
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    of_batches = arrow_schema((field.name, field.nullable) for field in schema.fields)
     for part, block in _stepwise(_blocks_of_task(options, task)):
-        yield from batches(block, columns, arrow_schema, options.batch_bytes_max, part.origin)
+        yield from batches(block, columns, of_batches, options.batch_bytes_max, part.origin)
 
 
 class LazyClient:

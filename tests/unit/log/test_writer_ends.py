@@ -247,6 +247,29 @@ async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluste
     assert [entry.data async for entry in reader.read()] == numbers(end + 1)[end - 1 :]
 
 
+async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
+    cluster: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, steady = await cluster.client(**FAST, log_list_bytes_max=800), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True, roll_entries=1)
+
+    def refused() -> int:
+        return sum("which is due" in record.msg for record in caplog.records)
+
+    while not refused():
+        await log.append(b"0")
+        await asyncio.sleep(0.002)
+    before, attempts = await steady.create_ledger(), refused()
+    await eventually(lambda: refused() > attempts + 3)
+    with pytest.raises(ConfigError, match="truncate"):
+        await client.open_log("orders")
+    after = await steady.create_ledger()
+    assert after.ledger_id == before.ledger_id + 1
+    for left in (before, after):
+        await left.close()
+    log.abandon()
+
+
 # --- what is kept ----------------------------------------------------------------------------------------------------
 
 
