@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-import time
+from dataclasses import dataclass
 
 import bkpy
 
@@ -19,18 +19,29 @@ async def main(minutes: int) -> None:
         # The position of a consumer is kept with the log, and what it has yet to read is not deleted.
         delays = await reader.consumer("delays")
         print(f"reading from position {delays.position:,} on", flush=True)
-        handled, commit_at = delays.position, time.monotonic() + COMMIT_INTERVAL_S
+        handled = Handled(delays.position)
         try:
-            # As many entries at once as have come; `reader.tail` gives them one by one.
-            async for block in reader.tail_blocks(first=delays.position):
-                for payload in block.payloads():
-                    tell(json.loads(payload), minutes)
-                handled = block.positions.stop
-                if time.monotonic() >= commit_at:
-                    await delays.commit(handled)
-                    commit_at = time.monotonic() + COMMIT_INTERVAL_S
+            async with asyncio.TaskGroup() as beside:  # so that the last entries are committed too, while none come
+                beside.create_task(commit(delays, handled))
+                # As many entries at once as have come; `reader.tail` gives them one by one.
+                async for block in reader.tail_blocks(first=delays.position):
+                    for payload in block.payloads():
+                        tell(json.loads(payload), minutes)
+                    handled.position = block.positions.stop
         finally:  # Ctrl-C, or an error: nothing of what was handled is handled again
-            await delays.commit(handled)
+            await delays.commit(handled.position)
+
+
+@dataclass
+class Handled:
+    position: int  # all before it
+
+
+async def commit(delays: bkpy.LogConsumer, handled: Handled) -> None:
+    while True:
+        await asyncio.sleep(COMMIT_INTERVAL_S)
+        if handled.position != delays.position:
+            await delays.commit(handled.position)
 
 
 def tell(flight: dict, minutes: int) -> None:

@@ -85,6 +85,11 @@ async def payloads(uri: str) -> list[bytes]:
         return [payload async for block in reader.read_blocks() for payload in block.payloads()]
 
 
+async def committed(uri: str) -> int:
+    async with bkpy.connect(uri) as client, await client.read_log(LOG) as reader:
+        return (await reader.consumer("delays")).position
+
+
 def test_the_pipeline_as_its_readme_says(cluster: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
     def start(name: str, *arguments: object) -> Example:
         started.append(Example(cluster, tmp_path / f"output-{len(started)}", name, *arguments))
@@ -119,6 +124,9 @@ def test_the_pipeline_as_its_readme_says(cluster: LocalCluster, spark: SparkSess
         late = sum(int(minutes) >= 600 for minutes in re.findall(r'"delay": (\d+)', b"\n".join(expected).decode()))
         deadline = time.monotonic() + PATIENCE_S
         while (told + consumer.printed()).count(" minutes late") < late and time.monotonic() < deadline:
+            time.sleep(0.1)
+        while asyncio.run(committed(cluster.connect_string)) != len(expected):  # also while no more entries come
+            assert time.monotonic() < deadline
             time.sleep(0.1)
         told += consumer.end(signal.SIGINT)
         lines = [line for line in told.splitlines() if line.endswith(" minutes late")]
