@@ -102,4 +102,11 @@ MUTANTS: list[Mutant] = [
         "if True:",
         (f"{_KEEPER}::test_a_deletion_is_noted_for_as_long_as_there_may_be_ledgers",),
     ),
+    Mutant(
+        "a consumer may be past what is there",
+        "retention deletes what it never read",
+        "        await self._check_end(position)\n        state = ",
+        "        state = ",
+        ("tests/unit/log/test_log_consumer.py::test_no_consumer_gets_past_what_is_there",),
+    ),
 ]
