@@ -252,6 +252,8 @@ def test_consumers(uri: str, name: str) -> None:
         [row] = as_json("log", "consumers", name, "--set", "billing", position, uri=uri)
         assert (row["consumer"], row["position"]) == ("billing", position)
     assert re.search(r"billing\s+1\s", bkpy("log", "consumers", name, uri=uri).stdout.decode())
+    past = bkpy("log", "consumers", name, "--set", "billing", 3, uri=uri, status=1).stderr.decode()
+    assert past == f"bkpy: log {name} is known to reach up to position 2, so no consumer can be at 3\n"
     assert (
         b"nothing was deleted"
         in bkpy("log", "consumers", name, "--delete", "billing", uri=uri, stdin=b"n\n", status=1).stderr

@@ -14,7 +14,8 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.log_consumers import LogConsumers
-from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
+from bkpy.metadata.log_deletions import LogDeletions
+from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep, Swept
 from bkpy.metadata.logs import HeldBy, LogStore, Taken
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -100,8 +101,8 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
     # What the list names is nobody else's to delete, and what it doesn't name is.
     with pytest.raises(ConfigError, match="a part of log orders"):
         await other.upkeep.delete_ledger(second.metadata)
-    assert not await other.upkeep.sweep(second.metadata, 0)
-    assert await other.upkeep.sweep(orphan.metadata, 0)
+    assert await other.upkeep.sweep(second.metadata, 0) is Swept.KEPT
+    assert await other.upkeep.sweep(orphan.metadata, 0) is Swept.DELETED
     assert [ledger_id async for ledger_id in other.catalog.ids()] == [ids[1]]
 
     # The lease goes with its session.
@@ -123,7 +124,14 @@ async def test_a_log_in_the_store(harness: Harness) -> None:
         assert await other.logs.write("orders", new, new_version) == Done(new_version + 1)
         new_version += 1
     assert isinstance(await other.logs.write("orders", old, old_version), Missing)
-    assert await other.upkeep.sweep(left.metadata, 1e9)
+    assert await other.upkeep.sweep(left.metadata, 1e9) is Swept.DELETED  # its log was deleted
+    stray = await other.ledger("3" * 32)
+    assert await other.upkeep.sweep(stray.metadata, 0) is Swept.KEPT_FOR_LOST_LIST
+    deletions = LogDeletions(other.logs)
+    assert [(note.uid, note.name) for note in await deletions.older_than(0)] == [(UIDS[0], "orders")]
+    assert await deletions.older_than(1e6) == []
+    await deletions.forget(UIDS[0])
+    assert await deletions.older_than(0) == []
     assert await other.upkeep.delete_ledger(left.metadata) == Missing(other.catalog.path_of(left.metadata.ledger_id))
 
 

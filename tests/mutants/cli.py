@@ -8,6 +8,7 @@ LOCAL = "tests/cluster/test_local_cluster.py::"
 COMMANDS = "tests/cluster/test_cli.py::"
 PROCESS = "tests/cluster/test_cli_process.py::"
 WRITE = "tests/cluster/test_cli_write.py::"
+RUNNING = "tests/unit/cli/test_running.py::"
 SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
@@ -70,8 +71,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "SIGTERM does not end a command in order",
         "the ledger of a write that is terminated stays open, and nobody knows how much was acknowledged",
-        "asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)",
-        "pass",
+        "before = signal.signal(signal.SIGTERM, sigterm)",
+        "before = signal.getsignal(signal.SIGTERM)",
         (f"{WRITE}test_a_signal_is_answered_with_what_was_acknowledged",),
     ),
     Mutant(
@@ -136,5 +137,12 @@ MUTANTS: list[Mutant] = [
         "if is_wildcard(host) or advertised == 0:",
         "if advertised == 0:",
         ("tests/unit/config/test_config.py::test_refusals_are_one_line_and_name_their_place",),
+    ),
+    Mutant(
+        "SIGTERM that comes when the work has ended is forgotten",
+        "a command with another step goes on with it, as if nobody had ended it",
+        "        if sigterm.unheeded:\n            raise Terminated\n",
+        "",
+        (f"{RUNNING}test_sigterm_is_heeded_whenever_it_comes",),
     ),
 ]

@@ -8,6 +8,7 @@ _LISTS = "tests/unit/metadata/test_log_lists.py"
 _CONSUMERS = "tests/unit/metadata/test_log_consumers.py"
 _UPKEEP = "tests/unit/metadata/test_log_upkeep.py"
 _RETENTION = "tests/unit/protocol/test_log_retention.py"
+_KEEPER = "tests/unit/recovery/test_log_keeper.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -79,5 +80,33 @@ MUTANTS: list[Mutant] = [
         "            gone.update(left)\n",
         "",
         (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
+    ),
+    Mutant(
+        "that a list is missing is taken for a deletion",
+        "one who removes a node by hand, or puts an old copy back, loses the whole log",
+        "return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST",
+        "return Orphan.DELETE",
+        (f"{_UPKEEP}::test_of_a_log_whose_list_was_lost_nothing_is_deleted",),
+    ),
+    Mutant(
+        "the list of a deleted log is removed before that is noted",
+        "what is left of its ledgers is kept for ever",
+        "            await self._deletions.note(name, lst.uid)\n",
+        "",
+        (f"{_UPKEEP}::test_a_list_is_not_removed_before_the_deletion_is_noted",),
+    ),
+    Mutant(
+        "a deletion is forgotten while there are ledgers of the log",
+        "what is left of its ledgers is kept for ever",
+        "if deletion.uid not in seen:",
+        "if True:",
+        (f"{_KEEPER}::test_a_deletion_is_noted_for_as_long_as_there_may_be_ledgers",),
+    ),
+    Mutant(
+        "a consumer may be past what is there",
+        "retention deletes what it never read",
+        "        await self._check_end(position)\n        state = ",
+        "        state = ",
+        ("tests/unit/log/test_log_consumer.py::test_no_consumer_gets_past_what_is_there",),
     ),
 ]

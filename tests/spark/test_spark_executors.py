@@ -20,7 +20,7 @@ from tests.spark.test_spark_kills import descendants, kill_all, options, payload
 from tests.spark.test_spark_sink import Written
 
 import bkpy
-from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.log_upkeep import LogUpkeep, Swept
 
 if TYPE_CHECKING:
     import subprocess
@@ -139,7 +139,8 @@ def swept(written: Written) -> int:
         async with bkpy.connect(written.uri) as client:
             upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
             ids = [ledger_id async for ledger_id in client.list_ledgers()]
-            return sum([await upkeep.sweep(await client.ledger_metadata(i), grace_s=0.0) for i in ids])
+            swept = [await upkeep.sweep(await client.ledger_metadata(i), grace_s=0.0) for i in ids]
+            return swept.count(Swept.DELETED)
 
     orphans = written.unlisted()
     assert asyncio.run(sweep()) >= len(orphans)

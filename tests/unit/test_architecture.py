@@ -273,6 +273,7 @@ CONSTANTS = {
     "metadata/check_record.py": {"RECORD_VERSION": ON_DISK},
     "metadata/election.py": {"CANDIDATE_VERSION": ON_DISK, "_TOKEN_BYTES": "is how unlike others a name is"},
     "metadata/log_consumers.py": {"CONSUMER_VERSION": ON_DISK},
+    "metadata/log_deletions.py": {"DELETION_VERSION": ON_DISK},
     "metadata/logs.py": {
         "LEASE_VERSION": ON_DISK,
         "_TOKEN_BYTES": "is how unlike others a name is",

@@ -15,6 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
+    from types import FrameType
 
     from rich.progress import Progress
 
@@ -123,37 +124,51 @@ class Terminated(BaseException):
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise."""
-    before = signal.getsignal(signal.SIGTERM)
+    """The coroutine's result. Ctrl-C cancels it and becomes `KeyboardInterrupt` when it has ended, SIGTERM likewise.
+
+    A SIGTERM that comes before it has begun, or when it has ended and the loop hasn't, ends the command all the same.
+    """
+    sigterm = _Sigterm()
+    before = signal.signal(signal.SIGTERM, sigterm)
     try:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_terminable(coroutine))
-    finally:
-        coroutine.close()  # Ctrl-C may have come before it was begun
-        signal.signal(
-            signal.SIGTERM, before or signal.SIG_DFL
-        )  # the loop leaves one of its own, which nobody hears any more
-
-
-async def _terminable(coroutine: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.current_task()
-    assert task is not None
-    told = False
-
-    def terminate() -> None:
-        nonlocal told
-        told = True
-        task.cancel()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-    try:
-        return await coroutine
+            return runner.run(sigterm.heeded(coroutine))
     except asyncio.CancelledError:
-        if told:
+        if sigterm.told:
             raise Terminated from None
         raise
+    finally:
+        coroutine.close()  # Ctrl-C may have come before it was begun
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if sigterm.unheeded:
+            raise Terminated
+
+
+class _Sigterm:
+    """What SIGTERM does meanwhile: it cancels the coroutine, or is remembered if there is nothing to cancel."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self.unheeded = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.told = True
+        if self._task is None:
+            self.unheeded = True
+        elif self._task.cancel():
+            self._task.get_loop().call_soon_threadsafe(lambda: None)  # it may be asleep
+
+    async def heeded(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self._task = asyncio.current_task()
+        try:
+            if self.unheeded:
+                raise asyncio.CancelledError
+            return await coroutine
+        finally:
+            self._task = None
 
 
 @contextlib.asynccontextmanager

@@ -317,12 +317,21 @@ def delete(uri: str, names: tuple[str, ...], yes: bool) -> None:
 @click.argument("name")
 @click.option("--set", "moved", nargs=2, type=(str, _POSITION), help="CONSUMER POSITION: register or move one.")
 @click.option("--delete", "deleted", metavar="CONSUMER", help="Forget one; nothing is kept for it any more.")
+@password_option
 @_yes_option
 @json_option
 def consumers(
-    uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None, yes: bool, as_json: bool
+    uri: str,
+    name: str,
+    moved: tuple[str, int] | None,
+    deleted: str | None,
+    password: bytes,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """List the consumers of the log NAME, with the next position that each has to read; or change one.
+
+    Only --set needs the log's password: no consumer can be past the log's end, for which that has to be looked up.
 
     \b
     Examples:
@@ -333,7 +342,7 @@ def consumers(
     _check_one(set=moved, delete=deleted)
     if deleted is not None and not yes:
         confirm(f"Delete consumer {deleted} of log {name}?")
-    found = run(_consumers(uri, name, moved, deleted))
+    found = run(_consumers(uri, name, moved, deleted, password))
     if as_json:
         print_json(found)
     else:
@@ -449,7 +458,9 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
         return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
 
 
-async def _consumers(uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None) -> list[dict[str, Any]]:
+async def _consumers(
+    uri: str, name: str, moved: tuple[str, int] | None, deleted: str | None, password: bytes
+) -> list[dict[str, Any]]:
     from bkpy.cli.log_describe import consumer_rows
     from bkpy.metadata.log_consumers import LogConsumers
 
@@ -457,9 +468,10 @@ async def _consumers(uri: str, name: str, moved: tuple[str, int] | None, deleted
         lst, _ = await client.logs.read(name, fresh=True)
         all_of_them = LogConsumers(client.logs, name, lst.uid)
         if moved is not None:
-            state = await all_of_them.register(*moved)
-            if state.position != moved[1]:
-                await all_of_them.commit(*moved, state)
+            async with await client.read_log(name, password=password) as reader:
+                consumer = await reader.consumer(moved[0], position=moved[1])
+                if consumer.position != moved[1]:
+                    await consumer.commit(moved[1])
         if deleted is not None and not await all_of_them.delete(deleted):
             raise click.ClickException(f"log {name} has no consumer {deleted}")
         return consumer_rows((await all_of_them.registered()).states)

@@ -12,6 +12,8 @@ from bkpy.client.lifetime import refuse_pickling
 from bkpy.metadata.log_consumers import LogConsumers
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from bkpy.metadata.log_consumers import ConsumerState
     from bkpy.metadata.logs import LogStore
 
@@ -48,7 +50,8 @@ class LogConsumer:
         """Say that everything below `position` has been dealt with. It may lie before the present one, to read again.
 
         Raises `MetadataConflictError` if somebody else goes by the name, `TruncatedError` for a step back to what is
-        not there any more, `NoSuchLogError`, `MetadataUnavailableError`.
+        not there any more, `ConfigError` for a position past the log's end, `NoSuchLogError`,
+        `MetadataUnavailableError`. What its reader doesn't know yet costs a `refresh`, with the errors of that.
         """
         check_position("position", position)
         self._state = await self._consumers.commit(self._name, position, self._state)
@@ -58,13 +61,21 @@ class LogConsumer:
         await self._consumers.delete(self._name)
 
 
-async def registered(logs: LogStore, log: str, uid: str, name: str, position: int | None) -> LogConsumer:
+async def registered(
+    logs: LogStore,
+    log: str,
+    uid: str,
+    name: str,
+    position: int | None,
+    known_end: Callable[[int], Awaitable[int]],
+) -> LogConsumer:
     """The consumer of that name of the log with this `uid`; a new one begins at `position`, or where the log does.
 
+    `known_end` is that of `LogConsumers`.
     Raises `TruncatedError` for a position that is gone, `ConfigError` for one past the end, `NoSuchLogError`,
     `MetadataUnavailableError`.
     """
     if position is not None:
         check_position("position", position)
-    consumers = LogConsumers(logs, log, uid)
+    consumers = LogConsumers(logs, log, uid, known_end)
     return LogConsumer(consumers, log, name, await consumers.register(name, position))

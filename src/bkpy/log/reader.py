@@ -262,7 +262,13 @@ class LogReader:
         `ConfigError` for one past the end, `NoSuchLogError`, `MetadataUnavailableError`.
         """
         self._check_open()
-        return await registered(self._logs, self.name, self._snapshot.list.uid, name, position)
+        return await registered(self._logs, self.name, self.uid, name, position, self._end_at)
+
+    async def _end_at(self, position: int) -> int:
+        """`next_position`, after a `refresh` if that is short of `position`."""
+        if position > self.next_position:
+            await self.refresh()
+        return self.next_position
 
     # --- times ------------------------------------------------------------------------------------------------------
 

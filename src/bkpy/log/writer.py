@@ -142,7 +142,10 @@ class LogWriter:
 
     async def consumer(self, name: str, *, position: int | None = None) -> LogConsumer:
         """The consumer of that name, see `LogReader.consumer`."""
-        return await registered(self._logs, self._name, self._roller.lst.uid, name, position)
+        return await registered(self._logs, self._name, self._roller.lst.uid, name, position, self._end)
+
+    async def _end(self, _: int) -> int:
+        return self._appends.acknowledged
 
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""

@@ -5,7 +5,8 @@
 
 Invariants: a truncation takes no entry from a consumer that was registered before it, unless it is told to: its
 transaction checks `consumers`, and a registration's checks the list; a position is replaced only by one who has read
-it, and only that of the registration that he knows.
+it, and only that of the registration that he knows; none lies past what is known to be there, since retention would
+delete what comes, and was never read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bkpy.protocol.log_list import checked_name
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from bkpy.metadata.logs import LogStore
     from bkpy.metadata.store import Operation
@@ -67,7 +68,13 @@ class LogConsumers:
     call cancelled.
     """
 
-    def __init__(self, logs: LogStore, name: str, uid: str) -> None:
+    def __init__(
+        self, logs: LogStore, name: str, uid: str, known_end: Callable[[int], Awaitable[int]] | None = None
+    ) -> None:
+        """`known_end` says up to which position the log is known to reach, after a look if that is short of the one
+        that it is given; without it, what the list says has to do.
+        """
+        self._known_end = known_end
         self._logs = logs
         self._store = logs.store
         self._settings = logs.settings
@@ -100,6 +107,8 @@ class LogConsumers:
             known = await self._known(consumer)
             if known.state is not None:
                 return known.state
+            if position is not None:
+                await self._check_end(position)
             lst, version = await self._list()
             at = lst.first_position if position is None else position
             self._check_position(lst, at)
@@ -113,9 +122,11 @@ class LogConsumers:
         """Move the consumer on, or back, if it is in the `expected` state, or one that was written here; its new state.
 
         Raises `MetadataConflictError` if it is in another one, for which somebody else has used its name;
-        `TruncatedError` for a position that is not there any more, `NoSuchLogError`, `MetadataUnavailableError`.
+        `TruncatedError` for a position that is not there any more, `ConfigError` for one past the end,
+        `NoSuchLogError`, `MetadataUnavailableError`.
         """
         node = self._node(consumer)
+        await self._check_end(position)
         state = self._state(position, expected.unknown)
         for _ in range(self._settings.log_conflicts_max):
             known = await self._known(consumer)
@@ -174,6 +185,12 @@ class LogConsumers:
         if lst.uid != self._uid:
             raise NoSuchLogError(f"log {self._log} has been deleted, and there is another one of that name")
         return lst, version
+
+    async def _check_end(self, position: int) -> None:
+        if self._known_end is not None and position > (end := await self._known_end(position)):
+            raise ConfigError(
+                f"log {self._log} is known to reach up to position {end}, so no consumer can be at {position}"
+            )
 
     def _check_position(self, lst: LogList, position: int) -> None:
         if position < lst.first_position:

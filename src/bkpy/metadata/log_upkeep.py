@@ -3,19 +3,22 @@
     truncate, retain   one write of the list that dooms ledgers, in a transaction with the check of its consumers
     finish             deletes what is doomed, then takes it off the list
     delete             one write that dooms all; the last ledgers are fenced; then as `finish`; then the nodes
-    sweep              a ledger that no list names, in a transaction with the check of the list that might
+    sweep              a ledger that no list names, in a transaction with the check of the list that might; or of a
+                       log of which it is noted that it was deleted
 
 Whoever is cut short anywhere leaves what the next one finishes: a log's writer, the auditor, or another call.
 
 Invariants: no ledger is deleted that a list names, or may come to name; one that is doomed never gets into a list
-again, so it may be deleted by anybody, however old his knowledge is; a list is forgotten only when nothing is doomed;
-no ledger that may be open is deleted with its log before it is fenced, or can't be.
+again, so it may be deleted by anybody, however old his knowledge is; a list is forgotten only when nothing is doomed
+and the deletion is noted, see `bkpy.metadata.log_deletions`; that there is no list is no reason to delete anything; no
+ledger that may be open is deleted with its log before it is fenced, or can't be.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
@@ -30,6 +33,7 @@ from bkpy.errors import (
 )
 from bkpy.metadata import paths
 from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.metadata.log_deletions import LogDeletions
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.resolve import children_if_there, delete_certainly, delete_together
 from bkpy.metadata.store import Check, Delete
@@ -64,12 +68,21 @@ class Belongs(NamedTuple):
     uid: str
 
 
+class Swept(enum.Enum):
+    """What a sweep did with a ledger."""
+
+    KEPT = "kept"
+    KEPT_FOR_LOST_LIST = "kept for a lost list"  # nobody knows whether it is needed
+    DELETED = "deleted"
+
+
 class LogUpkeep:
     """Of all logs of a cluster. Calls raise `NoSuchLogError`, `MetadataUnavailableError`, `MetadataConflictError`."""
 
     def __init__(self, logs: LogStore, catalog: LedgerCatalog) -> None:
         self._logs = logs
         self._catalog = catalog
+        self._deletions = LogDeletions(logs)
         self._store = logs.store
         self._settings = logs.settings
         self._attempts_max = logs.settings.metadata_write_attempts_max
@@ -217,6 +230,7 @@ class LogUpkeep:
             own = f"{path}/{lst.uid}"
             for node in (f"{own}/lease", *await self._nodes_below(f"{own}/consumers")):
                 _check_done(await delete_certainly(self._store, node, attempts_max=self._attempts_max))
+            await self._deletions.note(name, lst.uid)
             nodes = Delete(f"{own}/consumers"), Delete(own), Delete(path)
             _check_done(await delete_together(self._store, *nodes, attempts_max=self._attempts_max))
         raise self._given_up(name)
@@ -236,19 +250,23 @@ class LogUpkeep:
         except NoSuchLogError:
             return
 
-    async def sweep(self, metadata: LedgerMetadata, grace_s: float) -> bool:
-        """Delete the ledger if it belongs to a log and nobody can come to need it; whether that was done."""
+    async def sweep(self, metadata: LedgerMetadata, grace_s: float) -> Swept:
+        """Delete the ledger if it belongs to a log and nobody can come to need it."""
         belongs = log_of(metadata)
         if belongs is None:
-            return False
+            return Swept.KEPT
         found = await self._list_of(belongs)
         lst = None if found is None else found[0]
         if not made_by_log(metadata, belongs.uid, lst):
-            return False
+            return Swept.KEPT
+        # Behind the list: what is noted when it is removed can't be missed.
+        deleted = (lst is None or lst.uid != belongs.uid) and await self._deletions.noted(belongs.uid)
         now_ms = self._logs.now_ms()
-        match orphaned(metadata.ledger_id, belongs.uid, lst, metadata.created_ms, now_ms, grace_s):
+        match orphaned(metadata.ledger_id, belongs.uid, lst, deleted, metadata.created_ms, now_ms, grace_s):
             case Orphan.KEEP:
-                return False
+                return Swept.KEPT
+            case Orphan.KEEP_FOR_LOST_LIST:
+                return Swept.KEPT_FOR_LOST_LIST
             case Orphan.DELETE:
                 outcome = await self._catalog.delete(metadata.ledger_id)
             case Orphan.DELETE_IF_UNCHANGED:
@@ -258,9 +276,10 @@ class LogUpkeep:
             case _ as never:
                 assert_never(never)
         _check_done(outcome)
-        if isinstance(outcome, Gone):
-            log.info("ledger %d was deleted: log %s doesn't have it", metadata.ledger_id, belongs.name)
-        return isinstance(outcome, Gone)
+        if not isinstance(outcome, Gone):
+            return Swept.KEPT
+        log.info("ledger %d was deleted: log %s doesn't have it", metadata.ledger_id, belongs.name)
+        return Swept.DELETED
 
     async def delete_ledger(self, metadata: LedgerMetadata) -> DeleteOutcome:
         """Delete the ledger unless a log has it. Raises `ConfigError`, which names the log, if one does."""

@@ -23,6 +23,7 @@ CHECKS = "underreplication/checks"
 WORKERS = "underreplication/workers"
 ELECTION = "underreplication/auditorelection"
 LOGS = "logs"
+LOGS_DELETED = "logs-deleted"
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,254}")
 

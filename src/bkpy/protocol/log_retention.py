@@ -3,7 +3,7 @@
     a sealed segment        goes by retention when its last entry is too old, or enough bytes lie behind it
     the last segment        never: where the log ends is known by it
     what a consumer needs   stays, for at most `consumer_lag_max_s` longer than retention by time keeps it
-    a ledger of no list     goes when its log is gone, or when it is so old that nobody is about to add it
+    a ledger of no list     goes when its log was deleted, or when it is so old that nobody is about to add it
 
 Invariants: whole segments go, from the beginning; what has gone stays gone; a consumer that is not told of holds back
 nothing, so whoever decides writes only if there is none that he doesn't know.
@@ -101,17 +101,21 @@ class Orphan(enum.Enum):
     """What becomes of a ledger that says that it belongs to a log."""
 
     KEEP = "keep"  # the list names it, or it may be about to
+    KEEP_FOR_LOST_LIST = "keep for a lost list"  # its log wasn't deleted, and yet there is no list of it
     DELETE = "delete"  # no log can ever name it
     DELETE_IF_UNCHANGED = "delete if unchanged"  # the list doesn't name it, unless that is changed meanwhile
 
 
-def orphaned(ledger_id: int, uid: str, lst: LogList | None, created_ms: int, now_ms: int, grace_s: float) -> Orphan:
-    """What becomes of a ledger of the log with this uid; `lst` is the one that its name has now.
+def orphaned(
+    ledger_id: int, uid: str, lst: LogList | None, deleted: bool, created_ms: int, now_ms: int, grace_s: float
+) -> Orphan:
+    """What becomes of a ledger of the log with this uid; `lst` is the one that its name has now, and `deleted` whether
+    it is noted that this log was deleted: if not, a list that isn't there was lost, and may be put back.
 
     What is doomed is kept here, for those who doomed it.
     """
     if lst is None or lst.uid != uid:
-        return Orphan.DELETE
+        return Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST
     if ledger_id in lst.doomed or any(segment.ledger_id == ledger_id for segment in lst.segments):
         return Orphan.KEEP
     return Orphan.DELETE_IF_UNCHANGED if created_ms + grace_s * _MS <= now_ms else Orphan.KEEP

@@ -2,7 +2,8 @@
 
     each log_retention_interval_s   every log: what was deleted or doomed goes; what retention doesn't keep, without a
                                     writer, too
-    each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes
+    each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes; and the
+                                    notes of deletions that no ledger needs any more
 
 Invariant: nothing here relies on being the only one who does it (see `bkpy.metadata.log_upkeep`), so a deposed auditor
 does no harm.
@@ -15,7 +16,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, CorruptDataError, MetadataConflictError
-from bkpy.metadata.log_upkeep import LogUpkeep
+from bkpy.metadata.log_deletions import LogDeletions
+from bkpy.metadata.log_upkeep import LogUpkeep, Swept, log_of
 from bkpy.metadata.logs import LogStore
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.recovery.all_ledgers import readable_ledgers
@@ -23,7 +25,7 @@ from bkpy.recovery.all_ledgers import readable_ledgers
 if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
-    from bkpy.metadata.log_upkeep import Fence
+    from bkpy.metadata.log_upkeep import Belongs, Fence
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -37,6 +39,7 @@ class LogKeeper:
         self._catalog = cluster.catalog
         self._logs = LogStore(cluster.store, cluster.root, cluster.catalog.layout, runtime, settings)
         self._upkeep = LogUpkeep(self._logs, cluster.catalog)
+        self._deletions = LogDeletions(self._logs)
         self._now = runtime.clock.monotonic
         self._settings = settings
 
@@ -63,12 +66,52 @@ class LogKeeper:
                 log.warning("log %s could not be looked after: %s", name, error)
 
     async def _sweep(self) -> None:
+        """One pass over all ledgers."""
+        grace_s = self._settings.log_orphan_grace_s
+        done_with = await self._deletions.older_than(grace_s)  # unless there is a ledger that needs one of them
         deleted = 0
-        ledgers = readable_ledgers(self._catalog, reads_at_once=self._settings.audit_reads_at_once)
-        async for metadata in ledgers:
+        seen: set[str] = set()
+        lost: dict[Belongs, _Kept] = {}
+        async for metadata in readable_ledgers(self._catalog, reads_at_once=self._settings.audit_reads_at_once):
+            belongs = log_of(metadata)
+            if belongs is None:
+                continue
+            seen.add(belongs.uid)
             try:
-                deleted += await self._upkeep.sweep(metadata, self._settings.log_orphan_grace_s)
+                swept = await self._upkeep.sweep(metadata, grace_s)
             except (CorruptDataError, UnsupportedVersionError, MetadataConflictError) as error:
                 log.warning("ledger %d of a log could not be looked after: %s", metadata.ledger_id, error)
+                continue
+            if swept is Swept.DELETED:
+                deleted += 1
+            elif swept is Swept.KEPT_FOR_LOST_LIST:
+                lost.setdefault(belongs, _Kept(metadata.ledger_id)).add(metadata.ledger_id)
         if deleted:
             log.info("%d ledgers were deleted that belonged to logs and that no list named", deleted)
+        for (name, uid), kept in lost.items():
+            log.warning(
+                "%d ledgers of log %s, %d to %d, are in no list, and it is not known that the log was deleted: the "
+                "list with uid %s seems to be lost. They are kept; put it back, or delete them with bkpy ledger delete",
+                kept.count,
+                name,
+                kept.first,
+                kept.last,
+                uid,
+            )
+        for deletion in done_with:
+            if deletion.uid not in seen:
+                await self._deletions.forget(deletion.uid)
+
+
+class _Kept:
+    """Ledgers of a log whose list was lost, ascending."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, first: int) -> None:
+        self.count = 0
+        self.first = self.last = first
+
+    def add(self, ledger_id: int) -> None:
+        self.count += 1
+        self.last = ledger_id

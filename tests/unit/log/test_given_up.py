@@ -39,7 +39,7 @@ async def test_a_log_goes_on_behind_all_that_was_told(
     for i in range(5):
         assert await log.append(b"%d" % i) == i
     reader = await other.read_log("orders")
-    billing = await reader.consumer("billing")
+    billing = await log.consumer("billing")  # which knows of what was acknowledged just now
     await billing.commit(5)
     log.abandon()
     await give_up(client, log.ledger_id, left)

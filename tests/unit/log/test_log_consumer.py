@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +61,55 @@ async def test_what_a_consumer_can_not_be(cluster: InProcess) -> None:
     assert consumer.position == 5
     await log.delete(cluster)
     with pytest.raises(bkpy.NoSuchLogError):
+        await consumer.commit(6)
+
+
+async def test_no_consumer_gets_past_what_is_there(cluster: InProcess) -> None:
+    """Retention would delete what comes, and it would never have read that."""
+    client = await cluster.client()
+    log = await HandMade(client).make()
+    await log.segment(3)
+    reader = await client.read_log("orders")
+    consumer = await reader.consumer("billing")
+    with pytest.raises(bkpy.ConfigError, match="reach up to position 3, so no consumer can be at 4"):
+        await consumer.commit(4)
+    assert consumer.position == 0
+    await log.segment(3)
+    assert reader.next_position == 3
+    await consumer.commit(6)  # it looks again before it refuses
+    assert consumer.position == reader.next_position == 6
+    with pytest.raises(bkpy.ConfigError, match="reach up to position 6, so no consumer can be at 7"):
+        await reader.consumer("other", position=7)
+    assert (await reader.consumer("billing", position=7)).position == 6  # it is there: that is for new ones
+
+
+async def test_the_consumer_of_a_writer_gets_as_far_as_is_acknowledged(cluster: InProcess) -> None:
+    client = await cluster.client()
+    async with await client.open_log("orders", create=True) as log:
+        consumer = await log.consumer("billing")
+        for position in range(3):
+            with pytest.raises(bkpy.ConfigError, match=f"position {position}, so no consumer can be at {position + 1}"):
+                await consumer.commit(position + 1)
+            await log.append(b"x")
+            await consumer.commit(position + 1)
+
+
+async def test_what_a_tail_has_given_is_committed_without_another_look(cluster: InProcess) -> None:
+    """Committing needs no bookie: those that are away may be the only ones that tell."""
+    client = await cluster.client()
+    log = await client.open_log("orders", create=True)
+    reader = await client.read_log("orders")
+    consumer = await reader.consumer("billing")
+    await log.append_batch([b"x"] * 5)
+    await log.close()
+    async with aclosing(reader.tail()) as tail:
+        async for entry in tail:
+            if entry.position == 4:
+                break
+    await reader.close()  # it can't look any more
+    await consumer.commit(5)
+    assert consumer.position == 5
+    with pytest.raises(bkpy.ClientClosedError):
         await consumer.commit(6)
 
 

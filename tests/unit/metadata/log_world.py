@@ -13,11 +13,12 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.layout import LONG_HIERARCHICAL
 from bkpy.metadata.ledgers import Created, LedgerCatalog
 from bkpy.metadata.log_consumers import LogConsumers
+from bkpy.metadata.log_deletions import LogDeletions
 from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID, LogUpkeep
 from bkpy.metadata.logs import LogStore
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done
-from bkpy.metadata.store import Create, Put
+from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.log_list import LogList, Segment
 from bkpy.runtime.system import real_runtime
@@ -118,6 +119,11 @@ class LogWorld:
     async def consumer(self, name: str, position: int | None) -> None:
         await LogConsumers(self.logs, NAME, UID).register(name, position)
 
+    async def note_deletion(self, uid: str) -> str:
+        """That the log with this uid was deleted; the node."""
+        await LogDeletions(self.logs).note(NAME, uid)
+        return f"{ROOT}/logs-deleted/{uid}"
+
     # --- what there is ------------------------------------------------------------------------------------------
 
     def lst(self) -> LogList | None:
@@ -154,6 +160,14 @@ class LogWorld:
         changed = dataclasses.replace(lst, segments=segments, write_token=self.logs.new_token())
         self.tree.apply(Put(LIST, changed.encode(), self.tree.node(LIST).version), 0)
         self.segments.append(ledger_id)
+
+    def loses_list(self) -> list[Create]:
+        """Somebody removes the log's nodes by hand; what puts them back."""
+        nodes = sorted(path for path in self.tree.paths if path == LIST or path.startswith(f"{LIST}/"))
+        back = [Create(path, self.tree.node(path).data) for path in nodes]
+        for path in reversed(nodes):
+            self.tree.apply(Delete(path), 0)
+        return back
 
     def registers(self, position: int) -> None:
         """A consumer comes, or steps back to the position; nothing if it can't."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, UID, LogWorld
+from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, ROOT, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
-from bkpy.metadata.log_upkeep import log_of
+from bkpy.metadata.log_upkeep import Swept, log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
 from bkpy.metadata.store import Create, Delete, Put
@@ -170,6 +171,7 @@ async def test_the_auditor_leaves_a_log_with_a_writer_alone() -> None:
 async def test_what_is_in_the_list_is_no_orphan_and_what_is_not_becomes_one(world: LogWorld) -> None:
     orphan, plain, other = await world.ledger(), await world.ledger(None), await world.ledger(OLD_UID)
     odd = await world.ledger(UID, "no/name")
+    await world.note_deletion(OLD_UID)
 
     async def swept() -> set[int]:
         for ledger_id in sorted(world.ledgers()):
@@ -205,8 +207,10 @@ async def test_a_ledger_that_no_log_made_stays(world: LogWorld, changes: dict[st
     """Somebody has copied a log's ledger, with its custom metadata, before those names were kept for bkpy."""
     metadata = await world.metadata(await world.ledger(uid))
     world.clock.now += GRACE_S
+    await world.note_deletion(OLD_UID)
     telling = uid == UID or changes.keys() & {"caller_ids", "deferred_sync", "custom_metadata"}
-    assert await world.upkeep.sweep(dataclasses.replace(metadata, **changes), GRACE_S) is not bool(telling)
+    swept = await world.upkeep.sweep(dataclasses.replace(metadata, **changes), GRACE_S)
+    assert swept is (Swept.KEPT if telling else Swept.DELETED)
     assert (metadata.ledger_id in world.ledgers()) is bool(telling)
 
 
@@ -215,10 +219,53 @@ async def test_what_is_doomed_is_left_to_those_who_doomed_it(world: LogWorld) ->
     await world.logs.write_anyway(NAME, lst.truncated(10), version)
     doomed = await world.metadata(world.segments[0])
     world.clock.now += GRACE_S
-    assert not await world.upkeep.sweep(doomed, GRACE_S)
+    assert await world.upkeep.sweep(doomed, GRACE_S) is Swept.KEPT
     await world.upkeep.look_after(NAME, world.fence)
     assert world.ledgers() == set(world.segments[1:])
-    assert not await world.upkeep.sweep(doomed, GRACE_S)  # by one who read its metadata before
+    assert await world.upkeep.sweep(doomed, GRACE_S) is Swept.KEPT  # by one who read its metadata before
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+async def test_of_a_log_whose_list_was_lost_nothing_is_deleted(world: LogWorld, made_anew: bool) -> None:
+    """Somebody has removed its nodes, and perhaps a service has made a new log of its name since."""
+    orphan = await world.ledger()
+    world.clock.now += GRACE_S
+    back = world.loses_list()
+    if made_anew:
+        assert isinstance(await world.logs.create(NAME, LogList("2" * 32, 3, 3, 2, "crc32c", bytes(32))), Done)
+    for ledger_id in (*world.segments, orphan):
+        swept = await world.opened().sweep(await world.metadata(ledger_id), GRACE_S)
+        assert swept is Swept.KEPT_FOR_LOST_LIST
+    assert world.ledgers() == {*world.segments, orphan}
+    if made_anew:
+        await world.upkeep.delete(NAME, world.fence)
+    await sweep(world.upkeep, world)
+    for node in back:
+        world.tree.apply(node, 0)
+    await sweep(world.upkeep, world)
+    assert world.ledgers() == set(world.segments)
+    world.check()
+
+
+@pytest.mark.parametrize("trouble", [AWAY, REQUEST_LOST, REPLY_LOST])
+async def test_a_list_is_not_removed_before_the_deletion_is_noted(trouble: str) -> None:
+    for call in range(CALLS):
+        world = await LogWorld().begin()
+        script = [None] * call + [trouble] * (1 if trouble == REPLY_LOST else CALLS)
+        with contextlib.suppress(BookKeeperError):
+            await world.opened(script, metadata_write_attempts_max=1).delete(NAME, world.fence)
+        assert LIST in world.tree.paths or f"{ROOT}/logs-deleted/{UID}" in world.tree.paths, call
+
+
+async def test_a_deletion_is_noted_by_everybody_who_finishes_it(world: LogWorld) -> None:
+    """Also one that has to be noted twice: the list was put back from an old copy, and deleted again."""
+    back = world.loses_list()
+    for _ in range(2):
+        for node in back:
+            world.tree.apply(node, 0)
+        await world.upkeep.delete(NAME, world.fence)
+    assert f"{ROOT}/logs-deleted/{UID}" in world.tree.paths
+    assert LIST not in world.tree.paths
 
 
 # --- a ledger of a log is nobody else's to delete ---------------------------------------------------------------
@@ -242,7 +289,8 @@ async def test_nor_one_that_gets_into_it_at_that_moment(world: LogWorld) -> None
     another = await world.ledger()
     world.clock.now += GRACE_S
     metadata = await world.metadata(another)
-    assert not await world.opened([None] * 2 + [lambda: world.rolls(another)]).sweep(metadata, GRACE_S)
+    swept = await world.opened([None] * 2 + [lambda: world.rolls(another)]).sweep(metadata, GRACE_S)
+    assert swept is Swept.KEPT
     assert left(world)[-1] == another
     world.check()
 

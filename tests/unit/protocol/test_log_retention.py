@@ -154,14 +154,15 @@ def test_who_lags_too_far_holds_back_nothing() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("deleted", [True, False])
 @pytest.mark.parametrize("named", ["segment", "doomed", "nowhere"])
 @pytest.mark.parametrize("age_s", [0, 9.999, 10, 99])
-def test_which_ledgers_are_orphans(known: bool, same: bool, named: str, age_s: float) -> None:
+def test_which_ledgers_are_orphans(known: bool, same: bool, deleted: bool, named: str, age_s: float) -> None:
     lst = a_list(SEALED[1], first=10, doomed=(7,)) if known else None
     ledger_id = {"segment": 1, "doomed": 7, "nowhere": 8}[named]
-    found = orphaned(ledger_id, "u" if same else "other", lst, 5 * S, 5 * S + int(age_s * S), 10)
+    found = orphaned(ledger_id, "u" if same else "other", lst, deleted, 5 * S, 5 * S + int(age_s * S), 10)
     if not known or not same:
-        assert found is Orphan.DELETE
+        assert found is (Orphan.DELETE if deleted else Orphan.KEEP_FOR_LOST_LIST)
     elif named == "nowhere" and age_s >= 10:
         assert found is Orphan.DELETE_IF_UNCHANGED
     else:

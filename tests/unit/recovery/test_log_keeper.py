@@ -89,6 +89,7 @@ async def test_a_deletion_that_was_cut_short_is_finished(keeping: Keeping) -> No
 async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
     world = keeping.world
     old, gone, plain = await world.ledger(), await world.ledger(OLD_UID), await world.ledger(None)
+    await world.note_deletion(OLD_UID)
     assert await world.logs.take_lease(NAME, UID, "w", "host")  # the writer keeps the log's own
     await keeping.start()
     world.clock.now += ORPHAN_S - 1
@@ -102,11 +103,45 @@ async def test_orphans_are_searched_for_now_and_then(keeping: Keeping) -> None:
     assert late in world.ledgers(), "all ledgers were read again at once"
 
 
+async def test_ledgers_whose_list_was_lost_are_told_of_with_each_search(
+    keeping: Keeping, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = keeping.world
+    world.loses_list()
+    await keeping.start()
+    told = f"{len(world.segments)} ledgers of log {NAME}, {world.segments[0]} to {world.segments[-1]}, are in no list"
+    for searches in (1, 2):
+        world.clock.now += ORPHAN_S
+        await eventually(lambda searches=searches: caplog.text.count(told) == searches)
+    assert world.ledgers() == set(world.segments)
+    assert f"the list with uid {UID} seems to be lost" in caplog.text
+
+
+async def test_a_deletion_is_noted_for_as_long_as_there_may_be_ledgers(keeping: Keeping) -> None:
+    world = keeping.world
+    note = await world.note_deletion(OLD_UID)
+    await world.ledger(OLD_UID)
+    world.clock.now += ORPHAN_S - GRACE_S + 1
+    recent = await world.note_deletion("2" * 32)
+    unreadable = f"{ROOT}/logs-deleted/{'3' * 32}"
+    world.tree.apply(Create(unreadable, b"{"), 0)
+    world.clock.now -= ORPHAN_S - GRACE_S + 1
+    await keeping.start()
+    world.clock.now += ORPHAN_S
+    await eventually(lambda: world.ledgers() == {world.segments[3]})  # its last one is never too old
+    await asyncio.sleep(0.02)
+    assert {note, recent, unreadable} <= set(world.tree.paths), "a ledger was found, or it is not long ago"
+    world.clock.now += ORPHAN_S
+    await eventually(lambda: not {note, recent} & set(world.tree.paths))
+    assert unreadable in world.tree.paths
+
+
 @pytest.mark.parametrize("value", [b"{", b'{"version": 2}'])
 async def test_a_log_that_can_not_be_read_holds_up_no_other(keeping: Keeping, value: bytes) -> None:
     world = keeping.world
     orphan, hidden = await world.ledger(OLD_UID), await world.ledger(name="first")
     world.tree.apply(Create(f"{ROOT}/logs/first", value), 0)
+    await world.note_deletion(OLD_UID)
     world.clock.now += 20
     await keeping.start()
     await eventually(lambda: world.ledgers() == {world.segments[3], orphan, hidden})
