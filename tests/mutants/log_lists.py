@@ -76,8 +76,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was deleted is deleted again whenever the list has changed",
         "a log that rolls all the time is never truncated",
-        "            gone.update(left)\n",
-        "",
+        "left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]",
+        "left = list(lst.doomed)",
         (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
     ),
 ]
