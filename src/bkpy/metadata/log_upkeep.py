@@ -285,7 +285,7 @@ class LogUpkeep:
             return await self._catalog.delete(ledger_id)
         for _ in range(self._settings.log_conflicts_max):
             found = await self._list_of(belongs)
-            if found is None or found[0].uid != belongs.uid:
+            if found is None:
                 return await self._catalog.delete(ledger_id)
             if any(segment.ledger_id == ledger_id for segment in found[0].segments):
                 raise ConfigError(

@@ -224,10 +224,14 @@ async def test_a_held_ledger_whose_entries_are_all_on_their_quorums_does_not_sta
         await eventually(lambda: following.replication.confirmed == 0 and len(arrived) == 8)
         assert slow.has_pending
         assert not following.has_pending
+        flushing = asyncio.create_task(following.flush())
+        await asyncio.sleep(0)
         assert not following.replication.busy()
         for batch in arrived:
             completed(replication, batch)
-            assert held.done() == (batch is arrived[-1])
+            await asyncio.sleep(0)
+            assert held.done() == flushing.done() == (batch is arrived[-1])
     assert appends_of(log).error is None
     assert await held == 9
+    await flushing
     await log.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,27 @@ async def test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile(world: Lo
     lst = await upkeep.truncate(NAME, 200)
     assert (lst.first_position, lst.doomed) == (200, ())
     assert len(rolling) < 10
+    world.check()
+
+
+@pytest.mark.parametrize("call", range(8))
+async def test_the_consumers_of_another_log_of_that_name_hold_nothing_back(world: LogWorld, call: int) -> None:
+    """The log is deleted, and made anew, at any moment before a truncation has read its list."""
+    await world.consumer("billing", 12)
+    another = "2" * 32
+
+    def replace() -> None:
+        lst = world.lst()
+        assert lst is not None
+        for path in sorted((path for path in world.tree.paths if path.startswith(LIST)), reverse=True):
+            world.tree.apply(Delete(path, None), 0)
+        world.tree.apply(Create(LIST, dataclasses.replace(lst, uid=another).encode()), 0)
+        for node in (f"{LIST}/{another}", f"{LIST}/{another}/consumers"):
+            world.tree.apply(Create(node, b""), 0)
+
+    with contextlib.suppress(NoSuchLogError):
+        assert (await world.opened([None] * call + [replace]).truncate(NAME, 20)).uid == another
+    assert (await world.upkeep.truncate(NAME, 20)).first_position == 20
     world.check()
 
 
