@@ -80,4 +80,18 @@ MUTANTS: list[Mutant] = [
         "left = list(lst.doomed)",
         (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
     ),
+    Mutant(
+        "one ledger that can't be deleted keeps all that are gone on the list",
+        "a list that only grows, until it is too long",
+        "removed = tuple(ledger_id for ledger_id in lst.doomed if ledger_id in gone)",
+        "removed = lst.doomed if problem is None else ()",
+        (f"{_UPKEEP}::test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list",),
+    ),
+    Mutant(
+        "the consumers of a log are not counted",
+        "who makes a new one each time fills the metadata store, and no truncation ends",
+        "            await self._check_number()\n",
+        "",
+        (f"{_CONSUMERS}::test_there_are_no_more_than_the_setting_allows",),
+    ),
 ]

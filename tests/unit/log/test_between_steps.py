@@ -318,3 +318,31 @@ async def test_who_was_overtaken_gives_the_other_one_some_time(cluster: InProces
     assert loop.time() - began[0] >= pause_s / 2
     await log.close()
     after[0].abandon()
+
+
+async def test_a_flush_waits_for_the_former_ledger_though_nothing_follows(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    replication = present_of(log).pending.replication
+    completed = type(replication).completed
+    arrived: list[Any] = []
+
+    def hold(self: Any, batch: Any) -> None:
+        if self is replication:
+            arrived.append(batch)
+        else:
+            completed(self, batch)
+
+    with patch.object(type(replication), "completed", hold):
+        pending = log.append_nowait(b"1")
+        await roller_of(log).roll()
+        await eventually(lambda: len(arrived) == 1)
+        flushing = asyncio.create_task(log.flush())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not flushing.done()
+        completed(replication, arrived[0])
+        await flushing
+        assert await pending == 1
+    await log.close()
