@@ -65,6 +65,7 @@ def test_every_option_in_any_case(tmp_path: Path) -> None:
     assert options.client_settings() == {
         "read_bytes": 1,
         "prefetch_depth": 2,
+        "scan_by_blocks_after": 0,
         "read_timeout_s": 0.5,
         "metadata_timeout_s": 0.5,
         "metadata_refused_timeout_s": 0.5,

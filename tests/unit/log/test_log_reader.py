@@ -47,7 +47,7 @@ async def test_a_log_that_has_nothing_yet(client: Client) -> None:
         assert await all_of(reader.read()) == []
         assert reader.ranges() == []
         assert await reader.position_at(5.0) == 0
-        with pytest.raises(bkpy.NoSuchEntryError, match="has no entries yet, and so no position 0"):
+        with pytest.raises(bkpy.NoSuchEntryError, match="no entries yet, and so no position 0"):
             await all_of(reader.read(last=0))
         await log.begin()
         await reader.refresh()

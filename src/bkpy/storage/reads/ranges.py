@@ -7,6 +7,7 @@ so what is inside a run (a batch, or a few small ones) is handed on as it was st
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _WHOLE: Final = [(0, 0)]
 _NOTHING: Final = memoryview(b"")
+_SIZE: Final = struct.Struct("<I")  # what a record's header begins with
 
 
 class StoredRange(NamedTuple):
@@ -108,6 +110,14 @@ def _within_run(
         if run_stop - run_start > bytes_max:
             return run_start, run_start, begin
         return run_start, run_stop, end
+    same = _of_one_size(data, run_start, run_stop, run_end - run_rank, end - run_rank)
+    if same is not None:
+        count = min(end - begin, max(bytes_max // same, int(at_least_one)))
+        start = run_start + (begin - run_rank) * same
+        for rank in {begin, begin + count - 1} if count else ():
+            if entry_id_at(data, run_start + (rank - run_rank) * same) != next(stored.ids.from_rank(rank)):
+                raise CorruptDataError("a run holds other entries than its ids say")
+        return start, start + count * same, begin + count
     start = stop = run_start
     reached = run_rank
     for header in _walk_run(stored, i):
@@ -123,6 +133,21 @@ def _within_run(
     if reached < begin or (reached < end and reached == begin and at_least_one):
         raise CorruptDataError("a run ends before the entry that is looked for")
     return start, stop, reached
+
+
+def _of_one_size(data: memoryview, start: int, stop: int, count: int, wanted: int) -> int | None:
+    """The size of each record of a run, if the first `wanted` of its `count` say that they all have the same.
+
+    That is as much as a walk finds out of where they begin, in four steps of machine code.
+    """
+    size, rest = divmod(stop - start, count)
+    if rest or size < HEADER_BYTES:
+        return None
+    told = _SIZE.pack(size - HEADER_BYTES)
+    end = start + wanted * size
+    if all(data[start + i : end : size].tobytes() == told[i : i + 1] * wanted for i in range(_SIZE.size)):
+        return size
+    return None
 
 
 def _walk_run(stored: StoredRange, i: int) -> Iterator[EntryHeader]:
