@@ -55,8 +55,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what is doomed is forgotten",
         "space that truncation and retention should free is never freed",
-        "await self._delete_ledgers(left)",
-        "",
+        "problem = await self._delete_ledgers(left, gone)",
+        "problem = gone.update(left)",
         (f"{_UPKEEP}::test_a_truncation_deletes_whole_ledgers",),
     ),
     Mutant(

@@ -224,9 +224,7 @@ class LedgerWriter:
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
         if self._replication.error is not None:
-            # What has failed tells nobody who comes later: nobody knows of the entries that were never acknowledged.
-            unknown = self._replication.confirmed < self._pending.next_id - 1
-            raise self._replication.failure(outcome_unknown=unknown)
+            raise self._replication.failure(outcome_unknown=self._replication.confirmed < self._pending.next_id - 1)
         await self._pending.flush()
 
     def _would_block(self) -> WouldBlock:
