@@ -56,8 +56,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what is doomed is forgotten",
         "space that truncation and retention should free is never freed",
-        "await self._delete_ledgers(left)",
-        "",
+        "problem = await self._delete_ledgers(left, gone)",
+        "problem = gone.update(left)",
         (f"{_UPKEEP}::test_a_truncation_deletes_whole_ledgers",),
     ),
     Mutant(
@@ -77,8 +77,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was deleted is deleted again whenever the list has changed",
         "a log that rolls all the time is never truncated",
-        "            gone.update(left)\n",
-        "",
+        "left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]",
+        "left = list(lst.doomed)",
         (f"{_UPKEEP}::test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile",),
     ),
     Mutant(
@@ -108,5 +108,19 @@ MUTANTS: list[Mutant] = [
         "        await self._check_end(position)\n        state = ",
         "        state = ",
         ("tests/unit/log/test_log_consumer.py::test_no_consumer_gets_past_what_is_there",),
+    ),
+    Mutant(
+        "one ledger that can't be deleted keeps all that are gone on the list",
+        "a list that only grows, until it is too long",
+        "removed = tuple(ledger_id for ledger_id in lst.doomed if ledger_id in gone)",
+        "removed = lst.doomed if problem is None else ()",
+        (f"{_UPKEEP}::test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list",),
+    ),
+    Mutant(
+        "the consumers of a log are not counted",
+        "who makes a new one each time fills the metadata store, and no truncation ends",
+        "            await self._check_number()\n",
+        "",
+        (f"{_CONSUMERS}::test_there_are_no_more_than_the_setting_allows",),
     ),
 ]

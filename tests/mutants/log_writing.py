@@ -101,4 +101,29 @@ MUTANTS: list[Mutant] = [
         "        begun_ms = max(self._logs.now_ms(), ready.last_ms)\n",
         (f"{_BETWEEN}::test_times_do_not_go_back_though_nothing_is_left_of_what_had_them",),
     ),
+    Mutant(
+        "a flush doesn't wait for the ledger before the present one",
+        "what was flushed may still be lost",
+        """        if former is not None:
+            await former.flush()
+""",
+        """        if former is None:
+            await present.flush()
+""",
+        (f"{_BETWEEN}::test_a_flush_waits_for_the_former_ledger_though_nothing_follows",),
+    ),
+    Mutant(
+        "a writer that failed while the list was written begins its next ledger",
+        "that one's writer is never let go",
+        "                    if self.appends.error is not None:  # meanwhile\n",
+        "                    if False:  # meanwhile\n",
+        (f"{_BETWEEN}::test_a_writer_that_fails_while_the_list_is_written_begins_no_ledger",),
+    ),
+    Mutant(
+        "a log can't be closed again after a call that was cancelled",
+        "who tries again hears of a failure, though all is well",
+        "if self._present.metadata.state is not LedgerState.CLOSED:",
+        "if True:",
+        ("tests/unit/log/test_interrupted.py::test_closing",),
+    ),
 ]

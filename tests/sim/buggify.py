@@ -143,6 +143,7 @@ BOOKIE: Mapping[str, Bound] = {
     "metadata_write_attempts_max": Bound((1, 2)),
     "log_conflicts_max": Bound((1, 3)),
     "log_sinks_max": Bound((1, 3)),
+    "log_consumer_reads_at_once": Bound((1, 2)),
     "log_deletes_at_once": Bound((1, 2)),
     "log_retention_interval_s": Bound((0.1, 5.0)),
     "requests_in_flight_max": Bound((1, 3)),
@@ -209,6 +210,7 @@ CLIENT: Mapping[str, Bound] = {
     "metadata_write_attempts_max": Bound((1, 2)),
     "log_conflicts_max": Bound((1, 3)),
     "log_sinks_max": Bound((1, 3)),
+    "log_consumer_reads_at_once": Bound((1, 2)),
     "log_roll_bytes": Bound((1, 1000)),
     "log_roll_entries": Bound((1, 3)),
     "log_roll_s": Bound((0.05, 1.0)),
@@ -228,6 +230,7 @@ CLIENT: Mapping[str, Bound] = {
 # Numbers that bound nothing that a run could reach, each with the reason.
 NOT_DRAWN: Mapping[str, str] = {
     "log_orphan_grace_s": "patience with those who are about to add a ledger, which runs choose",
+    "log_consumers_max": "runs choose how many consumers their logs have",
     "log_list_bytes_max": "a list that is too long stops the log, by design, until somebody truncates it",
     "metrics_port": "a port; there is no metrics page in a world",
     "metrics_connections_max": "of that page",

@@ -121,6 +121,15 @@ class MetadataSettings(Settings):
         "written twice",
     )
 
+    log_consumers_max: Size = Field(
+        default=1000,
+        description="consumers of one named log: each is read whenever the log is truncated, and may hold back its "
+        "retention. Those that are there stay when this is lowered",
+    )
+    log_consumer_reads_at_once: Size = Field(
+        default=32, description="consumers of a named log that are read at the same time"
+    )
+
     log_conflicts_max: Size = Field(
         default=20,
         description="writes about a named log, lost one after the other to somebody else's change of it, before that "

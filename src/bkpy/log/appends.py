@@ -234,7 +234,10 @@ class LogAppends:
     # --- what the roller does ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Return when appends wait, and all before them have left: their times are known."""
+        """Return when appends wait, and all before them have left: their times are known.
+
+        The present ledger stays on the slow path, also when it is the former one: each of its ends is told.
+        """
         self._stopped = self.pending.slow_path = True
         while self.error is None and (self._admitted or self.pending.has_unsent):
             self._moved.clear()
@@ -266,7 +269,6 @@ class LogAppends:
         former, self.pending = self.pending, following
         following.base = former.base + former.next_id
         following.due_entry, following.due_length = due_entry, due_length
-        former.slow_path = True
         if former.has_pending:
             self._former = former
         else:

@@ -29,6 +29,7 @@ from bkpy.log.appends import LogAppends
 from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
+from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import (
     AFTER_ROLLING,
     Act,
@@ -424,7 +425,8 @@ class Roller:
         async with self._lock:
             if self.ended:
                 return
-            await self.appends.flush()
+            if self._present.metadata.state is not LedgerState.CLOSED:  # else a call that was cancelled came so far
+                await self.appends.flush()
             await self._stop_ending()  # that of a roll which came before
             try:
                 if self._former is not None:

@@ -6,11 +6,12 @@
 Invariants: a truncation takes no entry from a consumer that was registered before it, unless it is told to: its
 transaction checks `consumers`, and a registration's checks the list; a position is replaced only by one who has read
 it, and only that of the registration that he knows; none lies past what is known to be there, since retention would
-delete what comes, and was never read.
+delete what comes, and was never read; at most `log_consumers_max` are registered.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -89,18 +90,22 @@ class LogConsumers:
         top = await read_certainly(self._store, self._folder)
         if top is None:
             raise NoSuchLogError(f"log {self._log} has been deleted")
+        names = await children_if_there(self._store, self._folder)
         states = {}
-        for name in await children_if_there(self._store, self._folder):
-            found = await read_certainly(self._store, f"{self._folder}/{name}")
-            if found is not None:
-                states[name] = _decode(self._log, name, found[0])
+        step = self._settings.log_consumer_reads_at_once
+        for begin in range(0, len(names), step):
+            some = names[begin : begin + step]
+            nodes = await asyncio.gather(*(read_certainly(self._store, f"{self._folder}/{name}") for name in some))
+            for name, found in zip(some, nodes, strict=True):
+                if found is not None:
+                    states[name] = _decode(self._log, name, found[0])
         return Registered(states, Check(self._folder, top[1]))
 
     async def register(self, consumer: str, position: int | None) -> ConsumerState:
         """The state of the consumer, which is registered at `position` if it isn't there; None is the first one.
 
         Raises `TruncatedError` for a position that is not there any more, `ConfigError` for one that was never there,
-        `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
+        or if there are too many consumers, `NoSuchLogError`, `MetadataConflictError`, `MetadataUnavailableError`.
         """
         node = self._node(consumer)
         for _ in range(self._settings.log_conflicts_max):
@@ -112,6 +117,7 @@ class LogConsumers:
             lst, version = await self._list()
             at = lst.first_position if position is None else position
             self._check_position(lst, at)
+            await self._check_number()
             state = self._state(at, {})
             create = Create(node, _encode(state))
             if await self._committed(known.all_version, create, self._logs.list_check(self._log, version)):
@@ -197,6 +203,15 @@ class LogConsumers:
             raise TruncatedError(f"log {self._log} begins at position {lst.first_position}, not at {position}")
         if not lst.open_segments and position > lst.sealed_end:
             raise ConfigError(f"log {self._log} ends before position {lst.sealed_end}, not {position}")
+
+    async def _check_number(self) -> None:
+        """Whether there may be one more; who comes in between changes the node of all, and this is asked again."""
+        bound = self._settings.log_consumers_max
+        if len(await children_if_there(self._store, self._folder)) >= bound:
+            raise ConfigError(
+                f"log {self._log} has {bound} consumers already, as many as log_consumers_max allows: delete those "
+                "that nobody uses any more, or raise that setting"
+            )
 
     async def _committed(self, all_version: int, *operations: Operation) -> bool:
         """Whether they are done, with a write of the node of all consumers; False is to be tried again."""

@@ -1,7 +1,8 @@
 """Takes things out of named logs: truncation, retention, deletion, and ledgers that no list names.
 
     truncate, retain   one write of the list that dooms ledgers, in a transaction with the check of its consumers
-    finish             deletes what is doomed, then takes it off the list
+    finish             deletes what is doomed, then takes off the list what is gone: a ledger that can't be deleted
+                       keeps no other one there
     delete             one write that dooms all; the last ledgers are fenced; then as `finish`; then the nodes
     sweep              a ledger that no list names, in a transaction with the check of the list that might; or of a
                        log of which it is noted that it was deleted
@@ -24,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from bkpy.errors import (
+    BookKeeperError,
     ConfigError,
     CorruptDataError,
     LedgerRecoveryError,
@@ -153,7 +155,10 @@ class LogUpkeep:
                 assert_never(outcome)
 
     async def finish(self, name: str) -> LogList:
-        """Delete the ledgers that are doomed, and take them off the list; the list then."""
+        """Delete the ledgers that are doomed, and take them off the list; the list then.
+
+        Raises, when those that are gone are off the list, what keeps the others.
+        """
         return await self._finish(name)
 
     async def _finish(self, name: str, fence: Fence | None = None) -> LogList:
@@ -167,19 +172,29 @@ class LogUpkeep:
             left = [ledger_id for ledger_id in lst.doomed if ledger_id not in gone]
             if lst.deleted and fence is not None:
                 await self._fence(name, tuple(left[-OPEN_MAX:]), fence)
-            await self._delete_ledgers(left)
-            gone.update(left)
-            if await self._written(name, lst.without_doomed(lst.doomed), version):
-                log.info("%d ledgers of log %s were deleted", len(lst.doomed), name)
+            problem = await self._delete_ledgers(left, gone)
+            removed = tuple(ledger_id for ledger_id in lst.doomed if ledger_id in gone)
+            if not removed or await self._written(name, lst.without_doomed(removed), version):
+                log.info("%d ledgers of log %s were deleted", len(removed), name)
+                if problem is not None:
+                    raise problem
         raise self._given_up(name)
 
-    async def _delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+    async def _delete_ledgers(self, ledger_ids: Sequence[int], gone: set[int]) -> BookKeeperError | None:
+        """Those that are gone are added to `gone`. What keeps the others; without the store, none is tried any more."""
+        problem: BookKeeperError | None = None
         step = self._settings.log_deletes_at_once
         for begin in range(0, len(ledger_ids), step):
             some = ledger_ids[begin : begin + step]
             outcomes = await asyncio.gather(*map(self._catalog.delete, some))
             for ledger_id, outcome in zip(some, outcomes, strict=True):
-                _check_gone(outcome, ledger_id)
+                if (kept := _kept_by(outcome, ledger_id)) is None:
+                    gone.add(ledger_id)
+                else:
+                    problem = problem or kept
+            if any(isinstance(outcome, NotDone | Unknown) for outcome in outcomes):
+                break
+        return problem
 
     async def _fence(self, name: str, ledger_ids: tuple[int, ...], fence: Fence) -> None:
         """The ledgers that were the last ones of a log: only they can have a writer."""
@@ -289,7 +304,7 @@ class LogUpkeep:
             return await self._catalog.delete(ledger_id)
         for _ in range(self._settings.log_conflicts_max):
             found = await self._list_of(belongs)
-            if found is None or found[0].uid != belongs.uid:
+            if found is None:
                 return await self._catalog.delete(ledger_id)
             if any(segment.ledger_id == ledger_id for segment in found[0].segments):
                 raise ConfigError(
@@ -323,14 +338,15 @@ def log_of(metadata: LedgerMetadata) -> Belongs | None:
         return None
 
 
-def _check_gone(outcome: DeleteOutcome, ledger_id: int) -> None:
+def _kept_by(outcome: DeleteOutcome, ledger_id: int) -> BookKeeperError | None:
+    """What has kept the ledger; None if it is gone."""
     match outcome:
         case Gone() | Missing():
-            return
+            return None
         case Changed() | Overtaken():
-            raise MetadataConflictError("there are nodes below the ledger's in ZooKeeper", ledger_id=ledger_id)
+            return MetadataConflictError("there are nodes below the ledger's in ZooKeeper", ledger_id=ledger_id)
         case NotDone() | Unknown():
-            raise told(outcome, ledger_id=ledger_id)
+            return told(outcome, ledger_id=ledger_id)
         case _:
             assert_never(outcome)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.client.write.pending import PendingAppends
+    from bkpy.log.writer import LogWriter
     from bkpy.protocol.log_list import LogList
 
 LIST = "/ledgers/logs/orders"
@@ -224,10 +225,124 @@ async def test_a_held_ledger_whose_entries_are_all_on_their_quorums_does_not_sta
         await eventually(lambda: following.replication.confirmed == 0 and len(arrived) == 8)
         assert slow.has_pending
         assert not following.has_pending
+        flushing = asyncio.create_task(following.flush())
+        await asyncio.sleep(0)
         assert not following.replication.busy()
         for batch in arrived:
             completed(replication, batch)
-            assert held.done() == (batch is arrived[-1])
+            await asyncio.sleep(0)
+            assert held.done() == flushing.done() == (batch is arrived[-1])
     assert appends_of(log).error is None
     assert await held == 9
+    await flushing
+    await log.close()
+
+
+async def test_an_empty_ledger_is_not_rolled(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    ledger_id = log.ledger_id
+    await roller_of(log).roll()
+    assert log.ledger_id == ledger_id
+    await log.append(b"0")
+    for _ in range(2):
+        await roller_of(log).roll()
+    assert positions_of(await list_of(client))[-1] == (1, -1)
+    await log.close()
+
+
+async def test_a_writer_that_fails_while_the_list_is_written_begins_no_ledger(cluster: InProcess) -> None:
+    client, session = await faulty_client(cluster)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    before = present_of(log)
+
+    async def fail() -> None:
+        appends_of(log).fail(LogFencedError("somebody else has become the writer"))
+
+    with before_the_list_is_written(session, fail), pytest.raises(LogFencedError):
+        await roller_of(log).roll()
+    assert present_of(log) is before
+    after = await client.open_log("orders")
+    assert await after.append(b"1") == 1
+    await after.close()
+    assert await contents(client, "orders") == [b"0", b"1"]
+
+
+async def test_a_truncation_that_comes_too_late_moves_nothing_back(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    async with await client.open_log("orders", create=True) as log:
+        await log.append_batch([b"0", b"1", b"2"])
+        await log.truncate(2)
+        await log.truncate(1)
+        assert log.first_position == 2
+
+
+async def test_one_who_closes_leaves_the_list_of_the_next_writer_alone(cluster: InProcess) -> None:
+    """Who has come in between, when the last ledger was closed already."""
+    client, session = await faulty_client(cluster)
+    other = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    after: list[LogWriter] = []
+    written: list[int] = []
+
+    async def take_over() -> None:
+        after.append(await other.open_log("orders"))
+        written.append((await other.logs.read("orders", fresh=True))[1])
+
+    with before_the_list_is_written(session, take_over):
+        await log.close()
+    assert (await other.logs.read("orders", fresh=True))[1] == written[0]
+    assert await after[0].append(b"1") == 1
+    await after[0].close()
+    assert await contents(other, "orders") == [b"0", b"1"]
+
+
+async def test_who_was_overtaken_gives_the_other_one_some_time(cluster: InProcess) -> None:
+    """Half a pause at least, before it takes the log from it in turn."""
+    pause_s = 0.2
+    client, session = await faulty_client(cluster, log_open_pause_min_s=pause_s, log_open_pause_max_s=pause_s)
+    other = await cluster.client(**FAST)
+    await (await other.open_log("orders", create=True)).close()
+    began: list[float] = []
+    after: list[LogWriter] = []
+    loop = asyncio.get_running_loop()
+
+    async def take_over() -> None:
+        after.append(await other.open_log("orders"))
+        began.append(loop.time())
+
+    with before_the_list_is_written(session, take_over):
+        log = await client.open_log("orders")
+    assert loop.time() - began[0] >= pause_s / 2
+    await log.close()
+    after[0].abandon()
+
+
+async def test_a_flush_waits_for_the_former_ledger_though_nothing_follows(cluster: InProcess) -> None:
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    await log.append(b"0")
+    replication = present_of(log).pending.replication
+    completed = type(replication).completed
+    arrived: list[Any] = []
+
+    def hold(self: Any, batch: Any) -> None:
+        if self is replication:
+            arrived.append(batch)
+        else:
+            completed(self, batch)
+
+    with patch.object(type(replication), "completed", hold):
+        pending = log.append_nowait(b"1")
+        await roller_of(log).roll()
+        await eventually(lambda: len(arrived) == 1)
+        flushing = asyncio.create_task(log.flush())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not flushing.done()
+        completed(replication, arrived[0])
+        await flushing
+        assert await pending == 1
     await log.close()

@@ -397,6 +397,9 @@ async def test_a_search_reads_single_entries_of_one_ledger(client: Client, monke
     assert len({ledger_id for ledger_id, _, _ in asked}) == 1
     assert all(first == last for _, first, last in asked)
     assert len(asked) <= 10
+    asked.clear()
+    assert await reader.position_at(299.5) == 300  # between two ledgers, as the list says
+    assert not asked
 
 
 async def test_the_position_of_a_time_that_is_truncated_is_the_first(client: Client) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from tests.hooks import cluster_of, tasks_of
@@ -346,6 +348,45 @@ async def test_truncation_past_a_tail(cluster: InProcess, delete: bool) -> None:
         late = Follower(await reading.read_log("orders"), 4)
         await late.until(5, 4)
         await late.cancel()
+
+
+async def test_truncation_past_a_tail_that_is_about_to_follow_a_ledger(cluster: InProcess) -> None:
+    client, reading = await cluster.client(), await patient(cluster)
+    log = await HandMade(client).make()
+    former = await log.begin()
+    await log.append(2)
+    reader = await reading.read_log("orders")
+    session, path = cluster_of(reading).store, cluster_of(reading).catalog.path_of(former.ledger_id)
+    get, truncated = session.get, False
+
+    async def truncate_meanwhile(wanted: str) -> tuple[bytes, int]:
+        nonlocal truncated
+        if wanted == path and not truncated:
+            truncated = True
+            await log.change(lambda lst: dataclasses.replace(lst, first_position=4))
+            await eventually(lambda: reader.first_position == 4)
+        return await get(wanted)
+
+    with patch.object(session, "get", truncate_meanwhile):
+        follower = Follower(reader, 2)
+        with pytest.raises(bkpy.TruncatedError, match="begins at position 4, 2 is gone"):
+            await follower.ended()
+    assert truncated
+    assert former.usable
+
+
+async def test_what_was_read_ahead_is_not_given_out_when_it_is_truncated(cluster: InProcess) -> None:
+    client, reading = await cluster.client(), await patient(cluster)
+    log = await HandMade(client).make()
+    for _ in range(4):
+        await log.segment(2)
+    reader = await reading.read_log("orders")
+    async with aclosing(reader.tail_blocks()) as blocks, asyncio.timeout(DEADLINE_S):
+        assert (await anext(blocks)).positions == range(2)
+        await log.truncate(6, delete=False)
+        await eventually(lambda: reader.first_position == 6)
+        with pytest.raises(bkpy.TruncatedError, match="begins at position 6, 2 is gone"):
+            await anext(blocks)
 
 
 async def test_truncation_up_to_a_tail_does_not_disturb_it(cluster: InProcess) -> None:

@@ -64,7 +64,7 @@ class Faulty(MemorySession):
 
 async def faulty_client(cluster: InProcess, **settings: Any) -> tuple[Client, Faulty]:
     session = Faulty(cluster)
-    client = await open_client(session, ROOT, runtime_of(cluster.nodes[0]), client_settings(**FAST, **settings))
+    client = await open_client(session, ROOT, runtime_of(cluster.nodes[0]), client_settings(**{**FAST, **settings}))
     cluster.clients.append(client)
     return client, session
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -24,7 +25,7 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.log_consumers import LogConsumers, consumers_of
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done, Missing
-from bkpy.metadata.store import Create, Put
+from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import Segment
 from bkpy.runtime.system import real_runtime
@@ -103,7 +104,7 @@ async def test_a_registration_that_knows_nothing_of_a_truncation_is_refused(tree
 
     # Right before the transaction, when everything has been read.
     with pytest.raises(TruncatedError, match="begins at position 20, not at 12"):
-        await consumers(tree, [None] * 7 + [truncate]).register("billing", 12)
+        await consumers(tree, [None] * 8 + [truncate]).register("billing", 12)
     assert await position(tree) is None
 
 
@@ -135,6 +136,51 @@ async def test_only_what_is_in_the_log_can_be_had(tree: MemoryStore) -> None:
     await logs.write("orders", closed, version)
     with pytest.raises(ConfigError, match="ends before position 20, not 21"):
         await of.register("other", 21)
+
+
+@pytest.mark.parametrize("call", range(9))
+async def test_there_are_no_more_than_the_setting_allows(tree: MemoryStore, call: int) -> None:
+    """Whoever comes in between, however late."""
+    for name in ("a", "b"):
+        await consumers(tree).register(name, 12)
+
+    def another() -> None:
+        version = tree.node(FOLDER).version
+        value = json.dumps({"version": 1, "position": 12, "since_ms": 0, "token": "other"})
+        tree.apply_all([Put(FOLDER, b"t", version), Create(f"{FOLDER}/c", value.encode())], 0)
+
+    of = LogConsumers(on(Troubled(tree, [None] * call + [another]), log_consumers_max=3), "orders", "u1")
+    with pytest.raises(ConfigError, match="log orders has 3 consumers already, as many as log_consumers_max allows"):
+        await of.register("d", 12)
+    assert list((await of.registered()).states) == ["a", "b", "c"]
+    assert (await of.register("b", None)).position == 12  # one that is there
+    assert await of.delete("a")
+    assert (await of.register("d", 12)).position == 12
+
+
+async def test_many_are_read_at_once(tree: MemoryStore) -> None:
+    for n in range(7):
+        await consumers(tree).register(f"c{n}", 10 + n)
+
+    class Slow(Troubled):
+        reading = most = 0
+
+        async def get(self, path: str) -> tuple[bytes, int]:
+            self.reading += 1
+            self.most = max(self.most, self.reading)
+            await asyncio.sleep(0)
+            try:
+                return await super().get(path)
+            finally:
+                self.reading -= 1
+
+    def goes() -> None:
+        tree.apply(Delete(f"{FOLDER}/c4", None), 0)
+
+    session = Slow(tree, [None] * 5 + [goes])
+    states = (await LogConsumers(on(session, log_consumer_reads_at_once=3), "orders", "u1").registered()).states
+    assert {name: state.position for name, state in states.items()} == {f"c{n}": 10 + n for n in range(7) if n != 4}
+    assert session.most == 3
 
 
 async def test_two_of_one_name_notice_each_other(tree: MemoryStore) -> None:
@@ -184,10 +230,10 @@ async def test_an_attempt_whose_reply_was_lost_is_known_again(tree: MemoryStore)
 
 async def test_without_the_store_that_is_said(tree: MemoryStore) -> None:
     with pytest.raises(MetadataUnavailableError) as refused:
-        await consumers(tree, [None] * 7 + [AWAY]).register("billing", 12)
+        await consumers(tree, [None] * 8 + [AWAY]).register("billing", 12)
     assert not refused.value.outcome_unknown
     with pytest.raises(MetadataUnavailableError) as lost:
-        await consumers(tree, [None] * 7 + [REQUEST_LOST] * 2).register("billing", 12)
+        await consumers(tree, [None] * 8 + [REQUEST_LOST] * 2).register("billing", 12)
     assert lost.value.outcome_unknown
 
 
@@ -249,13 +295,15 @@ async def test_the_stored_form_is_the_golden_one(tree: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("call", range(5))
-@pytest.mark.parametrize("there", [20, 12], ids=["on", "back"])
-async def test_one_whose_commit_was_not_told_of_goes_on(tree: MemoryStore, there: int, call: int) -> None:
+@pytest.mark.parametrize("positions", [(20, 21, 22), (12, 11, 10)], ids=["on", "back"])
+async def test_one_whose_commit_was_not_told_of_goes_on(
+    tree: MemoryStore, positions: tuple[int, ...], call: int
+) -> None:
     """Nobody else goes by its name: it has to know again what it wrote itself, however often it wasn't told."""
     state = await consumers(tree).register("billing", 15)
     session = Troubled(tree)
     of = LogConsumers(on(session, metadata_write_attempts_max=1), "orders", "u1")
-    for lost in (REPLY_LOST, REQUEST_LOST, REPLY_LOST):
+    for there, lost in zip(positions, (REPLY_LOST, REQUEST_LOST, REPLY_LOST), strict=True):
         session.script.extend([None] * call + [lost])
         with contextlib.suppress(MetadataUnavailableError):
             state = await of.commit("billing", there, state)

@@ -10,7 +10,14 @@ import pytest
 from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, ROOT, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act
 
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    CorruptDataError,
+    MetadataConflictError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+)
 from bkpy.metadata.log_upkeep import Swept, log_of
 from bkpy.metadata.logs import Taken
 from bkpy.metadata.outcome import Done, Gone
@@ -126,6 +133,66 @@ async def test_many_ledgers_are_deleted_though_the_log_rolls_meanwhile(world: Lo
     lst = await upkeep.truncate(NAME, 200)
     assert (lst.first_position, lst.doomed) == (200, ())
     assert len(rolling) < 10
+    world.check()
+
+
+@pytest.mark.parametrize("call", range(8))
+async def test_the_consumers_of_another_log_of_that_name_hold_nothing_back(world: LogWorld, call: int) -> None:
+    """The log is deleted, and made anew, at any moment before a truncation has read its list."""
+    await world.consumer("billing", 12)
+    another = "2" * 32
+
+    def replace() -> None:
+        lst = world.lst()
+        assert lst is not None
+        for path in sorted((path for path in world.tree.paths if path.startswith(LIST)), reverse=True):
+            world.tree.apply(Delete(path, None), 0)
+        world.tree.apply(Create(LIST, dataclasses.replace(lst, uid=another).encode()), 0)
+        for node in (f"{LIST}/{another}", f"{LIST}/{another}/consumers"):
+            world.tree.apply(Create(node, b""), 0)
+
+    with contextlib.suppress(NoSuchLogError):
+        assert (await world.opened([None] * call + [replace]).truncate(NAME, 20)).uid == another
+    assert (await world.upkeep.truncate(NAME, 20)).first_position == 20
+    world.check()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 32])
+async def test_a_ledger_that_can_not_be_deleted_keeps_no_other_one_on_the_list(world: LogWorld, at_once: int) -> None:
+    stuck = world.segments[0]
+    below = f"{world.catalog.path_of(stuck)}/somebody's"
+    world.tree.apply(Create(below, b""), 0)
+    for _ in range(2):
+        with pytest.raises(MetadataConflictError, match="there are nodes below") as kept:
+            await world.opened(log_deletes_at_once=at_once).truncate(NAME, 30)
+        assert kept.value.ledger_id == stuck
+        lst = world.lst()
+        assert lst is not None
+        assert lst.doomed == (stuck,)
+        assert world.ledgers() == {stuck, world.segments[3]}
+    world.check()
+    with pytest.raises(MetadataConflictError):
+        await world.upkeep.delete(NAME, world.fence)
+    assert world.ledgers() == {stuck}
+    world.tree.apply(Delete(below, None), 0)
+    await world.upkeep.look_after(NAME, world.fence)
+    assert world.ledgers() == set()
+    assert not [path for path in world.tree.paths if path.startswith(LIST)]
+
+
+async def test_without_the_store_no_further_ledger_is_tried(world: LogWorld) -> None:
+    lst, version = await world.logs.read(NAME)
+    await world.logs.write_anyway(NAME, lst.truncated(30), version)
+    calls: list[int] = []
+
+    def another() -> None:
+        calls.append(1)
+
+    upkeep = world.opened([*[None] * 3, AWAY, *[another] * 20], log_deletes_at_once=1)
+    with pytest.raises(MetadataUnavailableError, match="the store is away"):
+        await upkeep.finish(NAME)
+    assert world.lst().doomed == tuple(world.segments[1:3])
+    assert len(calls) == 1  # the write of the list
     world.check()
 
 

@@ -224,7 +224,7 @@ class LedgerWriter:
     async def flush(self) -> None:
         """Return when everything appended so far is durable on the ack quorum; raises the writer's error."""
         if self._replication.error is not None:
-            raise self._replication.failure()
+            raise self._replication.failure(outcome_unknown=self._replication.confirmed < self._pending.next_id - 1)
         await self._pending.flush()
 
     def _would_block(self) -> WouldBlock:

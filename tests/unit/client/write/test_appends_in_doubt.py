@@ -85,6 +85,9 @@ async def test_what_was_never_sent_is_known_not_to_be_in_the_ledger(cluster: InP
     with pytest.raises(bkpy.LedgerFencedError) as failure:
         await flushing
     assert failure.value.outcome_unknown
+    with pytest.raises(bkpy.LedgerFencedError) as failure:
+        await writer.flush()
+    assert failure.value.outcome_unknown
     writer.abandon()
     for name in writer.ensemble:
         for connection in cluster.connections(name):
@@ -93,3 +96,16 @@ async def test_what_was_never_sent_is_known_not_to_be_in_the_ledger(cluster: InP
     async with asyncio.timeout(DEADLINE_S):
         reader = await other.recover_ledger(writer.ledger_id)
     assert b"2" not in [entry.data async for entry in reader.read()]
+
+
+async def test_who_flushes_when_all_is_acknowledged_hears_nothing_of_doubt(cluster: InProcess) -> None:
+    client = await cluster.client()
+    for entries in (0, 2):
+        writer = await client.create_ledger()
+        for _ in range(entries):
+            await writer.append(b"0")
+        replication_of(writer).failed(bkpy.LedgerFencedError("fenced"))
+        with pytest.raises(bkpy.LedgerFencedError) as failure:
+            await writer.flush()
+        assert not failure.value.outcome_unknown
+        writer.abandon()
