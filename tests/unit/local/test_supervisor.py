@@ -48,7 +48,7 @@ class Shell:
 
 
 async def watched(parts: list[Shell], lines: int, **settings: float | bool) -> list[str]:
-    """What is said until there are so many lines, of parts that were started once."""
+    """The first so many lines that are said, of parts that were started once."""
     for part in parts:
         part.run()
     said: list[str] = []
@@ -68,7 +68,7 @@ async def watched(parts: list[Shell], lines: int, **settings: float | bool) -> l
             await watching
         for part in parts:
             await part.process.kill()
-    return said
+    return said[:lines]  # there may be more, said while the watch was ended
 
 
 async def test_the_pause_grows_up_to_its_bound_while_a_process_ends_at_once(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_the_pause_grows_up_to_its_bound_while_a_process_ends_at_once(tmp_
     ends = [line for line in said if "has ended with status 3" in line]
     assert [re.findall(r"in ([0-9.]+) s", line)[0] for line in ends] == ["0.01", "0.02", "0.04", "0.05", "0.05"]
     assert all(str(part.log_path) in line for line in ends)
-    assert part.starts in (4, 5)
+    assert part.starts >= 5
 
 
 async def test_a_process_that_ran_for_long_is_started_after_the_shortest_pause(tmp_path: Path) -> None:
