@@ -150,9 +150,8 @@ async def test_two_bookies_that_hang_do_not_hold_up_reads(cluster: InProcess, mo
     for hung in writer.metadata.fragments[0].bookies[:2]:
         reads[hung].hang()
     async with asyncio.timeout(DEADLINE_S):
-        for _ in range(5):
+        while not pool_of(client).latency.won:  # which bookie is asked first is left to chance
             assert await contents(client, writer.ledger_id) == payloads()
-    assert pool_of(client).latency.won >= 1
 
 
 @pytest.mark.scenario(38)
