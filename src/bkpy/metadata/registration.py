@@ -362,6 +362,11 @@ class BookieDirectory:
         self._watches: list[Watch] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
+    @property
+    def readable(self) -> frozenset[str]:
+        """The bookies that are registered, whether they take entries or not."""
+        return frozenset(self.bookies) | self.read_only.keys()
+
     def is_here(self, bookie_id: str) -> bool:
         """Whether it is registered, and has what it had."""
         info = self.bookies.get(bookie_id) or self.read_only.get(bookie_id)

@@ -121,9 +121,8 @@ class _Counts:
     """Of marks and their ledgers, with these bookies."""
 
     def __init__(self, directory: BookieDirectory) -> None:
-        writable = frozenset(directory.bookies)
         self.directory = directory
-        self.bookies = Bookies(writable | directory.read_only.keys(), writable)
+        self.bookies = Bookies(directory.readable, frozenset(directory.bookies))
         self.marked: set[int] = set()
         self.unreadable = 0
         self.unclosed = 0

@@ -68,9 +68,8 @@ class Recoveries:
         metadata, version = await self._catalog.read(ledger_id, fresh=True)
         codec = RecordCodec(ledger_id, metadata.authorised(password).digest, digest_key(password))
         await self._directory.refresh()
-        readable = frozenset(self._directory.bookies) | self._directory.read_only.keys()
         at_ms = int(self._parts.runtime.clock.time() * 1000)
-        return self._recovery(metadata, version, codec, GivingUp(readable, at_ms, at_least))
+        return self._recovery(metadata, version, codec, GivingUp(self._directory.readable, at_ms, at_least))
 
     async def _run(self, metadata: LedgerMetadata, version: int, codec: RecordCodec) -> LedgerMetadata:
         if metadata.state is LedgerState.CLOSED:

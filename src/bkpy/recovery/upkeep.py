@@ -34,8 +34,7 @@ class Upkeep(NamedTuple):
 
     def bookies(self) -> Bookies:
         """The bookies that are registered now."""
-        writable = frozenset(self.directory.bookies)
-        return Bookies(writable | self.directory.read_only.keys(), writable)
+        return Bookies(self.directory.readable, frozenset(self.directory.bookies))
 
 
 class HasUpkeep(Protocol):
