@@ -12,6 +12,27 @@ _KEEPER = "tests/unit/recovery/test_log_keeper.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "retention deletes what one of two limits keeps",
+        "entries of the last week are deleted because the log is large, though a week was promised",
+        "return bool(limits) and all(limits)",
+        "return any(limits)",
+        (f"{_RETENTION}::test_what_retention_keeps",),
+    ),
+    Mutant(
+        "retention counts the stamps of entries",
+        "of small entries a fraction of the bytes is kept that was asked for",
+        "behind = sum(segment.payload_bytes for segment in lst.segments)",
+        "behind = sum(segment.length for segment in lst.segments)",
+        (f"{_RETENTION}::test_the_bytes_that_are_kept_are_those_of_entries",),
+    ),
+    Mutant(
+        "a consumer in front of a gap is taken for one that has something to read there",
+        "a consumer that has read everything holds back truncation",
+        "if lst.behind(position) < before)",
+        "if position < before)",
+        (f"{_RETENTION}::test_a_consumer_before_a_gap_has_read_what_lies_below_it",),
+    ),
+    Mutant(
         "a list is written over that of another log of the same name",
         "a log that was made anew has the ledgers of the deleted one, and none of its own",
         "self.store, path, data, expected_version, same, *checks, attempts_max=self._attempts_max",

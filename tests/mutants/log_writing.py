@@ -10,7 +10,55 @@ _RECORDS = "tests/unit/protocol/test_records.py"
 _ROLLING = "tests/unit/log/test_rolling.py"
 _TAKEOVERS = "tests/unit/log/test_takeovers.py"
 
+_GIVEN_UP = "tests/unit/log/test_given_up.py"
+_ROOM = "tests/unit/log/test_writer_ends.py"
+
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "gaps of a log that touch stay two",
+        "after two accepted losses in a row no client can open the log",
+        "    if gaps and gaps[-1][1] >= begin:\n",
+        "    if False:\n",
+        (f"{_DECISIONS}::test_two_losses_in_a_row_leave_one_gap",),
+    ),
+    Mutant(
+        "a gap between truncated segments of a log is forgotten",
+        "after an accepted loss below what was truncated no client can open the log",
+        "    begin = kept[0].first_position if kept else following\n    first = max(lst.first_position, begin)\n",
+        "    first = begin = max(lst.first_position, kept[0].first_position if kept else following)\n",
+        (f"{_DECISIONS}::test_a_loss_below_what_is_truncated_leaves_the_ledger_behind_it",),
+    ),
+    Mutant(
+        "the gap before the beginning of a log is forgotten",
+        "a consumer that has read everything gets an error about entries that it never saw",
+        "gaps = tuple(gap for gap in self.gaps if gap[1] >= before)",
+        "gaps = tuple(gap for gap in self.gaps if gap[1] > before)",
+        (f"{_GIVEN_UP}::test_a_consumer_that_has_read_everything_goes_on_behind_the_gap",),
+    ),
+    Mutant(
+        "an opener of a log doesn't look for room in its list",
+        "a working writer is fenced by a client that can't take its place",
+        """        self._logs.check_fits(self._name, opened)
+        try:
+            ends =""",
+        """        try:
+            ends =""",
+        (f"{_ROOM}::test_a_full_list_has_room_for_the_next_writer",),
+    ),
+    Mutant(
+        "a roll leaves no room in the list for the next writer",
+        "when the writer of a log with a full list dies, no other client can go on",
+        "        opened = longest_opened(rolled, self._clock(), self._token, lst.writer_label)\n",
+        "        opened = rolled\n",
+        (f"{_ROOM}::test_a_full_list_has_room_for_the_next_writer",),
+    ),
+    Mutant(
+        "an opener of a log underestimates the list that it will store",
+        "a working writer is fenced by a client that finds no room for its own ledger then",
+        "        ends[segment.ledger_id] = SegmentEnd(entries - lost, LENGTH_MAX, TIME_MAX_MS, lost)\n",
+        "        ends[segment.ledger_id] = SegmentEnd(0, 0, 0)\n",
+        (f"{_DECISIONS}::test_whatever_is_lost_the_log_can_be_opened_and_keeps_the_rest",),
+    ),
     Mutant(
         "a held ledger tells what it has confirmed",
         "a tail reads entries behind a hole that the next writer finds",

@@ -9,6 +9,7 @@ PLANNING = "tests/spark/test_spark_planning.py::"
 LOCK = "tests/spark/test_spark_lock.py::"
 JVM = "tests/spark/test_spark_jvm.py::"
 STREAM = "tests/spark/test_spark_stream.py::"
+ROWS = "tests/spark/test_spark_sink_rows.py::"
 SINK = "tests/spark/test_spark_sink.py::"
 SINKS = "tests/unit/protocol/test_log_sinks.py::"
 EXPORT = "tests/spark/test_spark_export.py::"
@@ -166,5 +167,12 @@ MUTANTS: list[Mutant] = [
         "checks = [await _check_of(client, part, lst.uid) for part in parts]",
         "checks: list[Check] = []",
         (SINK + "test_a_batch_whose_ledger_is_gone_is_not_committed",),
+    ),
+    Mutant(
+        "spark: a commit doesn't look for room in the list of the log",
+        "a sink that can't commit ends the log's working writer with each try",
+        "    _check_room(client, options, batch, parts, lst)\n",
+        "",
+        (ROWS + "test_a_sink_that_finds_no_room_leaves_the_logs_writer_alone",),
     ),
 ]

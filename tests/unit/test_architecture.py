@@ -306,7 +306,12 @@ CONSTANTS = {
         "KEEP_INTERPRETER": OF_THE_CPU,
     },
     "protocol/log_retention.py": {"_MS": "is a unit"},
-    "protocol/log_opening.py": {"LEDGER_ENTRIES_MAX": ON_DISK},
+    "protocol/log_opening.py": {
+        "LEDGER_ENTRIES_MAX": ON_DISK,
+        "LEDGER_ID_MAX": ON_DISK,
+        "LENGTH_MAX": ON_DISK,
+        "TIME_MAX_MS": A_MARK,
+    },
     "protocol/log_list.py": {
         "LIST_VERSION": ON_DISK,
         "OPEN_MAX": "is what the proof of takeovers stands on",

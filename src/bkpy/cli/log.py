@@ -86,7 +86,8 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--retention-bytes",
             callback=size,
             metavar="BYTES",
-            help="Keep the last so many bytes, such as 10GiB, rounded up to whole ledgers.  [default: all]",
+            help="Keep the last so many bytes of entries, such as 10GiB, rounded up to whole ledgers; with "
+            "--retention, what either keeps.  [default: all]",
         ),
         click.option(
             "--retention",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import connect, human_bytes, print_table
-from bkpy.protocol.records import STAMP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,14 +76,9 @@ def _summary(name: str, lst: LogList, writer: str | None) -> dict[str, Any]:
         "first_position": lst.first_position,
         "known_end": max(lst.sealed_end, lst.first_position),
         "ledgers": len(lst.segments),
-        "bytes": sum(map(_bytes, lst.segments)),
+        "bytes": sum(segment.payload_bytes for segment in lst.segments),
         "writer": writer,
     }
-
-
-def _bytes(segment: Segment) -> int:
-    """Bytes of the users' entries: the ledger's, without the stamps. None are known of a ledger that isn't sealed."""
-    return segment.length - STAMP_BYTES * segment.entries if segment.sealed else 0
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -92,7 +86,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "ledger_id": segment.ledger_id,
         "first_position": segment.first_position,
         "entries": segment.entries if segment.sealed else None,
-        "bytes": _bytes(segment) if segment.sealed else None,
+        "bytes": segment.payload_bytes if segment.sealed else None,
         "begun": iso(segment.begun_ms),
         "last": iso(segment.last_ms) if segment.sealed else None,
     }
@@ -148,4 +142,4 @@ def _kept(log: dict[str, Any]) -> str:
         return "everything"
     lag = log["consumer_lag_max_s"]
     held = "" if lag is None else f", at most {lag:g} s longer"
-    return f"{' and '.join(parts)}; longer what consumers have yet to read{held}"
+    return f"{', and '.join(parts)}; longer what consumers have yet to read{held}"

@@ -364,12 +364,13 @@ class Client:
     ) -> LogWriter:
         """Become the writer of a log, and fence whoever was.
 
-        With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`, and what
-        is older than `retention_s` seconds or lies before the last `retention_bytes` bytes is deleted, but for what a
-        consumer has yet to read, for at most `consumer_lag_max_s` seconds. `roll_*`: in place of the settings
-        `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError` if the log has a
-        writer. Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if it can't be
-        decided now where the log ends, and what `create_ledger` raises.
+        With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`. Retention
+        deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
+        one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
+        of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError`
+        if the log has a writer. Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password,
+        `LedgerRecoveryError` if it can't be decided now where the log ends, and what `create_ledger` raises;
+        `ConfigError`, before anybody is fenced, if the log's list has no room for another ledger.
         """
         self._check_open()
         return await open_log(

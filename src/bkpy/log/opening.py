@@ -1,6 +1,7 @@
 """Becoming the writer of a log: those before it are fenced, their ledgers closed, and the list names a new one.
 
-Invariants: nothing is served before the list names the new ledger and its writer; a ledger that was made in vain is
+Invariants: nobody is fenced before it is certain that the list has room for the new ledger, unless the list changes
+meanwhile; nothing is served before the list names the new ledger and its writer; a ledger that was made in vain is
 deleted again if it is certain that no list names it.
 """
 
@@ -35,8 +36,8 @@ from bkpy.protocol.log_opening import (
     Told,
     begun,
     list_says,
+    longest_opened,
     settled,
-    with_room,
 )
 from bkpy.protocol.records import RecordCodec, digest_key, ledger_key, stamp_at
 
@@ -164,6 +165,9 @@ class Opening:
 
     async def _attempt(self, lst: LogList, version: int) -> Opened | None:
         """None if the list has changed meanwhile."""
+        # Before anybody is fenced: without room for another ledger, the log's writer goes on.
+        opened = longest_opened(lst, self._logs.now_ms(), self._token, self._parts.label)
+        self._logs.check_fits(self._name, opened)
         try:
             ends = {segment.ledger_id: await self._end_of(segment) for segment in lst.open_segments}
         except NoSuchLedgerError as error:
@@ -175,9 +179,6 @@ class Opening:
         ready = settled(lst, ends)
         self._tell_of_dropped(lst, ends)
         self._tell_of_lost(lst, ends, ready)
-        if self._created is None:
-            room = with_room(ready, ready.sealed_end, self._logs.now_ms(), self._token, self._parts.label)
-            self._logs.check_fits(self._name, room)
         created = self._created or await self._parts.create(new_ledger(self._name, lst))
         self._created = created
         ledger_id = created.metadata.ledger_id

@@ -38,6 +38,7 @@ from bkpy.protocol.log_opening import (
     begun,
     ended,
     list_says,
+    longest_opened,
     sealed,
     with_room,
 )
@@ -190,7 +191,10 @@ class Roller:
             self._switch(following)
 
     async def _check_room(self) -> None:
-        """Raise `ConfigError` if the list has no room for one more ledger: none is made then, at each attempt."""
+        """Raise `ConfigError` if the list has no room for one more ledger, and behind it for that of the next opener.
+
+        No ledger is made then, at each attempt.
+        """
         try:
             self._try_room()
         except ConfigError:
@@ -202,8 +206,9 @@ class Roller:
 
     def _try_room(self) -> None:
         lst, position = self._sealed(self.lst), self.appends.next_position
-        wanted = with_room(lst, position, self._clock(), self._token, lst.writer_label)
-        self._logs.check_fits(self._name, wanted)
+        rolled = with_room(lst, position, self._clock(), self._token, lst.writer_label)
+        opened = longest_opened(rolled, self._clock(), self._token, lst.writer_label)
+        self._logs.check_fits(self._name, opened)
 
     def _switch(self, following: LedgerWriter) -> None:
         self._former, self._present = self._present, following

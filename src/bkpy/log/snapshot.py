@@ -69,7 +69,7 @@ class LogSnapshot:
         return index >= 0 and self.list.segments[index].ledger_id == segment.ledger_id
 
     def check(self, position: int) -> None:
-        """Raise `TruncatedError` if entries at `position` are gone."""
+        """Raise `TruncatedError` if entries from `position` on were truncated: a gap has none."""
         first = self.list.first_position
-        if position < first:
+        if self.list.behind(position) < first:
             raise TruncatedError(f"log {self.name} begins at position {first}, {position} is gone")

@@ -199,7 +199,7 @@ class LogConsumers:
             )
 
     def _check_position(self, lst: LogList, position: int) -> None:
-        if position < lst.first_position:
+        if lst.behind(position) < lst.first_position:
             raise TruncatedError(f"log {self._log} begins at position {lst.first_position}, not at {position}")
         if not lst.open_segments and position > lst.sealed_end:
             raise ConfigError(f"log {self._log} ends before position {lst.sealed_end}, not {position}")

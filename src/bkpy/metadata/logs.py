@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 LEASE_VERSION: Final = 1
 _TOKEN_BYTES: Final = 16
 _WARNED_PERCENT: Final = 80
+_SHORTEN: Final = "truncate the log, give it a retention, or let it roll later"
 _DEFAULTS = MetadataSettings()
 
 
@@ -167,20 +168,24 @@ class LogStore:
             return outcome
         return Missing(path) if outcome.node == same.path else Missing(outcome.node, outcome.index)
 
-    def _encoded(self, name: str, lst: LogList, *, warned: bool = True) -> bytes:
+    def _encoded(self, name: str, lst: LogList) -> bytes:
         data = lst.encode()
         bound = self.settings.log_list_bytes_max
         said = f"the list of log {name} has {len(lst.segments)} ledgers and {len(data)} bytes"
-        cure = "truncate the log, give it a retention, or let it roll later"
         if len(data) > bound:
-            raise ConfigError(f"{said}, more than the {bound} of log_list_bytes_max: {cure}")
-        if warned and len(data) * 100 > bound * _WARNED_PERCENT:
-            log.warning("%s, of %d that log_list_bytes_max allows: %s", said, bound, cure)
+            raise ConfigError(f"{said}, more than the {bound} of log_list_bytes_max: {_SHORTEN}")
+        if len(data) * 100 > bound * _WARNED_PERCENT:
+            log.warning("%s, of %d that log_list_bytes_max allows: %s", said, bound, _SHORTEN)
         return data
 
     def check_fits(self, name: str, lst: LogList) -> None:
-        """Raise `ConfigError` for a list that is too long, before anything is made for it."""
-        self._encoded(name, lst, warned=False)
+        """Raise `ConfigError` if a list that is about to be made may be too long, before anything is done for it."""
+        size, bound = len(lst.encode()), self.settings.log_list_bytes_max
+        if size > bound:
+            raise ConfigError(
+                f"the list of log {name} has no room for more ledgers: with them it may need {size} bytes, more than "
+                f"the {bound} of log_list_bytes_max: {_SHORTEN}"
+            )
 
     async def names(self) -> list[str]:
         """The names of all logs, sorted; of those that are being deleted, too."""

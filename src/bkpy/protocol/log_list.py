@@ -5,7 +5,7 @@ entry of the log and are never used twice. Each change of the list is one condit
 
     segments   [ledger, first position, begun_ms, entries, length, last_ms], the last two of them perhaps open
     doomed     ledgers that were taken out of the list, and are to be deleted: written before anything is
-    gaps       positions that have no entries, where the loss of some was accepted
+    gaps       positions that have no entries, where the loss of some was accepted; also the one before `first_position`
 
 Invariants: segments ascend in position without other gaps, each but the last two is *sealed* (known to be CLOSED, with
 so many entries) and none but the last is empty; a segment that isn't the first is readable only if the one before it is
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.protocol.records import STAMP_BYTES
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Segment:
         if not self.sealed:
             raise ConfigError("nobody knows yet where the segment ends", ledger_id=self.ledger_id)
         return self.first_position + self.entries
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the users' entries: the ledger's, without the stamps. Unknown, and 0, of one that isn't sealed."""
+        return self.length - STAMP_BYTES * self.entries if self.sealed else 0
 
     def seal(self, entries: int, length: int, last_ms: int) -> Segment:
         """The segment when its ledger is CLOSED."""
@@ -158,7 +164,10 @@ class LogList:
         return bisect_right(self.segments, position, key=lambda segment: segment.first_position) - 1
 
     def behind(self, position: int) -> int:
-        """The same position, or if it lies in a gap the one behind that."""
+        """The same position, or if it lies in a gap the one behind that.
+
+        A reader that has read all below `position` needs nothing below what this returns.
+        """
         for begin, end in self.gaps:
             if begin <= position < end:
                 return end
@@ -185,7 +194,7 @@ class LogList:
         left = self.segments[gone:]
         if left:
             before = max(before, left[0].first_position)  # it was in a gap
-        gaps = tuple(gap for gap in self.gaps if gap[1] > before)
+        gaps = tuple(gap for gap in self.gaps if gap[1] >= before)
         return dataclasses.replace(self, first_position=before, segments=left, doomed=doomed, gaps=gaps)
 
     def without_doomed(self, ledger_ids: tuple[int, ...]) -> LogList:

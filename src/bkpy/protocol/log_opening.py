@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LEDGER_ENTRIES_MAX: Final = 10**12  # more than anybody has ever appended to one ledger of a log
+LEDGER_ID_MAX: Final = 2**63 - 1
+LENGTH_MAX: Final = 2**63 - 1  # bytes of a ledger
+TIME_MAX_MS: Final = 10**15  # later than any clock's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     Segments without entries are dropped, and so is one that begins behind the end of the one before: of what its
     ledger holds nothing was ever acknowledged or shown to a reader. Unless the loss of the former's end was accepted:
     then there is a gap up to where it begins, or behind the last ledger one that is longer than any ledger, and the log
-    goes on behind that. If all that is left lies below the first position, nothing is left. Raises `CorruptDataError`
-    if a ledger holds more than lies before the next segment, which no writer brings about.
+    goes on behind that. Gaps that touch become one. If all that is left lies below the first position, nothing is left.
+    Raises `CorruptDataError` if a ledger holds more than lies before the next segment, which no writer brings about.
     """
     kept = list(lst.segments[:-OPEN_MAX])
     dropped: list[int] = []
@@ -68,8 +72,7 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
         closed = ends.get(segment.ledger_id) or SegmentEnd(segment.entries, segment.length, segment.last_ms)
         following = lst.behind(segment.first_position + closed.entries)
         if closed.entries:
-            if kept and segment.first_position > end:
-                gaps.append((end, segment.first_position))
+            _add_gap(gaps, end, segment.first_position)
             kept.append(segment.seal(closed.entries, closed.length, closed.last_ms))
             end = following
         else:
@@ -81,13 +84,35 @@ def settled(lst: LogList, ends: Mapping[int, SegmentEnd]) -> LogList:
     if kept and end < lst.first_position:
         # What was truncated up to there was lost with its bookies: what is appended next must not be below that, too.
         dropped += [segment.ledger_id for segment in kept]
-        kept, gaps = [], []
-    if kept and following > end:
-        gaps.append((end, following))
-    first = max(lst.first_position, kept[0].first_position if kept else following)
+        kept, end = [], lst.first_position
+    _add_gap(gaps, end, following)
+    begin = kept[0].first_position if kept else following
+    first = max(lst.first_position, begin)
     doomed = lst.doomed + tuple(dropped)
-    gaps = [gap for gap in gaps if gap[1] > first]
+    gaps = [gap for gap in gaps if gap[1] >= begin]  # also one between segments that are truncated, but not yet deleted
     return dataclasses.replace(lst, segments=tuple(kept), doomed=doomed, gaps=tuple(gaps), first_position=first)
+
+
+def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
+    """Append the gap begin..end, unless it is empty. It becomes one with a former gap that ends at `begin` or later."""
+    if begin >= end:
+        return
+    if gaps and gaps[-1][1] >= begin:
+        begin = min(gaps.pop()[0], begin)
+    gaps.append((begin, end))
+
+
+def longest(lst: LogList) -> LogList:
+    """The longest list that `settled` can return, whatever the ends of the open ledgers turn out to be.
+
+    A row of a segment takes more than a gap in its place; a row and a gap behind it take most.
+    """
+    ends = {}
+    for segment, following in zip_longest(lst.open_segments, lst.open_segments[1:]):
+        entries = LEDGER_ENTRIES_MAX if following is None else following.first_position - segment.first_position
+        lost = entries > 1
+        ends[segment.ledger_id] = SegmentEnd(entries - lost, LENGTH_MAX, TIME_MAX_MS, lost)
+    return settled(lst, ends)
 
 
 def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, label: str) -> LogList:
@@ -98,12 +123,18 @@ def begun(lst: LogList, ledger_id: int, position: int, now_ms: int, token: str, 
 
 
 def with_room(lst: LogList, position: int, now_ms: int, token: str, label: str) -> LogList:
-    """About what `begun` will give, of a ledger that is still to be made: to see whether the list would be too long.
+    """What `begun` returns for a ledger that does not exist yet, or a longer list: the id has as many digits as any."""
+    return begun(lst, LEDGER_ID_MAX - len(lst.segments), position, now_ms, token, label)
 
-    Ids ascend: it is taken for one with a digit more than those of the log's ledgers.
+
+def longest_opened(lst: LogList, now_ms: int, token: str, label: str) -> LogList:
+    """The longest list that the next opener may have to store.
+
+    An opener checks its length before it fences anybody. A list that is stored by a roll or by a sink leaves room for
+    it: only openers may use that room.
     """
-    others = [segment.ledger_id for segment in lst.segments] + list(lst.doomed)
-    return begun(lst, 10 * (1 + max(others, default=0)), position, now_ms, token, label)
+    settled_list = longest(lst)
+    return with_room(settled_list, settled_list.sealed_end, now_ms, token, label)
 
 
 def sealed(lst: LogList, ledger_id: int, end: SegmentEnd) -> LogList:

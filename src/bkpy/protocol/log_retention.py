@@ -1,6 +1,7 @@
 """What of a named log may go: by its retention, by a truncation, and of the ledgers that no list names.
 
-    a sealed segment        goes by retention when its last entry is too old, or enough bytes lie behind it
+    a sealed segment        goes by retention when no limit keeps it: by time, its last entry is too old; by size,
+                            enough bytes of entries lie behind it
     the last segment        never: where the log ends is known by it
     what a consumer needs   stays, for at most `consumer_lag_max_s` longer than retention by time keeps it
     a ledger of no list     goes when its log was deleted, or when it is so old that nobody is about to add it
@@ -33,10 +34,10 @@ def retained_from(lst: LogList, now_ms: int, consumers: Iterable[int]) -> int:
     `consumers` are the positions that they have yet to read.
     """
     needed = min(consumers, default=None)
-    behind = sum(segment.length for segment in lst.segments)
+    behind = sum(segment.payload_bytes for segment in lst.segments)
     begin = lst.first_position
     for segment in lst.segments[:-1]:
-        behind -= segment.length
+        behind -= segment.payload_bytes
         if not segment.sealed or not _expired(lst, segment, behind, now_ms):
             break
         if needed is not None and needed < segment.end_position and not _outwaited(lst, segment, now_ms):
@@ -46,9 +47,13 @@ def retained_from(lst: LogList, now_ms: int, consumers: Iterable[int]) -> int:
 
 
 def _expired(lst: LogList, segment: Segment, behind: int, now_ms: int) -> bool:
-    if lst.retention_s is not None and segment.last_ms + lst.retention_s * _MS <= now_ms:
-        return True
-    return lst.retention_bytes is not None and behind >= lst.retention_bytes
+    """Whether none of the log's limits keeps the segment."""
+    limits = []
+    if lst.retention_s is not None:
+        limits.append(segment.last_ms + lst.retention_s * _MS <= now_ms)
+    if lst.retention_bytes is not None:
+        limits.append(behind >= lst.retention_bytes)
+    return bool(limits) and all(limits)
 
 
 def _outwaited(lst: LogList, segment: Segment, now_ms: int) -> bool:
@@ -72,7 +77,7 @@ def truncated(name: str, lst: LogList, before: int, end: int, consumers: Mapping
     if before <= lst.first_position:
         return lst
     if not _outwaited(lst, lst.segments[lst.index_of(before - 1)], now_ms):
-        holding = sorted(consumer for consumer, position in consumers.items() if position < before)
+        holding = sorted(consumer for consumer, position in consumers.items() if lst.behind(position) < before)
         if holding:
             least = min(consumers[consumer] for consumer in holding)
             raise ConfigError(

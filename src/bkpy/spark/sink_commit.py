@@ -31,7 +31,7 @@ from bkpy.errors import (
 from bkpy.metadata.log_upkeep import LOG_UID, LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.log_opening import SegmentEnd, settled
+from bkpy.protocol.log_opening import SegmentEnd, longest, longest_opened, settled
 from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
 from bkpy.protocol.records import STAMP_BYTES, ledger_key, stamp_at
 from bkpy.spark.background import BackgroundLoop
@@ -180,6 +180,7 @@ async def _committed(
 ) -> bool:
     """False if the list has changed meanwhile."""
     logs = client.logs
+    _check_room(client, options, batch, parts, lst)
     try:
         ends = {segment.ledger_id: await _closed_end(client, options, segment) for segment in lst.open_segments}
     except NoSuchLedgerError:
@@ -199,6 +200,14 @@ async def _committed(
             raise told(outcome)
         case _:
             assert_never(outcome)
+
+
+def _check_room(client: Client, options: SinkOptions, batch: int, parts: Sequence[BatchPart], lst: LogList) -> None:
+    """Raise `ConfigError`, before anybody is fenced, if the list has no room for the batch and the next opener."""
+    logs = client.logs
+    now_ms = logs.now_ms()
+    committed = with_batch(longest(lst), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
+    logs.check_fits(options.log, longest_opened(committed, now_ms, logs.new_token(), lst.writer_label))
 
 
 async def _closed_end(client: Client, options: SinkOptions, segment: Segment) -> SegmentEnd:

@@ -9,6 +9,7 @@ import pytest
 from tests.in_process import rewrite
 from tests.unit.log.test_takeovers import FAST
 
+from bkpy.errors import ConfigError, TruncatedError
 from bkpy.protocol.accepted_loss import AcceptedLoss
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.log_opening import LEDGER_ENTRIES_MAX
@@ -92,4 +93,62 @@ async def test_a_tail_passes_the_gap(cluster: InProcess) -> None:
     positions = [entry.position for entry in found]
     assert positions[-1] == LEDGER_ENTRIES_MAX
     assert positions[:-1] == list(range(len(positions) - 1))  # one to three, as fast as it was
+    await log.close()
+
+
+async def test_losses_in_a_row_leave_a_log_that_can_be_opened(cluster: InProcess) -> None:
+    """The ledger behind the first one is lost before anything is in it, and the next one again."""
+    client = await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    for i in range(5):
+        assert await log.append(b"%d" % i) == i
+    for losses, left in enumerate((2, 0, 0), 1):
+        log.abandon()
+        await give_up(client, log.ledger_id, left)
+        log = await client.open_log("orders")
+        assert log.next_position == losses * LEDGER_ENTRIES_MAX
+    assert await log.append(b"n") == 3 * LEDGER_ENTRIES_MAX
+    await log.close()
+    async with await client.read_log("orders") as reader:
+        assert [entry.data async for entry in reader.read()] == [b"0", b"1", b"n"]
+
+
+@pytest.mark.parametrize("left", [0, 2, 5])
+async def test_a_consumer_that_has_read_everything_goes_on_behind_the_gap(cluster: InProcess, left: int) -> None:
+    """It holds back no truncation, and nothing that it has yet to read was truncated."""
+    client, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await client.open_log("orders", create=True)
+    for i in range(5):
+        await log.append(b"%d" % i)
+    billing = await log.consumer("billing")
+    await billing.commit(5)
+    late = await log.consumer("late", position=1)
+    log.abandon()
+    await give_up(client, log.ledger_id, left)
+    log = await client.open_log("orders")
+    assert await log.append(b"n") == LEDGER_ENTRIES_MAX
+    if left:
+        with pytest.raises(ConfigError, match="from 1 on: late"):
+            await log.truncate(LEDGER_ENTRIES_MAX)
+        await late.delete()
+    await log.truncate(LEDGER_ENTRIES_MAX)
+    reader = await other.read_log("orders")
+    assert reader.first_position == LEDGER_ENTRIES_MAX
+    billing = await reader.consumer("billing")
+    async with asyncio.timeout(30):
+        tail = reader.tail(first=billing.position)
+        assert (await anext(tail)).data == b"n"
+        await tail.aclose()
+    await billing.commit(6)  # a step within the gap
+    await billing.commit(5)
+    if left:
+        with pytest.raises(TruncatedError):
+            await billing.commit(left - 1)
+        with pytest.raises(TruncatedError):
+            await anext(reader.tail(first=left - 1))
+    await log.append(b"m")
+    await log.truncate(LEDGER_ENTRIES_MAX + 1, ignore_consumers=True)
+    await reader.refresh()
+    with pytest.raises(TruncatedError):
+        await anext(reader.tail(first=billing.position))
     await log.close()

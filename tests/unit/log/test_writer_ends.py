@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -207,29 +208,47 @@ async def test_a_log_whose_bookies_are_gone_can_be_deleted(
 # --- a list that is too long -----------------------------------------------------------------------------------------
 
 
-ROOM_FOR_ONE = 90  # and for who writes
-
-
 async def test_a_log_whose_list_is_too_long_goes_on_without_rolling(cluster: InProcess) -> None:
-    """Wherever the bound lies: it is felt by none but those who would add ledgers."""
+    """Wherever the bound lies: a client that finds no room fences nobody, and one that finds some appends."""
     steady = await cluster.client(**FAST)
-    for room in range(0, 260, 20):
+    refused, opened = [], []
+    for room in range(0, 600, 40):
         name = f"log-{room:03}"
         log = await steady.open_log(name, create=True)
         await log.append(b"0")
-        await log.close()
         lst, _ = await steady.logs.read(name)
         client = await cluster.client(**FAST, log_list_bytes_max=len(lst.encode()) + room)
-        if room < ROOM_FOR_ONE:
-            with pytest.raises(ConfigError, match="truncate"):
-                await client.open_log(name)
-            continue
-        log = await client.open_log(name, roll_entries=2)
+        with contextlib.suppress(ConfigError):
+            log = await client.open_log(name, roll_entries=2)
+            opened.append(room)
+        if not opened:
+            refused.append(room)
         for i in range(1, 8):
             assert await log.append(b"%d" % i) == i
             await asyncio.sleep(0.002)
         await log.close()
         assert await contents(steady, name) == numbers(8)
+    assert refused
+    assert opened
+    assert opened == list(range(opened[0], 600, 40))
+
+
+@pytest.mark.parametrize("bound", range(900, 1100, 40))
+async def test_a_full_list_has_room_for_the_next_writer(cluster: InProcess, bound: int) -> None:
+    """Also if the log has rolled while that one was opening it: the one that fenced the former writer can go on."""
+    client = await cluster.client(**FAST, log_list_bytes_max=bound)
+    log = await client.open_log("orders", create=True, roll_entries=1)
+    while not log.next_position or log.next_position < 2 * len(roller_of(log).lst.segments):
+        await log.append(b"%d" % log.next_position)
+        await asyncio.sleep(0.002)
+    end = log.next_position
+    following = await client.open_log("orders")
+    assert await following.append(b"n") == end
+    standby = await cluster.client(**FAST, log_list_bytes_max=500)
+    with pytest.raises(ConfigError, match="no room for more ledgers"):
+        await standby.open_log("orders")
+    assert await following.append(b"m") == end + 1
+    await following.close()
 
 
 async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluster: InProcess) -> None:
@@ -261,8 +280,9 @@ async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
         await asyncio.sleep(0.002)
     before, attempts = await steady.create_ledger(), refused()
     await eventually(lambda: refused() > attempts + 3)
+    standby = await cluster.client(**FAST, log_list_bytes_max=500)
     with pytest.raises(ConfigError, match="truncate"):
-        await client.open_log("orders")
+        await standby.open_log("orders")
     after = await steady.create_ledger()
     assert after.ledger_id == before.ledger_id + 1
     for left in (before, after):

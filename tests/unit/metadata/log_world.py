@@ -78,7 +78,7 @@ class LogWorld:
         await init_cluster(self.store, ROOT)
         self.segments = [await self.ledger() for _ in range(4)]
         sealed = [
-            Segment(ledger_id, n * 10, self.now_ms).seal(10, 100, self.now_ms + n * 1000)
+            Segment(ledger_id, n * 10, self.now_ms).seal(10, 180, self.now_ms + n * 1000)
             for n, ledger_id in enumerate(self.segments[:3])
         ]
         lst = LogList(
@@ -156,7 +156,7 @@ class LogWorld:
         *others, last = lst.segments
         if last.ledger_id == ledger_id:
             return
-        segments = (*others, last.seal(10, 100, last.begun_ms), Segment(ledger_id, last.first_position + 10, 0))
+        segments = (*others, last.seal(10, 180, last.begun_ms), Segment(ledger_id, last.first_position + 10, 0))
         changed = dataclasses.replace(lst, segments=segments, write_token=self.logs.new_token())
         self.tree.apply(Put(LIST, changed.encode(), self.tree.node(LIST).version), 0)
         self.segments.append(ledger_id)

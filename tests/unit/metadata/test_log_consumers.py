@@ -40,7 +40,7 @@ async def tree() -> MemoryStore:
     """With a log that has the positions 10 to 29, the last ones of them in an open ledger."""
     tree = MemoryStore(real_runtime())
     await init_cluster(tree.session(), "/ledgers")
-    segments = (Segment(1, 10, 0).seal(10, 100, 0), Segment(2, 20, 0))
+    segments = (Segment(1, 10, 0).seal(10, 180, 0), Segment(2, 20, 0))
     await opened(tree).create("orders", a_list(segments=segments, first_position=10))
     return tree
 

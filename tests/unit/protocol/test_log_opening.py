@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bkpy.errors import ConfigError, CorruptDataError
 from bkpy.protocol.log_list import LogList, Segment
@@ -20,6 +22,7 @@ from bkpy.protocol.log_opening import (
     begun,
     ended,
     list_says,
+    longest_opened,
     sealed,
     settled,
 )
@@ -159,6 +162,120 @@ def test_a_ledger_that_holds_more_than_lies_before_the_next_is_an_error() -> Non
     unknown = lst(Segment(7, 0, 0), Segment(8, 4, 0))
     with pytest.raises(CorruptDataError, match="position 4"):
         settled(unknown, {7: SegmentEnd(5, 5, 1), 8: SegmentEnd(1, 1, 1)})
+
+
+# --- any history ----------------------------------------------------------------------------------------------------
+
+
+class History:
+    """A log whose writers come one after the other; each of their ledgers may lose its last entries for good."""
+
+    def __init__(self) -> None:
+        self.lst = EMPTY
+        self.held: dict[int, int] = {}  # entries of the ledgers that may be open
+        self.entries: dict[int, tuple[int, int]] = {}  # ledger and entry at each position that was acknowledged
+        self.acknowledged: set[int] = set()  # positions, also those whose entries are lost
+        self.ids = itertools.count()
+
+    def open(self, losses: list[int | None]) -> None:
+        """The next writer finds that of each open ledger so many entries at most are left; None: no loss."""
+        ends = {}
+        for segment, left in zip(self.lst.open_segments, losses, strict=False):
+            entries = self.held[segment.ledger_id]
+            kept = entries if left is None else min(entries, left)
+            ends[segment.ledger_id] = SegmentEnd(kept, kept * 9, 1500 if kept else 0, left is not None)
+            for entry in range(kept, entries):
+                self.entries.pop(segment.first_position + entry, None)
+        bound = longest_opened(self.lst, 1000, "token", "label")
+        self.lst = settled(self.lst, ends)
+        self.add(self.lst.sealed_end)
+        assert len(self.lst.encode()) <= len(bound.encode())
+        assert not self.acknowledged & set(range(self.lst.sealed_end, self.lst.sealed_end + 100)), "a position twice"
+
+    def add(self, position: int) -> None:
+        ledger_id = next(self.ids)
+        self.held[ledger_id] = 0
+        self.lst = begun(self.lst, ledger_id, position, 1000, "token", "label")
+
+    def append(self, count: int) -> None:
+        segment = self.lst.segments[-1]
+        for entry in range(self.held[segment.ledger_id], self.held[segment.ledger_id] + count):
+            position = segment.first_position + entry
+            self.entries[position] = segment.ledger_id, entry
+            self.acknowledged.add(position)
+        self.held[segment.ledger_id] += count
+
+    def roll(self, *, closes: bool) -> None:
+        former, entries = self.lst.segments[-1], self.held[self.lst.segments[-1].ledger_id]
+        if entries and len(self.lst.open_segments) == 1:
+            self.add(former.first_position + entries)
+            if closes:
+                self.lst = sealed(self.lst, former.ledger_id, SegmentEnd(entries, entries * 9, 1400))
+
+    @property
+    def end(self) -> int:
+        return max(self.acknowledged, default=-1) + 1
+
+    def truncate(self, share: float) -> None:
+        self.lst = self.lst.truncated(self.lst.first_position + int((self.end - self.lst.first_position) * share))
+
+    def check(self) -> None:
+        lst = self.lst
+        assert LogList.decode("orders", lst.encode()) == lst
+        parts = ranges_of(lst, lst.first_position, lst.sealed_end - 1) if lst.sealed_end > lst.first_position else ()
+        found = {
+            part.first_position + i: (part.ledger_id, part.first_entry + i)
+            for part in parts
+            for i in range(part.entries)
+        }
+        assert found == {p: place for p, place in self.entries.items() if lst.first_position <= p < lst.sealed_end}
+        assert lst.behind(self.end) >= lst.first_position, "a consumer that has read everything is taken for late"
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("open"), st.lists(st.none() | st.integers(0, 3), min_size=2, max_size=2)),
+    st.tuples(st.just("append"), st.integers(1, 3)),
+    st.tuples(st.just("roll"), st.booleans()),
+    st.tuples(st.just("truncate"), st.floats(0, 1)),
+)
+
+
+@given(st.lists(STEPS, max_size=14))
+def test_whatever_is_lost_the_log_can_be_opened_and_keeps_the_rest(steps: list[tuple[str, object]]) -> None:
+    """Accepted losses in a row, of empty ledgers too, of both open ledgers, and below what is truncated."""
+    history = History()
+    history.open([])
+    for what, argument in steps:
+        if what == "open":
+            history.open(argument)  # type: ignore[arg-type]
+        elif what == "append":
+            history.append(argument)  # type: ignore[arg-type]
+        elif what == "roll":
+            history.roll(closes=bool(argument))
+        else:
+            history.truncate(argument)  # type: ignore[arg-type]
+        history.check()
+
+
+def test_two_losses_in_a_row_leave_one_gap() -> None:
+    first = settled(lst(Segment(7, 0, 2000)), {7: SegmentEnd(2, 2, 2500, lost=True)})
+    second = begun(first, 8, first.sealed_end, 3000, "t", "l")
+    found = settled(second, {8: SegmentEnd(0, 0, 0, lost=True)})
+    assert found.gaps == ((2, 2 * LEDGER_ENTRIES_MAX),)
+    assert (places(found), found.sealed_end) == ([(7, 0, 2)], 2 * LEDGER_ENTRIES_MAX)
+
+
+def test_a_loss_below_what_is_truncated_leaves_the_ledger_behind_it() -> None:
+    """Ledger 7 has one entry left of two, ledger 8 has positions 2 to 4, and what lies below 3 is truncated."""
+    truncated = lst(Segment(7, 0, 2000), Segment(8, 2, 3000), first_position=3)
+    found = settled(truncated, {7: SegmentEnd(1, 1, 2500, lost=True), 8: SegmentEnd(3, 3, 3500)})
+    assert (places(found), found.first_position, found.sealed_end) == ([(7, 0, 1), (8, 2, 3)], 3, 5)
+
+
+def test_a_log_of_which_nothing_is_left_tells_the_lost_positions_from_truncated_ones() -> None:
+    found = settled(lst(Segment(7, 0, 2000)), {7: SegmentEnd(0, 0, 0, lost=True)})
+    assert found.gaps == ((0, LEDGER_ENTRIES_MAX),)
+    assert (found.segments, found.first_position, found.behind(5)) == ((), LEDGER_ENTRIES_MAX, LEDGER_ENTRIES_MAX)
 
 
 # --- beginning and ending -------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from bkpy.protocol.log_list import LogList, Segment
 from bkpy.protocol.log_retention import Orphan, orphaned, retained_from, truncated
 
 S = 1000
-# Positions 0..9, 10..19, 20..29 of 100 bytes each, the last times 10 s, 20 s, 30 s; 30.. is open, since 30 s.
-SEALED = tuple(Segment(n, n * 10, n * 10 * S).seal(10, 100, (n + 1) * 10 * S) for n in range(3))
+# Positions 0..9, 10..19, 20..29 of 100 bytes each beside their stamps, the last times 10 s, 20 s, 30 s; 30.. is open,
+# since 30 s.
+SEALED = tuple(Segment(n, n * 10, n * 10 * S).seal(10, 180, (n + 1) * 10 * S) for n in range(3))
 OPEN = Segment(3, 30, 30 * S)
 
 
@@ -44,8 +45,10 @@ def a_list(
         (0, None, 199, None, [], 10),
         (0, None, 100, None, [], 20),
         (0, None, 0, None, [], 30),
-        (20, 10, 301, None, [], 10),  # whichever comes first
-        (0, 10, 100, None, [], 20),
+        (20, 10, 301, None, [], 0),  # what either limit keeps
+        (0, 10, 100, None, [], 0),
+        (20, 10, 100, None, [], 10),
+        (99, 10, 100, None, [], 20),
         (99, 10, None, None, [0], 0),
         (99, 10, None, None, [9], 0),
         (99, 10, None, None, [10], 10),
@@ -86,10 +89,35 @@ def test_retention_keeps_to_whole_segments_and_never_goes_back() -> None:
                 for n, segment in enumerate(segments):
                     if segment.sealed and segment.end_position <= begin:
                         age_s = now_s - segment.last_ms / S
-                        behind = sum(later.length for later in segments[n + 1 :])
-                        assert (s is not None and age_s >= s) or (size is not None and behind >= size)
+                        behind = sum(later.payload_bytes for later in segments[n + 1 :])
+                        assert (s, size) != (None, None)
+                        assert s is None or age_s >= s
+                        assert size is None or behind >= size
                         held = needed is not None and needed < segment.end_position
                         assert not held or (lag is not None and age_s >= (s or 0) + lag)
+
+
+def test_the_bytes_that_are_kept_are_those_of_entries() -> None:
+    """A hundred ledgers of a thousand entries of one byte."""
+    segments = [Segment(n, n * 1000, 0).seal(1000, 9000, 0) for n in range(100)]
+    lst = a_list(*segments, Segment(100, 100_000, 0), size=50_000)
+    assert retained_from(lst, 0, []) == 50_000
+
+
+def test_a_consumer_before_a_gap_has_read_what_lies_below_it() -> None:
+    """Positions 30 to 49 were given up; a consumer that has read all before them holds back nothing."""
+    behind = Segment(4, 50, 40 * S).seal(10, 180, 50 * S)
+    lst = LogList(
+        "u", 3, 3, 2, "crc32c", bytes(16), segments=(*SEALED, behind, Segment(5, 60, 60 * S)), gaps=((30, 50),),
+        retention_s=10,
+    )  # fmt: skip
+    assert retained_from(lst, 99 * S, [30]) == retained_from(lst, 99 * S, [49]) == 30
+    assert retained_from(lst, 99 * S, [29]) == 20
+    left = truncated("x", lst, 50, 60, {"billing": 30}, 0)
+    assert (left.first_position, left.gaps) == (50, ((30, 50),)), "who has read all before the gap goes on behind it"
+    with pytest.raises(ConfigError, match="billing"):
+        truncated("x", lst, 51, 60, {"billing": 30}, 0)
+    assert truncated("x", left, 60, 60, {}, 0).gaps == ()
 
 
 def test_an_open_segment_before_the_last_stays() -> None:
