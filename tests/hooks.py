@@ -26,7 +26,7 @@ from bkpy.storage.journal.journal import JournalWriter
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     import pytest
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.log.appends import LogAppends
+    from bkpy.log.entries import LogBlock
+    from bkpy.log.reader import LogReader
     from bkpy.log.writer import LogWriter
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.layout import IdGenerator
@@ -208,6 +210,11 @@ def nobody_is_late_before(latency: ReadLatency, seconds: float) -> None:
 ADD_TO_LIST: Final[Method] = (Roller, "_add")
 ATTEMPT_TO_OPEN: Final[Method] = (Opening, "_attempt")
 END_OF_SEGMENT: Final[Method] = (Opening, "_end_of")
+
+
+def steps_of_tail(reader: LogReader, first: int) -> AsyncGenerator[LogBlock, None]:
+    """What a log's tail does, in the task of the caller."""
+    return reader._tail_blocks(first)
 
 
 def roller_of(log: LogWriter) -> Roller:

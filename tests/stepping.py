@@ -26,16 +26,16 @@ class Stepped:
         self._late = late
         self._act = act
         self.reached = False
+        self.waits = 0
 
     def __await__(self) -> Generator[Any, None, Any]:
         resume = partial(self._inner.send, None)
-        waits = 0
         while True:
             try:
                 awaited = resume()
             except StopIteration as end:
                 return end.value
-            if waits == self._at:
+            if self.waits == self._at:
                 self.reached = True
                 if not self._late:
                     self._act()
@@ -43,7 +43,7 @@ class Stepped:
                     asyncio.get_running_loop().call_soon(self._act)
                 else:
                     awaited.add_done_callback(lambda _: self._act())  # before the task's own callback
-            waits += 1
+            self.waits += 1
             try:
                 yield awaited
             except BaseException as e:  # for the coroutine, whatever it is

@@ -20,8 +20,35 @@ _OUTCOMES: Final = _UNIT + "client/write/test_appends_in_doubt.py::"
 _LAC_REPLY: Final = "tests/unit/protocol/test_lac_reply.py::"
 _BLOCKS: Final = "tests/unit/protocol/test_block_scan.py::"
 _SHORTFALL: Final = "tests/unit/protocol/test_shortfall.py::"
+_ITERATION: Final = _UNIT + "client/test_iteration.py::"
+_PIPELINE: Final = _UNIT + "client/read/test_range_pipeline.py::"
 
 MUTANTS: list[Mutant] = [
+    # --- iterators that survive a time-out --------------------------------------------------------------------------
+    Mutant(
+        "a cancelled call ends the step that it awaited",
+        "a tail that was interrupted by a time-out ends without an error",
+        "    if not task.done():\n        await asyncio.wait((task,))\n",
+        "    if not task.done():\n        await task\n",
+        (
+            _ITERATION + "test_a_cancelled_call_loses_and_repeats_nothing",
+            _PIPELINE + "test_a_cancelled_call_leaves_its_range_to_the_next_one",
+        ),
+    ),
+    Mutant(
+        "an iterator forgets the error that ended it",
+        "a consumer takes an error for the end",
+        "        self._ended = self._ended or error\n",
+        "        self._ended = self._ended or StopAsyncIteration()\n",
+        (_ITERATION + "test_an_error_stays",),
+    ),
+    Mutant(
+        "a dropped iterator's step goes on",
+        "each time-out around a tail leaves long polls and watches behind",
+        "        if self._step is not None:\n            cancel_dropped(self._step)\n",
+        "        pass\n",
+        (_ITERATION + "test_a_tail_that_is_dropped_or_closed_while_it_waits_leaves_nothing_behind",),
+    ),
     # --- blocks verified at once -----------------------------------------------------------------------------------
     Mutant(
         "the ids in a block are not looked at",
@@ -222,7 +249,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the rest of a range that was cut short is not asked for",
         "a scan or a recovery goes on behind entries that it has left out",
-        "if cut:",
+        "if answered_to < range_last:",
         "if False:",
         (_UNIT + "client/read/test_range_pipeline.py::test_a_range_that_is_cut_short_is_continued_first",),
     ),

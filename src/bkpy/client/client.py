@@ -15,6 +15,7 @@ from bkpy.client.bookies.pool import BookiePool
 from bkpy.client.creation import NewLedger, create_ledger
 from bkpy.client.deletion import delete_ledger
 from bkpy.client.inspection import last_entries
+from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling, warn_unclosed
 from bkpy.client.read.reader import LedgerReader
 from bkpy.client.write.dispatcher import AddDispatcher
@@ -38,7 +39,7 @@ from bkpy.recovery.recoveries import Recoveries
 from bkpy.recovery.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from bkpy.client.write.interfaces import AppendsOwner
     from bkpy.config.client import ClientSettings
@@ -293,11 +294,10 @@ class Client:
         self._check_open()
         await delete_ledger(ledger_id, self._cluster.catalog, self.logs)
 
-    async def list_logs(self) -> AsyncIterator[str]:
+    def list_logs(self) -> AsyncGenerator[str, None]:
         """The names of all logs, sorted; those created or deleted meanwhile may be among them or not."""
         self._check_open()
-        async for name in self.logs.living_names():
-            yield name
+        return ResumableIterator(Stepwise(self.logs.living_names(), self._runtime, name="list of logs"), alone)
 
     async def delete_log(self, name: str) -> None:
         """Delete a log, with all its entries and consumers: whoever writes or reads it fails. Raises `NoSuchLogError`.
@@ -310,11 +310,10 @@ class Client:
         self._check_open()
         await LogUpkeep(self.logs, self._cluster.catalog).delete(name, self._recoveries.fence)
 
-    async def list_ledgers(self) -> AsyncIterator[int]:
+    def list_ledgers(self) -> AsyncGenerator[int, None]:
         """The ids of all ledgers, ascending; those created or deleted meanwhile may be in it or not."""
         self._check_open()
-        async for ledger_id in self._cluster.catalog.ids():
-            yield ledger_id
+        return ResumableIterator(Stepwise(self._cluster.catalog.partitions(), self._runtime, name="list of ledgers"))
 
     # --- named logs -------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from bkpy.client.arguments import check_position
+from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.errors import ClientClosedError, ConfigError, NoSuchLedgerError
 from bkpy.log.consumer import registered
 from bkpy.log.entries import past_the_end
-from bkpy.log.scan import scan
+from bkpy.log.scan import SegmentScan
 from bkpy.log.search import position_at
 from bkpy.log.tail import LogTail
 from bkpy.protocol.log_reading import ranges_of
@@ -179,28 +180,21 @@ class LogReader:
         the end, `NoSuchLogError` for a log that was deleted meanwhile, and else what `LedgerReader.read` does.
         """
         self._check_positions(first, last)
-        return _entries(self._read_blocks(first, last))
+        return ResumableIterator(self._scan(first, last))
 
     def read_blocks(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogBlock, None]:
         """Like `read`, many entries at once, with no object per entry."""
         self._check_positions(first, last)
-        return self._read_blocks(first, last)
+        return ResumableIterator(self._scan(first, last), alone)
 
-    async def _read_blocks(self, first: int | None, last: int | None) -> AsyncGenerator[LogBlock, None]:
-        self._check_open()
-        position, end = self._bounds(first, last)
-        ranges = ranges_of(self._snapshot.list, position, end)
-        try:
-            async with aclosing(scan(ranges, self._open_range, self._settings, self._runtime)) as blocks:
-                async for block in blocks:
-                    self._check_open()
-                    self._snapshot.behind(position)
-                    yield block
-                    position = block.positions.stop
-        except NoSuchLedgerError:
-            await self._snapshot.refresh(self._logs, fresh=True)
-            self._snapshot.check(position)
-            raise
+    def _scan(self, first: int | None, last: int | None) -> PositionScan:
+        def begin() -> tuple[int, SegmentScan]:
+            self._check_open()
+            position, end = self._bounds(first, last)
+            ranges = ranges_of(self._snapshot.list, position, end)
+            return position, SegmentScan(ranges, self._open_range, self._settings, self._runtime)
+
+        return PositionScan(begin, self._check_open, self._snapshot, self._logs)
 
     def _check_positions(self, first: int | None, last: int | None = None) -> None:
         if first is not None:
@@ -227,12 +221,15 @@ class LogReader:
         bookies, or the metadata store, are away.
         """
         self._check_positions(first)
-        return _entries(self._tail_blocks(first))
+        return ResumableIterator(self._following(first))
 
     def tail_blocks(self, first: int | None = None) -> AsyncGenerator[LogBlock, None]:
         """Like `tail`, as many entries at once as have come, with no object per entry."""
         self._check_positions(first)
-        return self._tail_blocks(first)
+        return ResumableIterator(self._following(first), alone)
+
+    def _following(self, first: int | None) -> Stepwise:
+        return Stepwise(self._tail_blocks(first), self._runtime, name=f"tail of log {self.name}")
 
     async def _tail_blocks(self, first: int | None) -> AsyncGenerator[LogBlock, None]:
         self._check_open()
@@ -283,11 +280,43 @@ class LogReader:
         return await self._on_the_present_list(lambda: position_at(self._snapshot, seconds, self._open_range))
 
 
-async def _entries(blocks: AsyncGenerator[LogBlock, None]) -> AsyncGenerator[LogEntry, None]:
-    async with aclosing(blocks):
-        async for block in blocks:
-            for entry in block:
-                yield entry
+class PositionScan:
+    """A `BatchSource` that begins with its first call: how far the log may be read is known then.
+
+    The present list explains a ledger that is gone: the position is truncated, or the log deleted.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], tuple[int, SegmentScan]],
+        check_open: Callable[[], None],
+        snapshot: LogSnapshot,
+        logs: LogStore,
+    ) -> None:
+        self._begin = begin
+        self._check_open = check_open
+        self._snapshot = snapshot
+        self._logs = logs
+        self._position = 0
+        self._scan: SegmentScan | None = None
+
+    async def following(self) -> LogBlock:
+        if self._scan is None:
+            self._position, self._scan = self._begin()
+        try:
+            block = await self._scan.following()
+        except NoSuchLedgerError:
+            await self._snapshot.refresh(self._logs, fresh=True)
+            self._snapshot.check(self._position)
+            raise
+        self._check_open()
+        self._snapshot.behind(self._position)
+        self._position = block.positions.stop
+        return block
+
+    async def close(self) -> None:
+        if self._scan is not None:
+            await self._scan.close()
 
 
 def _seconds(time: float | datetime) -> float:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from bkpy.client.read.range_pipeline import raised_where_awaited
+from bkpy.client.iteration import cancel_dropped, ended, raised_where_awaited
 from bkpy.log.entries import LogBlock
 
 if TYPE_CHECKING:
@@ -27,39 +26,53 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 
-async def scan(
-    ranges: Iterator[SegmentRange],
-    open_range: Callable[[SegmentRange], Awaitable[LedgerReader]],
-    settings: ClientSettings,
-    runtime: Runtime,
-) -> AsyncGenerator[LogBlock, None]:
-    """The blocks of these ranges, of ledgers that `open_range` opens. Raises what that and `read_blocks` do."""
-    begun: deque[_Begun] = deque()
+class SegmentScan:
+    """A `BatchSource`: the blocks of these ranges, of ledgers that `open_range` opens.
 
-    def begin_more() -> None:
-        """See to it that the next one is begun in time."""
+    Raises what that and `read_blocks` do.
+    """
+
+    def __init__(
+        self,
+        ranges: Iterator[SegmentRange],
+        open_range: Callable[[SegmentRange], Awaitable[LedgerReader]],
+        settings: ClientSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._ranges = ranges
+        self._open_range = open_range
+        self._settings = settings
+        self._runtime = runtime
+        self._begun: deque[_Begun] = deque()
+
+    async def following(self) -> LogBlock:
+        self._begin_more()
+        while self._begun:
+            block = await self._begun[0].next_block()
+            if block is not None:
+                self._begin_more()
+                return block
+            await self._begun[0].close()
+            self._begun.popleft()
+            self._begin_more()
+        raise StopAsyncIteration
+
+    def _begin_more(self) -> None:
+        """Begin the next ranges in time."""
+        begun, settings = self._begun, self._settings
         in_flight = sum(one.bytes_left for one in begun)
         while len(begun) <= settings.prefetch_depth and (
             not begun or in_flight < settings.read_bytes * settings.prefetch_depth
         ):
-            if (following := next(ranges, None)) is None:
+            if (following := next(self._ranges, None)) is None:
                 return
-            begun.append(_Begun(following, open_range, runtime))
+            begun.append(_Begun(following, self._open_range, self._runtime))
             in_flight += begun[-1].bytes_left
 
-    try:
-        begin_more()
-        while begun:
-            async with aclosing(begun[0].blocks()) as blocks:
-                async for block in blocks:
-                    begin_more()
-                    yield block
-            await begun[0].close()
-            begun.popleft()
-            begin_more()
-    finally:
-        for one in begun:
+    async def close(self) -> None:
+        for one in self._begun:
             await one.close()
+        self._begun.clear()
 
 
 class _Begun:
@@ -70,23 +83,23 @@ class _Begun:
     ) -> None:
         self.bytes_left = wanted.payload_bytes
         self._wanted = wanted
-        self._open = open_range
-        self._blocks: AsyncGenerator[Block, None] | None = None
-        self._first = runtime.spawn(
-            self._fetch_first(), name=f"read of ledger {wanted.ledger_id}, begun ahead", on_death=raised_where_awaited
+        self._first: asyncio.Task[tuple[Block, AsyncGenerator[Block, None]]] = runtime.spawn(
+            _fetch_first(wanted, open_range),
+            name=f"read of ledger {wanted.ledger_id}, begun ahead",
+            on_death=raised_where_awaited,
         )
+        self._others: AsyncGenerator[Block, None] | None = None
 
-    async def _fetch_first(self) -> tuple[Block, AsyncGenerator[Block, None]]:
-        reader = await self._open(self._wanted)
-        self._blocks = reader.read_blocks(self._wanted.first_entry, self._wanted.last_entry)
-        return await anext(self._blocks), self._blocks
-
-    async def blocks(self) -> AsyncGenerator[LogBlock, None]:
-        """All of them."""
-        block, others = await self._first
-        yield self._placed(block)
-        async for block in others:
-            yield self._placed(block)
+    async def next_block(self) -> LogBlock | None:
+        """The next block, None behind the last one. May be cancelled and called again."""
+        if self._others is None:
+            await ended(self._first)
+            block, self._others = self._first.result()
+            return self._placed(block)
+        try:
+            return self._placed(await anext(self._others))
+        except StopAsyncIteration:
+            return None
 
     def _placed(self, block: Block) -> LogBlock:
         wanted = self._wanted
@@ -99,5 +112,16 @@ class _Begun:
         """End what was begun, and wait until it has ended."""
         self._first.cancel()
         await asyncio.gather(self._first, return_exceptions=True)
-        if self._blocks is not None:
-            await self._blocks.aclose()
+        if not self._first.cancelled() and self._first.exception() is None:
+            await self._first.result()[1].aclose()
+
+    def __del__(self) -> None:
+        cancel_dropped(self._first)
+
+
+async def _fetch_first(
+    wanted: SegmentRange, open_range: Callable[[SegmentRange], Awaitable[LedgerReader]]
+) -> tuple[Block, AsyncGenerator[Block, None]]:
+    reader = await open_range(wanted)
+    blocks = reader.read_blocks(wanted.first_entry, wanted.last_entry)
+    return await anext(blocks), blocks

@@ -15,9 +15,10 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from bkpy.client.iteration import ResumableIterator, alone
 from bkpy.errors import ClientClosedError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.log.entries import LogBlock
-from bkpy.log.scan import scan
+from bkpy.log.scan import SegmentScan
 from bkpy.protocol.log_reading import ranges_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class LogTail:
         snapshot, position = self._snapshot, self._position
         if position < snapshot.list.sealed_end:
             ranges = ranges_of(snapshot.list, position, snapshot.list.sealed_end - 1)
-            async with aclosing(scan(ranges, self._open_range, self._settings, self._runtime)) as blocks:
+            scan = SegmentScan(ranges, self._open_range, self._settings, self._runtime)
+            async with aclosing(ResumableIterator(scan, alone)) as blocks:
                 async for block in blocks:
                     yield block
             return

@@ -40,7 +40,7 @@ from bkpy.metadata.store import Check, Create, Delete, MetadataStore, SessionSta
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
@@ -219,7 +219,7 @@ class LedgerCatalog:
             found.update(wanted.intersection(partition))
         return found
 
-    async def partitions(self, first: int = 0, last: int = LEDGER_ID_MAX) -> AsyncIterator[list[int]]:
+    async def partitions(self, first: int = 0, last: int = LEDGER_ID_MAX) -> AsyncGenerator[list[int], None]:
         """See `Layout.partitions`; from a server that has caught up."""
         await self._store.sync(self._root)
         async for partition in self.layout.partitions(self._store, self._root, first, last):

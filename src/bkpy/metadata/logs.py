@@ -36,7 +36,7 @@ from bkpy.protocol.log_list import LogList
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from bkpy.metadata.layout import Layout
     from bkpy.runtime.interfaces import Runtime
@@ -193,7 +193,7 @@ class LogStore:
         await self.store.sync(folder)
         return sorted(await children_if_there(self.store, folder))
 
-    async def living_names(self) -> AsyncIterator[str]:
+    async def living_names(self) -> AsyncGenerator[str, None]:
         """The same without those that are being deleted. Reads all the lists, one at a time."""
         for name in await self.names():
             try:

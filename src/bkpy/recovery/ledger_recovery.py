@@ -20,7 +20,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.client.close import Closed, close_ledger, read_again
-from bkpy.client.read.range_pipeline import RangePipeline, raised_where_awaited
+from bkpy.client.iteration import raised_where_awaited
+from bkpy.client.read.range_pipeline import RangePipeline
 from bkpy.errors import (
     BookKeeperError,
     CorruptDataError,

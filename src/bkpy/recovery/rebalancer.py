@@ -12,7 +12,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from bkpy.client.read.range_pipeline import raised_where_awaited
+from bkpy.client.iteration import raised_where_awaited
 from bkpy.protocol.rebalance import Balance, shares
 from bkpy.recovery.all_ledgers import readable_ledgers
 from bkpy.recovery.copy_rate import CopyRate

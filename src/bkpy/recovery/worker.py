@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-from bkpy.client.read.range_pipeline import raised_where_awaited
+from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, CorruptDataError, NoSuchLedgerError
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason

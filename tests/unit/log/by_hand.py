@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import struct
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from tests.in_process import DEADLINE_S, InProcess, stored
@@ -156,9 +157,10 @@ class Follower:
         self.task = asyncio.create_task(self._run(reader, first))
 
     async def _run(self, reader: bkpy.LogReader, first: int | None) -> None:
-        async for entry in reader.tail(first):
-            self.found.append(entry)
-            self._more.set()
+        async with aclosing(reader.tail(first)) as entries:
+            async for entry in entries:
+                self.found.append(entry)
+                self._more.set()
 
     async def until(self, end: int, first: int = 0) -> None:
         """Return once it was given the entries first..end - 1; it must not have been given any other one."""

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, roller_of, tasks_of
+from tests.hooks import cluster_of, roller_of, steps_of_tail, tasks_of
 from tests.in_process import DEADLINE_S, eventually
 from tests.stepping import naming, run_to
 from tests.unit.log.support import contents
@@ -173,10 +173,10 @@ async def test_a_tail(cluster: InProcess, first: int, how: str, late: bool) -> N
             found: list[bytes] = []
 
             async def follow(found: list[bytes] = found, reader: Any = reader) -> None:
-                tail = reader.tail(first)
+                tail = steps_of_tail(reader, first)
                 try:
                     while len(found) < 5 - first:
-                        found.append((await anext(tail)).data)
+                        found += [entry.data for entry in await anext(tail)]
                 finally:
                     await tail.aclose()
 

@@ -15,10 +15,11 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from bkpy.client.iteration import ResumableIterator, alone, raised_where_awaited
 from bkpy.client.read.block import Block
 from bkpy.client.read.hedged_read import HedgedRead, Outcome
 from bkpy.client.read.missing_entry import Miss, MissKind, missing_entry_error
-from bkpy.client.read.range_pipeline import RangePipeline, raised_where_awaited
+from bkpy.client.read.range_pipeline import RangePipeline, RangeScan
 from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -28,8 +29,6 @@ from bkpy.protocol.quorum import covered, stripe_bookies, write_set
 from bkpy.protocol.records import RecordCodec, walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.read.snapshot import LedgerSnapshot
     from bkpy.config.client import ClientSettings
@@ -71,13 +70,17 @@ class RangeReader:
 
     # --- ranges -----------------------------------------------------------------------------------------------------
 
-    def blocks(self, first: int, last: int) -> AsyncGenerator[Block, None]:
+    def blocks(self, first: int, last: int) -> ResumableIterator[Block]:
         """Entries first..last in order. Raises the `missing_entry_error` of the first that can't be had."""
+        return ResumableIterator(self.source(first, last), alone)
+
+    def source(self, first: int, last: int) -> RangeScan[Block]:
+        """The same for an iterator over the entries of the blocks."""
         snapshot, ranges = self._snapshot, self._ranges
         if not ranges.record_bytes and snapshot.closed and snapshot.confirmed >= 0:
             average = snapshot.length / (snapshot.confirmed + 1)
             ranges.record_bytes = average + self._codec.overhead_bytes
-        return ranges.run(first, last)
+        return ranges.source(first, last)
 
     async def _range(self, first: int, last: int) -> tuple[Block, int]:
         """What one reply holds of first..last, at least `first`, from whoever has it; and its last entry."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bkpy.client.arguments import check_first, check_last
+from bkpy.client.iteration import ResumableIterator, Stepwise, alone
 from bkpy.client.lifetime import refuse_pickling
 from bkpy.client.read.range_reader import RangeReader
 from bkpy.client.read.snapshot import LedgerSnapshot
@@ -29,10 +30,11 @@ from bkpy.protocol.messages import Op
 from bkpy.protocol.quorum import covered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from bkpy.client.bookies.pool import BookiePool
     from bkpy.client.read.block import Block, Entry
+    from bkpy.client.read.range_pipeline import RangeScan
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -180,26 +182,18 @@ class LedgerReader:
         replicas can't be reached within `read_timeout_s`.
         """
         self._check_ids(first, last)
-        return self._read(first, last)
-
-    async def _read(self, first: int, last: int | None) -> AsyncGenerator[Entry, None]:
-        async with aclosing(self.read_blocks(first, last)) as blocks:
-            async for block in blocks:
-                for entry in block:
-                    yield entry
+        return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)))
 
     def read_blocks(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Block, None]:
         """Like `read`, many entries at once, with no object per entry."""
         self._check_ids(first, last)
-        return self._read_blocks(first, last)
+        return ResumableIterator(ConfirmedEntries(lambda: self._scan(first, last)), alone)
 
-    async def _read_blocks(self, first: int, last: int | None) -> AsyncGenerator[Block, None]:
+    def _scan(self, first: int, last: int | None) -> RangeScan[Block]:
         self._check_open()
         end = self.last_add_confirmed if last is None else last
         self._check_end(end)
-        async with aclosing(self._ranges.blocks(first, end)) as blocks:
-            async for block in blocks:
-                yield block
+        return self._ranges.source(first, end)
 
     def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """Entries first..last in order, also past last add confirmed: sent by the writer, perhaps never acknowledged.
@@ -209,19 +203,22 @@ class LedgerReader:
         ledger; else as `read`.
         """
         self._check_ids(first, last)
-        return self._read_unconfirmed(first, last)
+        return ResumableIterator(self._stepwise(self._unconfirmed(first, last), "read"))
 
-    async def _read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+    async def _unconfirmed(self, first: int, last: int) -> AsyncGenerator[Iterator[Entry], None]:
         self._check_open()
         if not self.closed:
             await self._snapshot.refresh(self._catalog)
         self._check_end(last if self.closed else -1)
         async with aclosing(self._ranges.blocks(first, last)) as blocks:
             async for block in blocks:
-                for entry in block:
-                    if self.closed:  # meanwhile, perhaps before this entry
-                        self._check_end(entry.entry_id)
-                    yield entry
+                yield self._checked(block)
+
+    def _checked(self, block: Block) -> Iterator[Entry]:
+        for entry in block:
+            if self.closed:  # meanwhile, perhaps before this entry
+                self._check_end(entry.entry_id)
+            yield entry
 
     def _check_ids(self, first: int, last: int | None) -> None:
         check_first(first, self.ledger_id)
@@ -244,18 +241,12 @@ class LedgerReader:
         `NoSuchLedgerError` once the ledger is deleted, else as `read`.
         """
         check_first(first, self.ledger_id)
-        return self._tail(first)
-
-    async def _tail(self, first: int) -> AsyncGenerator[Entry, None]:
-        async with aclosing(self._tail_blocks(first)) as blocks:
-            async for block in blocks:
-                for entry in block:
-                    yield entry
+        return ResumableIterator(self._stepwise(self._tail_blocks(first), "tail"))
 
     def tail_blocks(self, first: int = 0) -> AsyncGenerator[Block, None]:
         """Like `tail`, as many entries at once as have come, with no object per entry."""
         check_first(first, self.ledger_id)
-        return self._tail_blocks(first)
+        return ResumableIterator(self._stepwise(self._tail_blocks(first), "tail"), alone)
 
     async def _tail_blocks(self, first: int) -> AsyncGenerator[Block, None]:
         self._check_open()
@@ -282,3 +273,23 @@ class LedgerReader:
         finally:
             self._tails.discard(tail)
             await tail.close()
+
+    def _stepwise(self, generator: AsyncGenerator[Any, None], what: str) -> Stepwise:
+        return Stepwise(generator, self._runtime, name=f"{what} of ledger {self.ledger_id}")
+
+
+class ConfirmedEntries:
+    """A `BatchSource` that begins with its first call: how far the ledger may be read is known then."""
+
+    def __init__(self, begin: Callable[[], RangeScan[Block]]) -> None:
+        self._begin = begin
+        self._scan: RangeScan[Block] | None = None
+
+    async def following(self) -> Block:
+        if self._scan is None:
+            self._scan = self._begin()
+        return await self._scan.following()
+
+    async def close(self) -> None:
+        if self._scan is not None:
+            await self._scan.close()

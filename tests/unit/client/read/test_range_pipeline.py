@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from bkpy.client.read.range_pipeline import RangePipeline
+from bkpy.client.read.range_pipeline import RangePipeline, RangeScan
 from bkpy.runtime.system import real_runtime
 
 Range = tuple[int, int]
@@ -89,8 +89,8 @@ async def test_a_range_is_bounded_in_entries_and_bytes_and_never_empty(record_by
         assert await anext(results) == (0, entries - 1)
 
 
-async def test_nothing_goes_on_when_a_scan_is_given_up() -> None:
-    source = Source()
+async def cancelled_scan(source: Source) -> RangeScan[Range]:
+    """A scan whose first result was awaited by a task that was cancelled."""
     source.pipeline.record_bytes = 200.0
     source.open.clear()
     results = source.pipeline.run(0, 90)
@@ -99,6 +99,30 @@ async def test_nothing_goes_on_when_a_scan_is_given_up() -> None:
     scan.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scan
+    await settle()
+    return results
+
+
+async def test_a_cancelled_call_leaves_its_range_to_the_next_one() -> None:
+    source = Source()
+    results = await cancelled_scan(source)
+    assert source.cancelled == []
+    source.open.set()
+    assert [result async for result in results][:3] == source.asked[:3] == [(0, 4), (5, 9), (10, 14)]
+
+
+async def test_nothing_goes_on_when_a_scan_is_closed() -> None:
+    source = Source()
+    results = await cancelled_scan(source)
+    await results.aclose()
+    await settle()
+    assert source.cancelled == source.asked == [(0, 4), (5, 9), (10, 14)]
+
+
+async def test_nothing_goes_on_when_a_scan_is_dropped() -> None:
+    source = Source()
+    results = await cancelled_scan(source)
+    del results
     await settle()
     assert source.cancelled == source.asked == [(0, 4), (5, 9), (10, 14)]
 

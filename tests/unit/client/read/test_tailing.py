@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,9 +43,10 @@ class Follower:
         self.task = asyncio.create_task(self._run(reader, first))
 
     async def _run(self, reader: bkpy.LedgerReader, first: int) -> None:
-        async for entry in reader.tail(first):
-            self.found.append(entry.data)
-            self._more.set()
+        async with aclosing(reader.tail(first)) as entries:
+            async for entry in entries:
+                self.found.append(entry.data)
+                self._more.set()
 
     async def until(self, count: int) -> list[bytes]:
         async with asyncio.timeout(DEADLINE_S):

@@ -1,0 +1,170 @@
+"""Asynchronous iterators that survive a cancelled `__anext__`: what the public API returns for reads, tails and lists.
+
+An asynchronous generator ends for good when the task that awaits its next value is cancelled, as a time-out does. A
+consumer that goes on after the time-out then stops without an error. A `ResumableIterator` keeps its place instead. It
+takes batches from a `BatchSource`, which keeps its place too; `Stepwise` makes one of a generator.
+
+Invariants: a cancelled `__anext__` loses nothing and repeats nothing; after an error every further call raises that
+error, so that no consumer takes it for the end; `aclose` ends everything that was begun, also what nobody awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from bkpy.runtime.interfaces import Runtime
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class BatchSource(Protocol[T_co]):
+    """Where a `ResumableIterator` takes batches of elements from."""
+
+    async def following(self) -> T_co:
+        """The next batch. Raises `StopAsyncIteration` at the end, or if `close` was called meanwhile.
+
+        A call that is cancelled changes nothing: the next one returns what it would have returned.
+        """
+
+    async def close(self) -> None:
+        """End everything that was begun. May be called again."""
+
+
+def alone(element: T) -> Iterator[T]:
+    """The elements of a batch that is one element itself."""
+    return iter((element,))
+
+
+class ResumableIterator(AsyncGenerator[T, None]):
+    """An asynchronous iterator whose `__anext__` can be cancelled and called again; not by two tasks at once.
+
+    It is an `AsyncGenerator` for `aclosing`, and for annotations that name one. Nothing can be sent into it. There is
+    no task and no suspension for an element of a batch that has arrived.
+    """
+
+    def __init__(self, source: BatchSource[Any], elements: Callable[[Any], Iterator[T]] = iter) -> None:
+        self._source = source
+        self._elements = elements
+        self._next: Callable[[], T] = iter(()).__next__
+        self._awaited = False
+        self._ended: BaseException | None = None
+
+    def __aiter__(self) -> ResumableIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next element; the one that a cancelled call would have returned, if it was cancelled."""
+        try:
+            return self._next()
+        except StopIteration:
+            return await self._first_of_following()
+        except BaseException as e:
+            self._end(e)
+            raise
+
+    async def _first_of_following(self) -> T:
+        while self._ended is None:
+            if self._awaited:
+                raise RuntimeError("another task awaits the next element of this iterator already")
+            self._awaited = True
+            try:
+                batch = await self._source.following()
+                self._next = self._elements(batch).__next__
+                return self._next()
+            except StopIteration:
+                continue  # an empty batch
+            except asyncio.CancelledError:
+                if self._ended is None:
+                    raise
+            except BaseException as e:
+                self._end(e)
+                raise
+            finally:
+                self._awaited = False
+        raise self._ended
+
+    def _end(self, error: BaseException) -> None:
+        self._next = iter(()).__next__
+        self._ended = self._ended or error
+
+    async def aclose(self) -> None:
+        """End everything that was begun. Further calls of `__anext__` raise `StopAsyncIteration`."""
+        self._end(StopAsyncIteration())
+        await self._source.close()
+
+    async def asend(self, value: None) -> T:
+        """`__anext__`. Raises `TypeError` for anything but None."""
+        if value is not None:
+            raise TypeError("nothing can be sent into this iterator")
+        return await self.__anext__()
+
+    async def athrow(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+    ) -> T:
+        """Close the iterator and raise the exception."""
+        await self.aclose()
+        error = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
+        raise error.with_traceback(tb or error.__traceback__)
+
+
+class Stepwise:
+    """A `BatchSource` that runs each step of `generator` in a task, which a cancelled call leaves to the next one."""
+
+    def __init__(self, generator: AsyncGenerator[Any, None], runtime: Runtime, *, name: str) -> None:
+        self._generator = generator
+        self._runtime = runtime
+        self._name = name
+        self._step: asyncio.Task[tuple[Any, ...]] | None = None
+
+    async def following(self) -> Any:
+        if self._step is None:
+            self._step = self._runtime.spawn(_next_of(self._generator), name=self._name, on_death=raised_where_awaited)
+        await ended(self._step)
+        step, self._step = self._step, None
+        if step is None or not (found := step.result()):
+            raise StopAsyncIteration
+        return found[0]
+
+    async def close(self) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.cancel()
+            await ended(step)
+        await self._generator.aclose()
+
+    def __del__(self) -> None:
+        if self._step is not None:
+            cancel_dropped(self._step)
+
+
+async def _next_of(generator: AsyncGenerator[T, None]) -> tuple[T, ...]:
+    """The next element, alone in a tuple; an empty one at the end: a task can't raise `StopAsyncIteration`."""
+    async for element in generator:
+        return (element,)
+    return ()
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Return when the task has ended, however; a cancellation of the caller leaves it running."""
+    if not task.done():
+        await asyncio.wait((task,))
+
+
+def cancel_dropped(task: asyncio.Task[Any]) -> None:
+    """End a task of an object that was garbage collected, perhaps by another thread."""
+    if not task.done() and not (loop := task.get_loop()).is_closed():
+        loop.call_soon_threadsafe(task.cancel)
+
+
+def raised_where_awaited(error: BaseException) -> None:
+    """As `on_death` of a task whose error reaches the caller that awaits it, and concerns nobody else."""

@@ -1,0 +1,217 @@
+"""Every asynchronous iterator of the public API, cancelled at each point at which it waits, and called again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import aclosing, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hooks import roller_of, tasks_of
+from tests.in_process import DEADLINE_S, eventually
+from tests.stepping import Stepped
+
+import bkpy
+from bkpy.client.iteration import ResumableIterator, Stepwise, alone
+from bkpy.errors import ClientClosedError, NoSuchEntryError, TruncatedError
+from bkpy.runtime.system import real_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from tests.in_process import InProcess
+
+    from bkpy.client.client import Client
+
+ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+SMALL = {"read_bytes": 1, "read_entries_first": 1, "read_entries_max": 2, "tail_poll_s": 0.01}
+ENTRIES = 7
+
+# By name: what it makes of the readers of a ledger and of a log, and how many elements are there.
+ITERATORS: dict[str, Callable[[Client, bkpy.LedgerReader, bkpy.LogReader], AsyncGenerator[Any, None]]] = {
+    "read": lambda _, ledger, log: ledger.read(),
+    "read_blocks": lambda _, ledger, log: ledger.read_blocks(),
+    "read_unconfirmed": lambda _, ledger, log: ledger.read_unconfirmed(0, ENTRIES - 1),
+    "tail": lambda _, ledger, log: ledger.tail(),
+    "tail_blocks": lambda _, ledger, log: ledger.tail_blocks(),
+    "log read": lambda _, ledger, log: log.read(),
+    "log read_blocks": lambda _, ledger, log: log.read_blocks(),
+    "log tail": lambda _, ledger, log: log.tail(),
+    "log tail_blocks": lambda _, ledger, log: log.tail_blocks(),
+    "list_ledgers": lambda client, ledger, log: client.list_ledgers(),
+    "list_logs": lambda client, ledger, log: client.list_logs(),
+}
+
+
+def ids_of(element: Any) -> list[Any]:
+    """What tells the element from others: entries' ids or positions, or the element itself."""
+    if isinstance(element, bkpy.LogBlock):
+        return list(element.positions)
+    if isinstance(element, bkpy.Block):
+        return [entry.entry_id for entry in element]
+    if isinstance(element, bkpy.LogEntry):
+        return [element.position]
+    return [element.entry_id if isinstance(element, bkpy.Entry) else element]
+
+
+async def _awaited(stepped: Stepped) -> Any:
+    return await stepped
+
+
+async def consume(elements: AsyncGenerator[Any, None], wanted: int, at: int, late: bool) -> tuple[list[Any], bool]:
+    """The first `wanted` ids, with the call that waits for the `at`-th time cancelled; and whether there was one."""
+    found: list[Any] = []
+    waited, interrupted = 0, False
+    while len(found) < wanted:
+        tasks: list[asyncio.Task[Any]] = []
+        stepped = Stepped(anext(elements), -1 if interrupted else at - waited, late, lambda t=tasks: t[0].cancel())
+        tasks.append(asyncio.create_task(_awaited(stepped)))
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.wait(tasks)
+        waited += stepped.waits
+        interrupted = interrupted or stepped.reached
+        if not tasks[0].cancelled():
+            found += ids_of(tasks[0].result())
+    return found, interrupted
+
+
+async def log_of(client: Client) -> bkpy.LogWriter:
+    """A log of seven entries in three ledgers."""
+    log = await client.open_log("orders", create=True, **ONE)
+    for position in range(ENTRIES):
+        await log.append(b"%d" % position)
+        if position in (1, 4):
+            await roller_of(log).roll()
+    return log
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("name", ITERATORS)
+async def test_a_cancelled_call_loses_and_repeats_nothing(cluster: InProcess, name: str, late: bool) -> None:
+    client = await cluster.client(**SMALL)
+    writer = await client.create_ledger()
+    await writer.append_batch([b"%d" % i for i in range(ENTRIES)])
+    log = await log_of(client)
+    if "tail" not in name:
+        await writer.close()
+        await log.close()
+    whole = list(range(ENTRIES))
+    if name.startswith("list_"):
+        whole = [id async for id in client.list_ledgers()] if name == "list_ledgers" else ["orders"]
+    for at in count():
+        ledger, reader = await client.open_ledger(writer.ledger_id), await client.read_log("orders")
+        async with ledger, reader, aclosing(ITERATORS[name](client, ledger, reader)) as elements:
+            found, interrupted = await consume(elements, len(whole), at, late)
+            assert found == whole, f"cancelled at wait number {at}"
+        if not interrupted:
+            break
+    assert at > 0
+    if "tail" in name:
+        log.abandon()
+        await writer.close()
+
+
+async def test_a_tail_goes_on_after_a_time_out(cluster: InProcess) -> None:
+    client = await cluster.client(**SMALL)
+    writer = await client.create_ledger()
+    reader = await client.open_ledger(writer.ledger_id)
+    async with aclosing(reader.tail()) as entries:
+        for entry_id in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await anext(entries)
+            await writer.append(b"%d" % entry_id)
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await anext(entries)).entry_id == entry_id
+        await writer.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(entries)
+        with pytest.raises(StopAsyncIteration):
+            await anext(entries)
+
+
+async def test_an_error_stays(cluster: InProcess) -> None:
+    client = await cluster.client(**SMALL)
+    writer = await client.create_ledger()
+    await writer.append(b"0")
+    async with await client.open_ledger(writer.ledger_id) as reader:
+        past = reader.read(0, 5)
+        tail = reader.tail(1)
+        waiting = asyncio.create_task(anext(tail))  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(NoSuchEntryError):
+                await anext(past)
+        await asyncio.sleep(0)
+    for tried in (waiting, anext(tail), anext(tail)):
+        with pytest.raises(ClientClosedError):
+            await tried
+    log = await log_of(client)
+    await log.truncate(3)
+    async with await client.read_log("orders") as log_reader:
+        gone = log_reader.read(0)
+        for _ in range(2):
+            with pytest.raises(TruncatedError):
+                await anext(gone)
+    log.abandon()
+    await writer.close()
+
+
+async def test_two_tasks_at_once_are_refused(cluster: InProcess) -> None:
+    client = await cluster.client(**SMALL)
+    writer = await client.create_ledger()
+    tail = (await client.open_ledger(writer.ledger_id)).tail()
+    first = asyncio.create_task(anext(tail))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="another task"):
+        await anext(tail)
+    await writer.append(b"0")
+    assert (await first).data == b"0"
+    with pytest.raises(TypeError, match="sent"):
+        await tail.asend(1)  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        await tail.athrow(KeyError("thrown"))
+    with pytest.raises(StopAsyncIteration):
+        await anext(tail)
+    await writer.close()
+
+
+@pytest.mark.parametrize("name", ["tail", "log tail"])
+async def test_a_tail_that_is_dropped_or_closed_while_it_waits_leaves_nothing_behind(
+    cluster: InProcess, name: str
+) -> None:
+    client = await cluster.client(**SMALL)
+    writer = await client.create_ledger()
+    log = await log_of(client)
+    await writer.append_batch([b"%d" % i for i in range(ENTRIES)])
+    reader, log_reader = await client.open_ledger(writer.ledger_id), await client.read_log("orders")
+    idle = {task.get_name() for task in tasks_of(client)}
+    for closed in (True, False):
+        elements = ITERATORS[name](client, reader, log_reader)
+        await consume(elements, ENTRIES, -1, False)
+        waiting = asyncio.create_task(anext(elements))  # type: ignore[arg-type]
+        await eventually(lambda: any(t.get_name().startswith("long poll") for t in tasks_of(client)))
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        if closed:
+            await elements.aclose()
+        del elements, waiting
+        gc.collect()
+        await eventually(lambda: {task.get_name() for task in tasks_of(client)} <= idle)
+    log.abandon()
+    await writer.close()
+
+
+async def test_a_call_that_waits_while_the_iterator_is_closed_ends() -> None:
+    async def never() -> AsyncGenerator[int, None]:
+        await asyncio.Event().wait()
+        yield 0
+
+    elements: ResumableIterator[int] = ResumableIterator(Stepwise(never(), real_runtime(), name="test"), alone)
+    waiting = asyncio.create_task(anext(elements))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await elements.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
