@@ -648,7 +648,7 @@ def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def heap_of(queue: RepairQueue) -> Sequence[object]:
     """What the worker's queue holds to be in order."""
-    return queue._heap
+    return [*queue._untried._heap, *queue._failed._heap]
 
 
 def backup_of(tree: MemoryStore) -> Callable[[], None]:

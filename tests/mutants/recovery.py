@@ -94,7 +94,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a look through a bookie recovers what is open",
         "`bkpy bookie integrity --now` ends all writers that the bookie serves",
-        "to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)",
+        "to_end = self._ends_its_writer(ledger_id, demand, in_limbo=in_limbo)",
         "to_end = True",
         (f"{_INTEGRITY}::test_a_look_through_a_sound_bookie_ends_no_writer",),
     ),
@@ -179,8 +179,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what a ledger was stuck by is noted down when that may have changed",
         "a ledger stays under-replicated though all is there that it needs",
-        "_signature(mark, *ended.judged, around)",
-        "_signature(mark, *ended.judged, self._look_around())",
+        "_signature(mark, *ended.judged, bookies)",
+        "_signature(mark, *ended.judged, self._upkeep.bookies())",
         (_EDGES + "test_who_comes_right_behind_the_look_is_not_missed",),
     ),
     Mutant(
@@ -207,8 +207,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "failed work is tried again as soon as before",
         "a cluster without room is busy with failures",
-        "settings.repair_pause_min_s * 2.0 ** max(0, attempts - 1))",
-        "settings.repair_pause_min_s)",
+        "backoff_s(attempts - 1, settings.repair_pause_min_s,",
+        "backoff_s(0, settings.repair_pause_min_s,",
         (_WORKER + "test_failures_are_tried_again_less_and_less_often_and_then_only_now_and_then",),
     ),
     Mutant(
@@ -245,5 +245,102 @@ MUTANTS: list[Mutant] = [
         "        if not columns.flags & Flags.RECOVERY:\n            self.appended += 1\n",
         "        self.appended += 1\n",
         ("tests/unit/recovery/test_appends_of_clients.py::test_appends_of_clients_are_counted_and_copies_are_not",),
+    ),
+    Mutant(
+        "the pause of a ledger that fails for days has no bound",
+        "after 1,025 failures of one ledger a hand ends, and after a month all of them",
+        "doublings = min(max(0, failures), 100)",
+        "doublings = max(0, failures)",
+        (
+            _PLAN + "test_pauses_double_up_to_their_bound_for_ever",
+            _EDGES + "test_a_ledger_that_fails_for_days_ends_no_hand",
+        ),
+    ),
+    Mutant(
+        "a hand that ends is not replaced",
+        "after a few defects nothing is copied any more, and nothing says so",
+        "                    tasks[self._begin(name, parts[name], self._settings.repair_pause_min_s)] = name\n",
+        "                    pass\n",
+        (_EDGES + "test_a_task_of_the_worker_that_ends_is_logged_counted_and_replaced",),
+    ),
+    Mutant(
+        "the lock of a cancelled hand stays",
+        "a ledger can't be repaired until the session ends",
+        "        except asyncio.CancelledError:\n            self._locks.abandon(lock)\n            raise\n"
+        "        return ended\n",
+        "        except asyncio.CancelledError:\n            raise\n        return ended\n",
+        (_EDGES + "test_the_lock_of_a_cancelled_hand_is_released_in_the_same_session",),
+    ),
+    Mutant(
+        "a bookie that is back is not waited for",
+        "copies are moved away from a bookie that was restarted",
+        "            if mark is None or back:\n                return frozenset()\n",
+        "            if mark is None:\n                return frozenset()\n",
+        (_WORKER + "test_a_copy_that_a_returned_bookie_has_stays_where_it_is_at_first",),
+    ),
+    Mutant(
+        "the grace period of one lost bookie counts for the next one",
+        "a writer is ended before it had the time to leave",
+        "            if one.waiting_for != ended.waiting_for:\n"
+        "                one.waiting_since, one.waiting_for = now, ended.waiting_for\n",
+        "            if not one.waiting_for:\n"
+        "                one.waiting_since = now\n"
+        "            one.waiting_for = ended.waiting_for\n",
+        (_WORKER + "test_a_writer_has_the_whole_time_for_each_bookie_that_is_lost",),
+    ),
+    Mutant(
+        "the grace period goes on while the bookie is back",
+        "a bookie that restarts twice within half a minute ends the writers of its ledgers",
+        "if before is not None and ended.why != BACK:",
+        "if before is not None:",
+        (_WORKER + "test_a_writer_has_the_whole_time_for_each_bookie_that_is_lost",),
+    ),
+    Mutant(
+        "a recovery doesn't look whether the bookie is back",
+        "`bkpy bookie recover` of a bookie that was restarted ends all writers that it serves",
+        "back = self._returned() if metadata.state is LedgerState.OPEN else ()",
+        "back = ()",
+        (_WORKER + "test_a_bookie_that_comes_back_in_time_ends_no_writer",),
+    ),
+    Mutant(
+        "an open ledger is closed though no bookie could take the place",
+        "with three bookies, the loss of one ends every writer, for nothing",
+        "            if leave and _gains_nothing(metadata, names, unclosed, leaving, bookies):\n",
+        "            if False:\n",
+        (
+            _PLAN + "test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_the_lost_ones",
+            _WORKER + "test_no_writer_is_ended_where_no_bookie_could_take_the_place_of_the_lost_one",
+        ),
+    ),
+    Mutant(
+        "a bookie in limbo counts as one that goes on",
+        "its limbo never ends in a small cluster",
+        "    if not bookies.in_limbo.isdisjoint(unclosed):\n        return False\n",
+        "",
+        (_PLAN + "test_a_bookie_in_limbo_gets_its_ledgers_closed_though_nobody_could_take_its_place",),
+    ),
+    Mutant(
+        "one failed attempt of the integrity check ends a writer",
+        "a damaged row on one bookie ends a healthy writer",
+        "        return ledger_id in self._to_recover\n",
+        "        return ledger_id in self._to_recover or ledger_id in self._left or ledger_id in self._waiting\n",
+        (f"{_INTEGRITY}::test_a_failed_attempt_ends_no_writer",),
+    ),
+    Mutant(
+        "ledgers that fail take all hands",
+        "thirty ledgers that can't be repaired, and no other one is copied any more",
+        "        failed = bool(self._failed) and (may_fail or not self._untried)\n",
+        "        failed = bool(self._failed)\n",
+        (
+            _WORKER + "test_ledgers_that_have_failed_take_at_most_half_of_the_hands_while_others_wait",
+            _WORKER + "test_an_ordinary_ledger_is_copied_beside_more_endangered_ones_that_fail",
+        ),
+    ),
+    Mutant(
+        "the look at marks waits for room for ledgers that fail",
+        "marks that are listed behind a hundred thousand hopeless ones are not looked at for hours",
+        "            if postponed is not None and failed:  # ledgers that have not failed",
+        "            if postponed is None and failed:  # ledgers that have not failed",
+        (_WORKER + "test_an_ordinary_ledger_is_copied_beside_more_endangered_ones_that_fail",),
     ),
 ]

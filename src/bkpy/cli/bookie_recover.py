@@ -13,6 +13,8 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import bkpy
     from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.protocol.rereplication import Plan
@@ -80,11 +82,15 @@ def _check(client: bkpy.Client, bookie_id: str, target: str | None) -> None:
     from bkpy.metadata.paths import checked_bookie_id
 
     checked_bookie_id(bookie_id)
-    if bookie_id in client.bookies or bookie_id in client.read_only_bookies:
+    if _is_registered(client, bookie_id):
         raise ConfigError("the bookie is running: there is nothing to recover as long as it is", bookie=bookie_id)
     if target is not None and target not in client.bookies:
         why = "it is read-only" if target in client.read_only_bookies else "see `bkpy bookies list`"
         raise BookieUnavailableError(f"no bookie that takes entries is registered under this id: {why}", bookie=target)
+
+
+def _is_registered(client: bkpy.Client, bookie_id: str) -> bool:
+    return bookie_id in client.bookies or bookie_id in client.read_only_bookies
 
 
 async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> tuple[list[int], list[int]]:
@@ -155,12 +161,18 @@ async def _work(
     async with moving_by_hand(cluster.store, cluster.root, locks.holder, runtime, settings):
         working = asyncio.create_task(worker.run())
         try:
-            await _follow(worker, marks, working, len(named))
+            await _follow(worker, marks, working, len(named), lambda: _is_registered(client, bookie_id))
         finally:
             working.cancel()
             await asyncio.wait([working])
     if not working.cancelled() and (error := working.exception()) is not None:
         raise error
+    if len(marks) and _is_registered(client, bookie_id):
+        raise ConfigError(
+            f"the bookie came back, so recovery stopped: {len(named) - len(marks)} of {len(named)} ledgers don't name "
+            f"it any more, {len(marks)} were left as they are; drain the bookie to move its copies",
+            bookie=bookie_id,
+        )
     status = worker.status()
     return {
         **_told(bookie_id, dry_run=False, named=len(named)),
@@ -173,11 +185,13 @@ async def _work(
     }
 
 
-async def _follow(worker: ReplicationWorker, marks: Any, working: asyncio.Task[None], total: int) -> None:
-    """Show how it gets on, until nothing is left or what is left is stuck."""
+async def _follow(
+    worker: ReplicationWorker, marks: Any, working: asyncio.Task[None], total: int, is_back: Callable[[], bool]
+) -> None:
+    """Show progress until nothing is left, what is left is stuck, or the bookie comes back."""
     with progress(unit="ledgers") as bar:
         task = bar.add_task("copying", total=total)
-        while len(marks) and not working.done():
+        while len(marks) and not working.done() and not is_back():
             await asyncio.wait([working], timeout=_POLL_S)
             count = worker.count
             line = f"copied and verified {count.entries:,} entries, {human_bytes(count.bytes)}"

@@ -4,8 +4,8 @@ It is two ephemeral nodes, made and removed in one transaction: one that is name
 holder at a time, and a *proof* whose name nobody else ever has. That the proof is there says that this very lock is
 held; a check of the other node could be passed by a successor's.
 
-Invariants: a lock that was given out or that may have been made is taken back by `release`, or goes with the session;
-the lock of a successor is never removed.
+Invariants: a lock that was given out or that may have been made is taken back by `release`, or by `release_abandoned`
+where its holder was cancelled, or goes with the session; the lock of a successor is never removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class HeldLock:
 class LedgerLocks:
     """Takes and releases locks for `holder`, a bookie's or a client's name for people to read.
 
-    Who is cancelled meanwhile is to end the session, and with it what there may be of a lock.
+    A holder that is cancelled abandons its lock. The session's owner either ends the session, or goes on and calls
+    `release_abandoned`.
     """
 
     def __init__(
@@ -75,12 +76,21 @@ class LedgerLocks:
         self.holder = holder
         self._runtime = runtime
         self._settings = settings
+        self._abandoned: list[LedgerLock] = []
 
     async def take(self, ledger_id: int) -> LedgerLock | Exists | NotDone:
         """The lock; `Exists` if somebody has it, or had it and died, and its session has not ended yet."""
         path = paths.ledger_lock(self._root, ledger_id)
         token = self._runtime.rng.randbytes(16).hex()
         lock = LedgerLock(ledger_id, path, f"{path}-{token}")
+        try:
+            return await self._take(lock, token)
+        except asyncio.CancelledError:
+            self.abandon(lock)  # it may have been made
+            raise
+
+    async def _take(self, lock: LedgerLock, token: str) -> LedgerLock | Exists | NotDone:
+        path = lock.path
         fields = {
             "version": LOCK_VERSION,
             "holder": self.holder,
@@ -111,6 +121,20 @@ class LedgerLocks:
                 return NotDone(outcome.error)
             case _:
                 assert_never(outcome)
+
+    def abandon(self, lock: LedgerLock) -> None:
+        """Its holder was cancelled, and may hold it still."""
+        self._abandoned.append(lock)
+
+    async def release_abandoned(self) -> None:
+        """Release what cancelled holders have left in this session."""
+        while self._abandoned:
+            lock = self._abandoned.pop()
+            try:
+                await self.release(lock)
+            except asyncio.CancelledError:
+                self.abandon(lock)
+                raise
 
     async def release(self, lock: LedgerLock) -> None:
         """Return when the lock is certainly not held any more: while the store is away, waits for it."""

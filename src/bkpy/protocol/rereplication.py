@@ -25,6 +25,7 @@ import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.protocol.holdings import holdings
+from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.quorum import write_set
 
 if TYPE_CHECKING:
@@ -35,10 +36,14 @@ if TYPE_CHECKING:
 
 
 class Bookies(NamedTuple):
-    """The bookies of the cluster, by what they are good for. One that is to leave may still be readable."""
+    """The bookies of the cluster, by what they are good for. One that is to leave may still be readable.
+
+    Those `in_limbo` are registered, and have lost data.
+    """
 
     readable: frozenset[str]
     writable: frozenset[str]
+    in_limbo: frozenset[str] = frozenset()
 
 
 class Mended(NamedTuple):
@@ -167,8 +172,7 @@ def plan(
         leave = [index for index, name in enumerate(names) if name in leaving]
         if held.last_entry is None:  # the last one of a ledger that isn't closed
             unclosed = tuple(names[index] for index in leave)
-            if leave and bookies.readable.issuperset(unclosed) and not bookies.writable - set(names) - set(leaving):
-                # Its writer has nowhere to go, and would be ended for nothing: what is on these bookies is safe.
+            if leave and _gains_nothing(metadata, names, unclosed, leaving, bookies):
                 place, first = leave[0], held.first_entry
                 stuck.append(Stuck(number, place, names[place], Obstacle.NO_TARGET, first, first, 0, ()))
                 unclosed = ()
@@ -182,6 +186,30 @@ def plan(
             else:
                 stuck.extend(found)
     return Plan(tuple(sorted(copies, key=urgency)), tuple(stuck), unclosed)
+
+
+def _gains_nothing(
+    metadata: LedgerMetadata,
+    names: tuple[str, ...],
+    unclosed: tuple[str, ...],
+    leaving: Collection[str],
+    bookies: Bookies,
+) -> bool:
+    """Whether closing the ledger would end its writer for nothing: no bookie could take the place of those that leave.
+
+    Its writer goes on without them: each write set has an ack quorum of bookies with what they had. This never holds
+    for a recovery that has begun, which has ended the writer already; nor for a bookie in limbo, which may have lost
+    what was acknowledged, and says so of this ledger until it is closed.
+    """
+    if metadata.state is not LedgerState.OPEN or bookies.writable - set(names) - set(leaving):
+        return False
+    if not bookies.in_limbo.isdisjoint(unclosed):
+        return False
+    sound = bookies.readable - bookies.in_limbo
+    return all(
+        sum(name in sound for name in _members(metadata, names, start)) >= metadata.ack_quorum
+        for start in range(metadata.ensemble_size)
+    )
 
 
 def urgency(copy: Copy) -> tuple[int, int, int]:
@@ -259,6 +287,12 @@ def endangered(metadata: LedgerMetadata, leaving: Collection[str]) -> frozenset[
 def copies_left(sets: Collection[tuple[str, ...]], readable: Collection[str]) -> int | None:
     """How many copies there are on readable bookies, of the write set that has the fewest; None for no write set."""
     return min((sum(name in readable for name in members) for members in sets), default=None)
+
+
+def backoff_s(failures: int, first_s: float, most_s: float) -> float:
+    """The pause after a failure that `failures` others came before, each pause twice the one before. Total."""
+    doublings = min(max(0, failures), 100)  # a float takes about a thousand
+    return float(min(most_s, first_s * 2.0**doublings))
 
 
 # --- what follows from a look -----------------------------------------------------------------------------------------

@@ -64,3 +64,4 @@ class HandMarks:
 
     async def switched(self) -> AsyncGenerator[bool, None]:
         yield True
+        await asyncio.Event().wait()  # nobody switches it

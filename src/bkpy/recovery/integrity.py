@@ -111,6 +111,7 @@ class IntegrityCheck:
         self._look: IntegrityLook | None = None
         self._left: dict[int, str] = {}  # what could not be got back yet, and why
         self._waiting: dict[int, float] = {}  # open ledgers, and since when their writers have had time to close them
+        self._to_recover: set[int] = set()  # open ledgers that may have lost entries before this bookie takes new ones
         self._marked: set[int] = set()  # whose marks are to go, if nothing lacks here
         self._asked = False
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
@@ -176,6 +177,7 @@ class IntegrityCheck:
 
     async def _round(self) -> bool:
         """Look at what there is to look at, and do what can be done about it; whether anything was."""
+        await self._locks.release_abandoned()  # of a look that failed
         in_doubt = self._losses.all_in_doubt
         whole = in_doubt or self._asked
         some = self._left.keys() | self._waiting.keys()
@@ -309,7 +311,7 @@ class IntegrityCheck:
             metadata = await self._read(ledger_id)
             demand, in_limbo = demand_of(metadata, self._bookie_id), await self._losses.in_doubt(ledger_id)
             lacks = [] if metadata is None else await self._losses.lacks(metadata)
-            to_end = in_limbo and (self._losses.all_in_doubt or ledger_id in self._left or ledger_id in self._waiting)
+            to_end = self._ends_its_writer(ledger_id, demand, in_limbo=in_limbo)
             duty = next_duty(demand, to_end=to_end, lacks=bool(lacks), grace_over=self._grace_over(ledger_id))
             if duty in (Duty.WAIT, Duty.RECOVER) and in_limbo:
                 assert metadata is not None
@@ -336,6 +338,21 @@ class IntegrityCheck:
                 return False
             await self._losses.make_known(metadata)
             return await self._copy(metadata, lacks)
+
+    def _ends_its_writer(self, ledger_id: int, demand: Demand, *, in_limbo: bool) -> bool:
+        """Whether the ledger's limbo is to end though that ends its writer.
+
+        Only a look at all ledgers while all of them are in doubt decides that, and it holds until the ledger is closed.
+        A failure says nothing about it.
+        """
+        if not in_limbo or demand not in (Demand.OPEN, Demand.IN_RECOVERY):
+            self._to_recover.discard(ledger_id)
+            return False
+        if self._losses.all_in_doubt:
+            if len(self._to_recover) < self._settings.stuck_ledgers_max:
+                self._to_recover.add(ledger_id)
+            return True
+        return ledger_id in self._to_recover
 
     def _grace_over(self, ledger_id: int) -> bool:
         since = self._waiting.get(ledger_id)
@@ -380,11 +397,15 @@ class IntegrityCheck:
             self._leave(ledger_id, why)
             return
         try:
-            await self._end_locked(ledger_id)
-        except Exception:
+            try:
+                await self._end_locked(ledger_id)
+            except Exception:
+                await self._locks.release(lock)
+                raise
             await self._locks.release(lock)
+        except asyncio.CancelledError:
+            self._locks.abandon(lock)
             raise
-        await self._locks.release(lock)
 
     async def _end_locked(self, ledger_id: int) -> None:
         assert self._look is not None

@@ -13,11 +13,13 @@ bookie is swapped in, or counts as mended, only behind `Copied`; no copy that ha
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, RepairStep, Swap, Then, next_step, plan, swapped
 from bkpy.recovery.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
 _TOLD_MAX = 5  # fragments
+BACK = "a bookie that was lost is back, and may be as it was"
 GRACE = "its writer may still leave the lost bookie by itself"
 
 
@@ -97,13 +100,15 @@ class LedgerRepair:
         waited_for: Collection[str],
         when_done: Callable[[frozenset[str], LedgerLock], Awaitable[bool]],
         lacking: Callable[[], Collection[str]] = frozenset,
+        returned: Callable[[], Collection[str]] = frozenset,
     ) -> Repaired:
         """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
 
         It may look at the metadata for that. `when_done` is told of those that have gone, while the lock is still held,
         and returns whether it has given that back itself. `waited_for`: an open ledger may be recovered because of
-        these. `lacking`: of those that are to go, the ones that may stay if they get what they lack; asked for at every
-        look. Who is cancelled here is to end the session, and the lock with it.
+        these. `lacking`: of those that are to go, the ones that may stay if they get what they lack. `returned`: those
+        that were absent and are back, because of which no open ledger is recovered. Both are asked for at every look.
+        A caller that is cancelled here ends the session, or calls `release_abandoned`.
         """
         lock = await self._locks.take(ledger_id)
         if isinstance(lock, Exists):
@@ -112,17 +117,25 @@ class LedgerRepair:
             return Repaired(How.LATER, str(lock.error))
         released = False
         try:
-            ended = await _LockedRepair(self, lock, frozenset(waited_for), lacking).run(leaving)
-            if ended.left or ended.how is How.DONE:
-                released = await when_done(ended.left, lock)
-        except BookKeeperError as error:
-            ended = Repaired(How.LATER, str(error))
-        except Exception:
-            await self._locks.release(lock)
+            try:
+                ended = await _LockedRepair(self, lock, frozenset(waited_for), lacking, returned).run(leaving)
+                if ended.left or ended.how is How.DONE:
+                    released = await when_done(ended.left, lock)
+            except BookKeeperError as error:
+                ended = Repaired(How.LATER, str(error))
+            except Exception:
+                await self._locks.release(lock)
+                raise
+            if not released:
+                await self._locks.release(lock)
+        except asyncio.CancelledError:
+            self._locks.abandon(lock)
             raise
-        if not released:
-            await self._locks.release(lock)
         return ended
+
+    async def release_abandoned(self) -> None:
+        """Release the locks of runs that were cancelled in this session."""
+        await self._locks.release_abandoned()
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
         """The ledger's metadata as they are now, and their version; None for a ledger that is gone."""
@@ -206,12 +219,14 @@ class _LockedRepair:
         lock: LedgerLock,
         waited_for: frozenset[str],
         lacking: Callable[[], Collection[str]],
+        returned: Callable[[], Collection[str]],
     ) -> None:
         self._repair = repair
         self._lock = lock
         self._ledger_id = lock.ledger_id
         self._waited_for = waited_for
         self._lacking = lacking
+        self._returned = returned
         self._mended: set[Mended] = set()
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
@@ -225,7 +240,7 @@ class _LockedRepair:
             planned = None if found is None else self._plan(found[0], leaving)
             left = leaving if planned is None else leaving - _named(planned)
             possible = None if planned is None else self._possible(planned)
-            unclosed = frozenset() if planned is None else frozenset(planned.unclosed)
+            unclosed = frozenset() if found is None or planned is None else self._to_wait_for(found[0], planned)
             step = next_step(possible, grace_over=unclosed <= self._waited_for)
             if step is RepairStep.COPY:
                 assert found is not None
@@ -234,6 +249,8 @@ class _LockedRepair:
                 if then is Then.LOOK:
                     continue
                 return Repaired(How.LATER, why, left)
+            if step in (RepairStep.RECOVER, RepairStep.WAIT) and not unclosed:
+                return Repaired(How.LATER, BACK, left)
             if step is RepairStep.RECOVER and not self._recovered:
                 self._recovered = True  # afterwards it is closed, or gone
                 await self._repair.recover(self._ledger_id)
@@ -244,6 +261,14 @@ class _LockedRepair:
 
     def _plan(self, metadata: LedgerMetadata, leaving: frozenset[str]) -> Plan:
         return self._repair.plan(metadata, leaving, leaving.intersection(self._lacking()), self._mended)
+
+    def _to_wait_for(self, metadata: LedgerMetadata, planned: Plan) -> frozenset[str]:
+        """The bookies because of which a ledger that isn't CLOSED is to be recovered.
+
+        The writer of an open one goes on with a bookie that has come back.
+        """
+        back = self._returned() if metadata.state is LedgerState.OPEN else ()
+        return frozenset(planned.unclosed).difference(back)
 
     async def _look(self) -> LedgerMetadata | None:
         found = await self._repair.read(self._ledger_id)

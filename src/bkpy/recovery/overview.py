@@ -14,8 +14,8 @@ from bkpy.metadata.locks import held_locks
 from bkpy.metadata.marks import Marks
 from bkpy.metadata.registration import BookieDirectory
 from bkpy.metadata.worker_nodes import told_by_workers
-from bkpy.protocol.rereplication import Bookies, copies_left, endangered, plan
-from bkpy.recovery.upkeep import lacking
+from bkpy.protocol.rereplication import copies_left, endangered, plan
+from bkpy.recovery.upkeep import bookies_of, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +122,7 @@ class _Counts:
 
     def __init__(self, directory: BookieDirectory) -> None:
         self.directory = directory
-        self.bookies = Bookies(directory.readable, frozenset(directory.bookies))
+        self.bookies = bookies_of(directory)
         self.marked: set[int] = set()
         self.unreadable = 0
         self.unclosed = 0

@@ -1,10 +1,14 @@
-"""The ledgers that a worker is to look after, the most endangered first.
+"""The ledgers that a worker is to repair: in two halves, and in each the most endangered first.
+
+A ledger whose last attempt has *failed* may fail again, after the time-outs of several bookies. There may be more of
+these than hands, and they are the most endangered ones; so they take at most half of the hands while others wait.
 
 How many copies of a ledger are left changes with the bookies that come and go, so what is kept of each is the write
 sets that have a lost bookie, and the order is made anew when the bookies have changed.
 
-Invariants: a ledger is in it once; of equally endangered ones the oldest mark comes first, and of equally old ones each
-worker has an order of its own, so that many workers don't all reach for the same lock.
+Invariants: a ledger is in it once; ledgers that have not failed get at least every second place, and half of the hands;
+of equally endangered ones the oldest mark comes first, and of equally old ones each worker has an order of its own, so
+that many workers don't all reach for the same lock.
 """
 
 from __future__ import annotations
@@ -24,8 +28,53 @@ class _Waiting(NamedTuple):
     sets: WriteSets
 
 
+class QueuedLedger(NamedTuple):
+    """A ledger out of the queue; `failed`: the last time it was tried."""
+
+    ledger_id: int
+    failed: bool
+
+
 class RepairQueue:
-    """For the worker `holder`."""
+    """For the worker `holder`, which has so many `hands`."""
+
+    def __init__(self, holder: str, hands: int) -> None:
+        self._hands = hands
+        self._untried = _Half(holder)
+        self._failed = _Half(holder)
+        self._failed_last = False  # whether the ledger that was taken last had failed
+
+    def __len__(self) -> int:
+        return len(self._untried) + len(self._failed)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._untried or ledger_id in self._failed
+
+    def length(self, *, failed: bool) -> int:
+        """How many ledgers of this kind wait."""
+        return len(self._half(failed=failed))
+
+    def put(self, ledger_id: int, since_ms: int, sets: WriteSets, *, failed: bool = False) -> None:
+        """Queue the ledger, marked `since_ms`, or change what is known of it. Without a write set it comes last."""
+        self._half(failed=not failed).drop(ledger_id)
+        self._half(failed=failed).put(ledger_id, _Waiting(since_ms, sets))
+
+    def pop(self, readable: frozenset[str], *, failed_in_hand: int = 0) -> QueuedLedger | None:
+        """The next ledger; None if there is none. `failed_in_hand`: how many hands are at ledgers that have failed."""
+        may_fail = not self._failed_last and (self._hands == 1 or 2 * (failed_in_hand + 1) <= self._hands)
+        failed = bool(self._failed) and (may_fail or not self._untried)
+        ledger_id = self._half(failed=failed).pop(readable)
+        if ledger_id is None:
+            return None
+        self._failed_last = failed
+        return QueuedLedger(ledger_id, failed)
+
+    def _half(self, *, failed: bool) -> _Half:
+        return self._failed if failed else self._untried
+
+
+class _Half:
+    """Ledgers of one kind."""
 
     def __init__(self, holder: str) -> None:
         self._holder = holder
@@ -39,9 +88,10 @@ class RepairQueue:
     def __contains__(self, ledger_id: int) -> bool:
         return ledger_id in self._waiting
 
-    def put(self, ledger_id: int, since_ms: int, sets: WriteSets) -> None:
-        """Queue the ledger, marked `since_ms`, or change what is known of it. Without a write set it comes last."""
-        waiting = _Waiting(since_ms, sets)
+    def drop(self, ledger_id: int) -> None:
+        self._waiting.pop(ledger_id, None)
+
+    def put(self, ledger_id: int, waiting: _Waiting) -> None:
         if self._waiting.get(ledger_id) == waiting:
             return
         self._waiting[ledger_id] = waiting

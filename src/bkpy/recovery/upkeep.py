@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from bkpy.metadata.marks import LossReason
 from bkpy.protocol.rereplication import Bookies
 
 if TYPE_CHECKING:
@@ -34,7 +35,14 @@ class Upkeep(NamedTuple):
 
     def bookies(self) -> Bookies:
         """The bookies that are registered now."""
-        return Bookies(self.directory.readable, frozenset(self.directory.bookies))
+        return bookies_of(self.directory)
+
+
+def bookies_of(directory: BookieDirectory) -> Bookies:
+    """The bookies that are registered now."""
+    infos = {**directory.bookies, **directory.read_only}
+    in_limbo = frozenset(name for name, info in infos.items() if info.in_limbo)
+    return Bookies(directory.readable, frozenset(directory.bookies), in_limbo)
 
 
 class HasUpkeep(Protocol):
@@ -50,3 +58,9 @@ def lacking(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
     One in limbo isn't among them: it gets what it lost itself, under the ledger's lock, and says when that is done.
     """
     return frozenset(filter(directory.is_here, mark.lacking))
+
+
+def returned(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
+    """The bookies that the mark names as absent, and that are here with what they had."""
+    lost = (bookie_id for bookie_id, loss in mark.lost.items() if loss.reason == LossReason.LOST)
+    return frozenset(filter(directory.is_here, lost))

@@ -6,9 +6,13 @@
 
 Any number of workers may be at it: each ledger is one's whose lock it has.
 
-Invariants: a mark is removed only with the version that it had when it was read under the ledger's lock, so what was
-added later is worked off too; a ledger that is stuck is told of once, and not tried again before its bookies, its mark
-or its metadata are others than those by which it was stuck; what is remembered of ledgers is bounded.
+The look at marks, the hands and the watch of the switch are tasks of their own. One that ends while the worker runs,
+by whatever error, is logged as an error, counted and replaced.
+
+Invariants: a worker has all of its hands until it ends; a mark is removed only with the version that it had when it was
+read under the ledger's lock, so what was added later is worked off too; a ledger that is stuck is told of once, and not
+tried again before its bookies, its mark or its metadata are others than those by which it was stuck; what is remembered
+of ledgers is bounded.
 """
 
 from __future__ import annotations
@@ -26,17 +30,17 @@ from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
 from bkpy.protocol.draining import is_void
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
-from bkpy.protocol.rereplication import endangered
+from bkpy.protocol.rereplication import backoff_s, endangered
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.copy_turns import CopyTurns, no_clients
 from bkpy.recovery.fragment_copy import CopyCount
-from bkpy.recovery.ledger_repair import LOCKED, How, LedgerRepair, Repaired
-from bkpy.recovery.repair_queue import RepairQueue
-from bkpy.recovery.upkeep import lacking
+from bkpy.recovery.ledger_repair import BACK, LOCKED, How, LedgerRepair, Repaired
+from bkpy.recovery.repair_queue import QueuedLedger, RepairQueue
+from bkpy.recovery.upkeep import lacking, returned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Coroutine
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.locks import LedgerLock, LedgerLocks
@@ -51,16 +55,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("bkpy.recovery")
 
 NEWER_MARK = "it was marked again meanwhile"
-BACK = "a bookie that was lost is back, and may be as it was"
 
 _TOLD_MAX = 100
-
-
-class _Around(NamedTuple):
-    """The bookies, as the worker knows them. Those `in_limbo` have lost data, and can't always tell what they had."""
-
-    bookies: Bookies
-    in_limbo: frozenset[str]
 
 
 class _Signature(NamedTuple):
@@ -84,6 +80,7 @@ class _Postponed:
     due: float
     why: str
     attempts: int = 0
+    failed: bool = False  # the last attempt, by nobody's lock, mark or return
     stuck: bool = False
     signature: _Signature | None = None
     waiting_since: float = 0.0
@@ -110,6 +107,7 @@ class ReplicationWorker:
     ) -> None:
         self.count = CopyCount()
         self.ledgers_done = 0
+        self.replaced_tasks = 0  # parts of this worker that ended by a defect
         self.looked = False  # at all marks, once
         self._upkeep = client.upkeep
         self._marks = marks
@@ -121,12 +119,13 @@ class ReplicationWorker:
         self._rate = CopyRate(settings, runtime)
         self._turns = CopyTurns(settings, runtime, appended)
         self._repair = LedgerRepair(self._upkeep, locks, settings, self._rate, self.count, target=target)
-        self._queue = RepairQueue(holder)
+        self._queue = RepairQueue(holder, settings.copies_at_once)
         self._backlog = Backlog()
         self._working: dict[int, float] = {}  # since when
+        self._failed_in_hand = 0  # of these, how many had failed when they were tried before
         self._postponed: dict[int, _Postponed] = {}  # the oldest first
         self._enabled = False  # until that was read
-        self._around = self._look_around()  # when stuck ledgers were last looked at
+        self._bookies = self._upkeep.bookies()  # when stuck ledgers were last looked at
         self._filled = asyncio.Event()  # there is something in the queue
         self._emptied = asyncio.Event()  # something was taken out
         self._wakes_at = float("inf")
@@ -134,20 +133,57 @@ class ReplicationWorker:
 
     async def run(self) -> None:
         """Work off marks until cancelled, or until the client is closed."""
-        hands = [
-            self._runtime.spawn(self._work(), name=f"replication worker {self._holder}, {number}")
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            f"replication worker {self._holder}, {number}": self._work
             for number in range(self._settings.copies_at_once)
-        ]
-        hands.append(self._runtime.spawn(self._follow_switch(), name=f"the switch, for {self._holder}"))
+        }
+        parts[f"the switch, for {self._holder}"] = self._follow_switch
+        looking = f"the look at marks, for {self._holder}"
+        parts[looking] = self._look_forever
+        await self._repair.release_abandoned()  # of an earlier run in this session
+        tasks = {self._begin(name, act): name for name, act in parts.items()}
         try:
-            await self._look_forever()
+            while True:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if any(_returned(task) for task in done):  # as they do when the client is closed: the look does as well
+                    done, _ = await asyncio.wait(tasks, timeout=self._settings.repair_pause_min_s)
+                ended = [(task, tasks.pop(task)) for task in done]
+                if any(name == looking and _returned(task) for task, name in ended):
+                    return
+                for task, name in ended:
+                    self._report_end(task, name)
+                    tasks[self._begin(name, parts[name], self._settings.repair_pause_min_s)] = name
         finally:
-            for hand in hands:
-                hand.cancel()
-            await asyncio.wait(hands)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    def _begin(
+        self, name: str, act: Callable[[], Coroutine[Any, Any, None]], pause_s: float = 0.0
+    ) -> asyncio.Task[None]:
+        async def begin() -> None:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+                await self._repair.release_abandoned()  # what its predecessor held
+            await act()
+
+        return self._runtime.spawn(begin(), name=name, on_death=raised_where_awaited)
+
+    def _report_end(self, task: asyncio.Task[None], name: str) -> None:
+        """A part of the worker has ended, and is about to be replaced."""
+        self.replaced_tasks += 1
+        error = None if task.cancelled() else task.exception()
+        log.error(
+            "%s ended though the worker runs (%s); restarting it in %.1f s: please report this defect",
+            name,
+            "cancelled" if task.cancelled() else "it returned" if error is None else repr(error),
+            self._settings.repair_pause_min_s,
+            exc_info=error,
+        )
 
     async def _follow_switch(self) -> None:
-        """Apart from the looks, which may wait for the hands."""
+        """Apart from the looks, which may wait for the hands. Returns when the client is closed."""
         while True:
             try:
                 async with aclosing(self._marks.switched()) as switched:
@@ -220,8 +256,8 @@ class ReplicationWorker:
     async def _look_at_due(self) -> None:
         """Those whose time has come, and those that are stuck if bookies have come or gone."""
         now, at_once = self._now(), self._settings.repair_looks_at_once
-        around, self._around = self._around, self._look_around()
-        others = around != self._around
+        bookies, self._bookies = self._bookies, self._upkeep.bookies()
+        others = bookies != self._bookies
         due = [
             i
             for i, one in self._postponed.items()
@@ -266,15 +302,19 @@ class ReplicationWorker:
         else:
             sets = endangered(metadata, self._leaving(mark, metadata))
             self._backlog.put(ledger_id, since_ms, sets)
-            now_so = _signature(mark, metadata, version, self._look_around())
+            now_so = _signature(mark, metadata, version, self._upkeep.bookies())
             if postponed is not None and postponed.due > self._now() and postponed.signature in (None, now_so):
                 return
-        while len(self._queue) >= self._settings.repair_queue_max and ledger_id not in self._queue:
+        failed = postponed is not None and postponed.failed
+        while ledger_id not in self._queue and self._queue.length(failed=failed) >= self._settings.repair_queue_max:
+            if postponed is not None and failed:  # ledgers that have not failed, listed behind it, don't wait for it
+                postponed.due = self._now() + self._settings.repair_pause_min_s
+                return
             self._emptied.clear()
             await self._emptied.wait()
         if ledger_id in self._working or self._postponed.get(ledger_id) is not postponed:
             return  # it was worked on meanwhile
-        self._queue.put(ledger_id, since_ms, sets)
+        self._queue.put(ledger_id, since_ms, sets, failed=failed)
         self._filled.set()
 
     def _leaving(self, mark: LedgerMark, metadata: LedgerMetadata | None) -> frozenset[str]:
@@ -283,30 +323,36 @@ class ReplicationWorker:
             return frozenset(mark.lost)
         return _bookies(metadata) - self._upkeep.bookies().readable
 
-    def _look_around(self) -> _Around:
-        directory = self._upkeep.directory
-        infos = {**directory.bookies, **directory.read_only}
-        return _Around(self._upkeep.bookies(), frozenset(name for name, info in infos.items() if info.in_limbo))
-
     # --- doing it ---------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
+        """What one hand does. The ledger is chosen when it is the hand's turn, not before."""
         while True:
-            ledger_id = self._queue.pop(self._upkeep.bookies().readable) if self._enabled else None
-            if ledger_id is None:
+            if not (self._enabled and self._queue):
                 self._filled.clear()
                 await self._marks.tidy()
                 await self._filled.wait()
                 continue
-            self._emptied.set()
-            self._working[ledger_id] = self._now()
             try:
                 async with self._turns.turn():
-                    self._settle(ledger_id, *await self._worked_off(ledger_id))
+                    taken = self._take() if self._enabled else None
+                    if taken is not None:
+                        await self._work_on(*taken)
             except ClientClosedError:
                 return
-            finally:
-                del self._working[ledger_id]
+
+    async def _work_on(self, ledger_id: int, failed: bool) -> None:
+        self._emptied.set()
+        self._working[ledger_id] = self._now()
+        self._failed_in_hand += failed
+        try:
+            self._settle(ledger_id, *await self._worked_off(ledger_id))
+        finally:
+            del self._working[ledger_id]
+            self._failed_in_hand -= failed
+
+    def _take(self) -> QueuedLedger | None:
+        return self._queue.pop(self._upkeep.bookies().readable, failed_in_hand=self._failed_in_hand)
 
     async def _worked_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
         """A defect costs no more than the one ledger."""
@@ -322,7 +368,7 @@ class ReplicationWorker:
 
     async def _work_off(self, ledger_id: int) -> tuple[Repaired, _Signature | None]:
         """How that has ended, and what it has ended by: whatever changes meanwhile is a reason to try again."""
-        postponed, around = self._postponed.get(ledger_id), self._look_around()
+        postponed, bookies = self._postponed.get(ledger_id), self._upkeep.bookies()
         mark: LedgerMark | None = None
         meant = frozenset[str]()
         removed, back = True, False
@@ -353,12 +399,13 @@ class ReplicationWorker:
             waited_for=self._waited_for(postponed),
             when_done=when_done,
             lacking=lambda: frozenset() if mark is None else lacking(mark, self._upkeep.directory),
+            returned=lambda: frozenset() if mark is None else returned(mark, self._upkeep.directory),
         )
         if back:
             return Repaired(How.LATER, BACK), None
         if not removed:
             return Repaired(How.LATER, NEWER_MARK), None
-        judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, around)
+        judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, bookies)
         return ended, judged
 
     async def _meant(self, ledger_id: int) -> LedgerMark | None:
@@ -407,12 +454,12 @@ class ReplicationWorker:
         """Remember why, and when it is to be tried again."""
         before = self._postponed.pop(ledger_id, None)
         now, settings = self._now(), self._settings
-        counts = ended.how is not How.WAITING and ended.why not in (LOCKED, BACK, NEWER_MARK)
-        attempts = (before.attempts if before is not None else 0) + counts
-        pause_s = min(settings.repair_pause_max_s, settings.repair_pause_min_s * 2.0 ** max(0, attempts - 1))
+        failed = ended.how is not How.WAITING and ended.why not in (LOCKED, BACK, NEWER_MARK)
+        attempts = (before.attempts if before is not None else 0) + (failed or ended.why == BACK)
+        pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, settings.repair_pause_max_s)
         pause_s *= (1 + self._runtime.rng.random()) / 2
-        one = _Postponed(now + pause_s, ended.why, attempts)
-        if before is not None:  # who had the time to leave had it, whatever failed since
+        one = _Postponed(now + pause_s, ended.why, attempts, failed)
+        if before is not None and ended.why != BACK:  # a writer had the time to leave, whatever failed since
             one.waiting_since, one.waiting_for = before.waiting_since, before.waiting_for
         if ended.how is How.WAITING:
             if one.waiting_for != ended.waiting_for:
@@ -420,7 +467,9 @@ class ReplicationWorker:
             one.due = max(one.due, one.waiting_since + settings.open_ledger_grace_s)
         if ended.how is How.STUCK:
             one.stuck, one.due = True, float("inf")
-        elif attempts >= settings.repair_attempts_max:  # nothing that can be watched may tell when it can be done
+        elif (
+            failed and attempts >= settings.repair_attempts_max
+        ):  # nothing that can be watched may tell when it can be done
             one.stuck, one.due = True, max(one.due, now + settings.repair_pause_max_s)
         one.signature = signature
         if one.stuck and (before is None or before.why != one.why):
@@ -463,6 +512,7 @@ class ReplicationWorker:
             "stuck": len(stuck),
             "stuck_ledgers": _some(stuck),
             "ledgers_done": self.ledgers_done,
+            "replaced_tasks": self.replaced_tasks,
             "fragments_copied": self.count.fragments,
             "entries_copied": self.count.entries,
             "bytes_copied": self.count.bytes,
@@ -470,16 +520,21 @@ class ReplicationWorker:
         }
 
 
-def _signature(mark: LedgerMark, metadata: LedgerMetadata, version: int, around: _Around) -> _Signature:
+def _signature(mark: LedgerMark, metadata: LedgerMetadata, version: int, bookies: Bookies) -> _Signature:
     named = _bookies(metadata)
     return _Signature(
         (mark.token, mark.node_version),
         version,
-        named & around.bookies.readable,
-        named & around.in_limbo,
-        named & around.bookies.writable,
-        bool(around.bookies.writable - named),
+        named & bookies.readable,
+        named & bookies.in_limbo,
+        named & bookies.writable,
+        bool(bookies.writable - named),
     )
+
+
+def _returned(task: asyncio.Task[None]) -> bool:
+    """Whether it ended by itself, and without an error."""
+    return not task.cancelled() and task.exception() is None
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -54,6 +54,11 @@ class WorkerMetrics(Collector):
         yield gauge("postponed", "Ledgers that this worker tries again later", status.get("postponed", 0))
         yield gauge("stuck", "Ledgers that wait for bookies to come", status.get("stuck", 0))
         yield gauge("bytes_per_s_allowed", "How fast it copies at most now", status.get("bytes_per_s_allowed", 0))
+        yield counter(
+            "replaced_tasks",
+            "Hands and other tasks of this worker that ended by a defect and were replaced",
+            "replaced_tasks",
+        )
         yield counter("done_ledgers", "Ledgers that this worker has worked off", "ledgers_done")
         yield counter("copied_fragments", "Copies that it has put in the place of others", "fragments_copied")
         yield counter("copied_entries", "Entries that it has copied and verified", "entries_copied")

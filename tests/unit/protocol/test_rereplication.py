@@ -24,6 +24,7 @@ from bkpy.protocol.rereplication import (
     Swap,
     Then,
     Way,
+    backoff_s,
     copies_left,
     endangered,
     next_step,
@@ -174,6 +175,46 @@ def test_without_a_bookie_outside_the_ensemble_there_is_nowhere_to_copy_to() -> 
         assert planned.left is None
     readonly = Bookies(frozenset("bcs"), frozenset("bc"))
     assert not plan(metadata, "a", readonly).copies
+
+
+@pytest.mark.parametrize("sizes", [size for size in SIZES if size[0] < 4])
+def test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_the_lost_ones(
+    sizes: tuple[int, int, int],
+) -> None:
+    size, write_quorum, ack_quorum = sizes
+    names = NAMES[:size]
+    metadata = ledger(sizes, LedgerState.OPEN, fragments=1)
+    for lost in subsets(names):
+        left = frozenset(names) - lost
+        goes_on = all(
+            sum(names[i] in left for i in write_set(n, size, write_quorum)) >= ack_quorum for n in range(size)
+        )
+        planned = plan(metadata, lost, Bookies(left, left))
+        if lost and goes_on:
+            assert [one.obstacle for one in planned.stuck] == [Obstacle.NO_TARGET]
+            assert not planned.unclosed
+        else:
+            assert set(planned.unclosed) == lost
+            assert not planned.stuck
+        # With a bookie that could take the place the ledger is to be closed; so is one whose recovery has begun.
+        assert set(plan(metadata, lost, Bookies(left | {SPARE}, left | {SPARE})).unclosed) == lost
+        recovering = ledger(sizes, LedgerState.IN_RECOVERY, fragments=1)
+        assert set(plan(recovering, lost, Bookies(left, left)).unclosed) == lost
+
+
+def test_a_bookie_in_limbo_gets_its_ledgers_closed_though_nobody_could_take_its_place() -> None:
+    metadata = ledger((3, 3, 2), LedgerState.OPEN, fragments=1)
+    everybody = frozenset("abc")
+    assert plan(metadata, "a", Bookies(everybody, everybody)).stuck
+    assert plan(metadata, "a", Bookies(everybody, everybody, frozenset("a"))).unclosed == ("a",)
+    assert plan(metadata, "a", Bookies(frozenset("bc"), frozenset("bc"))).stuck
+    # What it has doesn't count for the others either.
+    assert plan(metadata, "a", Bookies(frozenset("bc"), frozenset("bc"), frozenset("b"))).unclosed == ("a",)
+
+
+def test_pauses_double_up_to_their_bound_for_ever() -> None:
+    assert [backoff_s(failures, 0.5, 3.0) for failures in range(-1, 5)] == [0.5, 0.5, 1.0, 2.0, 3.0, 3.0]
+    assert {backoff_s(failures, 1e-6, 300.0) for failures in (1023, 1024, 1025, 10**9)} == {300.0}
 
 
 def test_a_fragment_without_entries_needs_no_source() -> None:

@@ -11,7 +11,7 @@ from tests.hooks import cluster_of, mender_of, pool_of, storage_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.recovery.repairing import held, whole
 
-from bkpy.errors import BookKeeperError, IdentityError, LedgerFencedError
+from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError, LedgerFencedError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.protocol import messages as m
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.node import BookieNode
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 QUICK = {"integrity_retry_interval_s": 0.05, "integrity_look_interval_s": 0.2, "open_ledger_grace_s": 0.1}
 SIZES = ((3, 3, 2), (3, 2, 2))
@@ -258,6 +259,36 @@ async def test_a_look_through_a_sound_bookie_ends_no_writer(quick: InProcess) ->
     await writer.append(b"on")
     await writer.close()
     await all_whole(quick, ledger_id)
+
+
+async def test_a_failed_attempt_ends_no_writer(quick: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sound bookie finds a row of an open ledger damaged, and can't do anything about it at first."""
+    client = await quick.client()
+    writer = await new_writer(client, (4, 4, 3))
+    await writer.append(b"before")
+    await quick.node("a").stop()
+    looks = 0
+    lacks = Losses.lacks
+
+    async def fail_once(losses: Losses, metadata: LedgerMetadata) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise BookieUnavailableError("somebody else has the ledger's lock")
+        return await lacks(losses, metadata)
+
+    monkeypatch.setattr(Losses, "lacks", fail_once)
+    node = await quick.start_node("a", mending=True)
+    storage = storage_of(node)
+    info = (await storage.states((writer.ledger_id,)))[writer.ledger_id]
+    storage.shards[info.shard].distrust(info, "a row of its blocks is damaged")
+    await storage.checkpoint()
+    await eventually(lambda: looks > 5)  # the next ones would wait for the writer, and then end it
+    assert done(node)
+    assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN
+    await writer.append(b"behind")
+    await writer.close()
+    await all_whole(quick, writer.ledger_id)
 
 
 async def test_limbo_does_not_end_while_somebody_has_the_lock(quick: InProcess) -> None:

@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of, heap_of
 from tests.in_process import InProcess, eventually
 from tests.unit.client.support import write
@@ -17,12 +18,14 @@ from tests.unit.recovery.test_worker import healer
 
 from bkpy.metadata import paths, registration
 from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import LossReason
+from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.store import Create, Delete
 from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.recovery.copy_turns import CopyTurns
 from bkpy.recovery.fragment_copy import Unreadable
 from bkpy.recovery.ledger_repair import How, LedgerRepair, Repaired
 from bkpy.recovery.repair_queue import RepairQueue
+from bkpy.recovery.worker_metrics import WorkerMetrics
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -73,7 +76,7 @@ async def test_a_ledger_that_is_being_worked_on_again_is_not_looked_at_all_the_t
 
 
 def test_what_is_queued_again_and_again_takes_no_more_room() -> None:
-    queue = RepairQueue("w")
+    queue = RepairQueue("w", 2)
     assert queue.pop(EVERYBODY) is None
     for turn in range(1000):
         for ledger_id in range(5):
@@ -308,3 +311,96 @@ async def test_a_bookie_of_another_fragment_that_takes_entries_again_is_news(fou
 
         async with asyncio.timeout(10):
             await moved()
+
+
+# --- hands that end by a defect ---------------------------------------------------------------------------------------
+
+
+async def test_a_ledger_that_fails_for_days_ends_no_hand(four: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause doubles with each failure; a float takes 1,023 doublings."""
+    client = await four.client()
+    hopeless, ordinary = [await closed(client, 3) for _ in range(2)]
+    run = LedgerRepair.run
+    attempts = 0
+
+    async def fail(repair: LedgerRepair, ledger_id: int, *given: Any, **more: Any) -> Repaired:
+        nonlocal attempts
+        if ledger_id == ordinary.ledger_id:
+            return await run(repair, ledger_id, *given, **more)
+        attempts += 1
+        return Repaired(How.LATER, "too few bookies could be fenced")
+
+    monkeypatch.setattr(LedgerRepair, "run", fail)
+    quick = {"repair_pause_min_s": 1e-6, "repair_pause_max_s": 1e-6, "repair_attempts_max": 100_000}
+    async with healer(four, copies_at_once=1, **quick) as one:
+        await one.mark(hopeless.ledger_id, hopeless.ensemble[0], reason=LossReason.CHECK)
+        one.start()
+        await eventually(lambda: attempts > 1100)
+        await one.mark(ordinary.ledger_id, ordinary.ensemble[0], reason=LossReason.CHECK)
+        await eventually(lambda: one.worker.ledgers_done == 1)
+        assert one.worker.replaced_tasks == 0
+
+
+@pytest.mark.parametrize("what", ["error", "cancellation"])
+@pytest.mark.parametrize("where", ["hand", "look", "switch"])
+async def test_a_task_of_the_worker_that_ends_is_logged_counted_and_replaced(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str, what: str
+) -> None:
+    client = await four.client()
+    writer = await closed(client, 3)
+    owner, name = {"hand": (CopyTurns, "turn"), "look": (Marks, "list"), "switch": (Marks, "switched")}[where]
+    working = getattr(owner, name)
+    broken = True
+
+    def break_once(*given: Any) -> Any:
+        nonlocal broken
+        if broken:
+            broken = False
+            raise RuntimeError("a defect") if what == "error" else asyncio.CancelledError
+        return working(*given)
+
+    monkeypatch.setattr(owner, name, break_once)
+    async with healer(four, copies_at_once=1) as one:
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
+        one.start()
+        await eventually(lambda: one.worker.ledgers_done == 1)
+        assert not broken
+        assert one.worker.replaced_tasks == one.worker.status()["replaced_tasks"] == 1
+        registry = CollectorRegistry()
+        WorkerMetrics(registry, cluster_of(client).store.runtime.clock).watch(one.worker)
+        assert registry.get_sample_value("bkpy_replication_replaced_tasks_total") == 1
+    (record,) = [record for record in caplog.records if "ended though the worker runs" in record.message]
+    assert record.levelname == "ERROR"
+
+
+@pytest.mark.parametrize("whole_worker", [False, True])
+@pytest.mark.parametrize("at", ["read", "copy", "remove_with"])
+async def test_the_lock_of_a_cancelled_hand_is_released_in_the_same_session(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch, at: str, whole_worker: bool
+) -> None:
+    client = await four.client()
+    writer = await closed(client, 3)
+    owner = Marks if at == "remove_with" else LedgerRepair
+    act = getattr(owner, at)
+    hanging: asyncio.Task[Any] | None = None
+
+    async def hang_once(*given: Any) -> Any:
+        nonlocal hanging
+        if hanging is None and [path for path in four.tree.paths if "/locks/L" in path]:
+            hanging = asyncio.current_task()
+            await asyncio.Event().wait()
+        return await act(*given)
+
+    monkeypatch.setattr(owner, at, hang_once)
+    async with healer(four) as one:
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
+        one.start()
+        await eventually(lambda: hanging is not None)
+        assert hanging is not None
+        if whole_worker:
+            await one.stop()
+            one.start()
+        else:
+            hanging.cancel()
+        await one.unmarked()
+        await eventually(lambda: not [path for path in four.tree.paths if "/locks/L" in path])
