@@ -13,24 +13,33 @@ ROWS = "tests/spark/test_spark_sink_rows.py::"
 SINK = "tests/spark/test_spark_sink.py::"
 SINKS = "tests/unit/protocol/test_log_sinks.py::"
 EXPORT = "tests/spark/test_spark_export.py::"
+EXPORT_LOG = "tests/spark/test_spark_export_log.py::"
+TRUNCATED_MEANWHILE = "test_truncation_while_a_batch_is_written_leaves_out_what_was_truncated_and_no_more[parquet-None]"
 DIRECTORY = "tests/spark/test_spark_export_directory.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
         "spark: damage ends a partition quietly",
         "rows vanish from queries and exports",
-        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss:\n        raise",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss or",
         "except __import__('bkpy').DigestMismatchError:\n    return\n"
-        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss:\n        raise",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss or",
         (READING + "test_damaged_entries_always_are_an_error",),
     ),
     Mutant(
         "spark: damage counts as data loss",
         "with failOnDataLoss=false, rows vanish that are there",
-        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss:",
+        "except (NoSuchLedgerError, NoSuchEntryError):\n    if options.fail_on_data_loss or",
         "except (NoSuchLedgerError, NoSuchEntryError, __import__('bkpy').DigestMismatchError):\n"
-        "    if options.fail_on_data_loss:",
+        "    if options.fail_on_data_loss or",
         (READING + "test_damaged_entries_always_are_an_error",),
+    ),
+    Mutant(
+        "spark: missing entries of a ledger that exists count as deleted",
+        "with failOnDataLoss=false, rows vanish that replicas have lost",
+        "if options.fail_on_data_loss or await lazy.has_ledger(part.ledger_id):",
+        "if options.fail_on_data_loss:",
+        (READING + "test_what_is_missing_of_a_ledger_that_exists_always_is_an_error",),
     ),
     Mutant(
         "spark: a partition may end early",
@@ -150,9 +159,94 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "spark: a stream takes up the offsets of another log",
         "entries of a log that was made anew are skipped",
-        'if seen is not None and seen["log_uid"] != view.uid:',
-        "if False:",
+        'uid = offset.get("log_uid", view.uid)',
+        "uid = view.uid",
         (STREAM + "test_a_checkpoint_belongs_to_one_log",),
+    ),
+    Mutant(
+        "spark: a batch is planned without a look at whose offsets these are",
+        "a query whose log was deleted and made anew reads rows of both as those of one",
+        "for offset in (start, end):  # of a checkpoint, perhaps of a former log\n    self._check_log(view, offset)",
+        "pass",
+        (STREAM + "test_a_batch_that_was_planned_of_a_deleted_log_is_not_read_from_its_successor[True]",),
+    ),
+    Mutant(
+        "spark: startingOffsets of another log are taken for this one's",
+        "a query or an export reads another log's entries, or passes over some",
+        "if others := options.log_uids - {view.uid}:",
+        "if others := frozenset[str]():",
+        (STREAM + "test_startingoffsets_that_were_taken_from_a_checkpoint_belong_to_one_log",),
+    ),
+    Mutant(
+        "spark: a batch is planned with an older view of the log",
+        "a query that is started again fails with an entry past the end, for as long as bookies are away",
+        'if view is None or view.end_position < end["position"]:',
+        "if view is None:",
+        (STREAM + "test_a_query_that_reads_what_is_available_now_knows_less_than_its_checkpoint",),
+    ),
+    Mutant(
+        "spark: an offset goes back",
+        "rows are there twice",
+        "self._told = max(begun, available)",
+        "self._told = available",
+        (STREAM + "test_a_query_that_reads_what_is_available_now_knows_less_than_its_checkpoint",),
+    ),
+    Mutant(
+        "spark: a limit of rows is one too large for each ledger before the last",
+        "batches are larger than the limit allows",
+        "entries -= part.last + 1 - part.first",
+        "entries -= part.last - part.first",
+        (STREAM + "test_a_limit_of_rows_counts_across_ledgers",),
+    ),
+    Mutant(
+        "spark: positions of a gap count as entries",
+        "a log with an accepted loss can't be exported any more",
+        "len(read),\nlen(tasks),",
+        "stop - position,\nlen(tasks),",
+        (EXPORT_LOG + "test_a_log_with_an_accepted_loss_is_exported_and_the_gap_named",),
+    ),
+    Mutant(
+        "spark: truncation during an export ends it though it is to be skipped",
+        "an export that takes longer than a log's retention allows never gets on",
+        "if written != batch.rows and self._request.skip_truncated:",
+        "if False:",
+        (EXPORT_LOG + TRUNCATED_MEANWHILE,),
+    ),
+    Mutant(
+        "spark: whatever is missing counts as truncated",
+        "rows vanish from an export that skips truncated ones",
+        "_check_count(job.count_from(self._spark_session(), first), len(batch.read.clipped(first)), job.place)",
+        "pass",
+        (EXPORT_LOG + "test_entries_that_are_missing_and_were_not_truncated_end_an_export_that_skips_truncated_ones",),
+    ),
+    Mutant(
+        "spark: a batch keeps the gaps that it has to itself",
+        "nobody can tell a gap of a log from rows that an export has lost",
+        "totals=self.totals + added,\nmoves=moves,\ngaps=self.gaps | gaps,",
+        "totals=self.totals + added,\nmoves=moves,\ngaps=self.gaps,",
+        (DIRECTORY + "test_gaps_of_a_log_are_kept",),
+    ),
+    Mutant(
+        "spark: a second column of payloads is dropped",
+        "rows are stored without half of their data",
+        "if len(schema.fields) > 1:",
+        "if len(schema.fields) > 2:",
+        (SINK + "test_other_rows_are_refused",),
+    ),
+    Mutant(
+        "spark: a sink looks for its log in the tasks alone",
+        "a query with a wrong name runs for hours before it fails",
+        "async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:\n"
+        "    await _read_list(client, options)",
+        "pass",
+        (SINK + "test_a_log_that_does_not_exist_is_an_error_before_any_task",),
+    ),
+    Mutant(
+        "spark: a part of a deleted log is committed to its successor",
+        "entries of a deleted log are in another one",
+        "if metadata.custom_metadata.get(LOG_UID) != uid.encode():",
+        "if not metadata.custom_metadata.get(LOG_UID):",
+        (SINK + "test_a_ledger_of_a_deleted_log_does_not_get_into_its_successor",),
     ),
     Mutant(
         "spark: a batch is committed again",

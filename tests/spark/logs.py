@@ -7,7 +7,10 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from tests.unit.log.test_given_up import give_up
+
 import bkpy
+from bkpy.protocol.records import STAMP_BYTES
 from bkpy.spark.background import BackgroundLoop
 
 if TYPE_CHECKING:
@@ -49,6 +52,9 @@ class TestLog:
             self.name, create=create, roll_entries=self._roll_entries, **self._attributes
         )
         self.end = self._writer.next_position
+        reader = await self.client.read_log(self.name, password=self._attributes.get("password", b""))
+        self.uid, self.instance_id, self.first = reader.uid, self.client.instance_id, reader.first_position
+        await reader.close()
 
     def append(self, count: int, at_once: int = 500, *, seen: bool = True) -> None:
         """So many entries more, acknowledged; readers see all of them afterwards, unless that isn't needed."""
@@ -102,6 +108,28 @@ class TestLog:
     def truncate(self, before: int) -> None:
         """The entries below that position are gone."""
         self._loop.call(self._writer.truncate(before=before))
+        self.first = before
+
+    def lose_all_but(self, entries: int) -> None:
+        """The writer dies, only so many entries of its ledger are left, that is accepted, and another takes over."""
+        self._loop.call(self._lose_all_but(entries))
+
+    async def _lose_all_but(self, entries: int) -> None:
+        self._writer.abandon()
+        length = sum(len(entry(i)) + STAMP_BYTES for i in range(entries))
+        await give_up(self.client, self._writer.ledger_id, entries, length)
+        await self._open()
+
+    def replace(self, count: int) -> None:
+        """The log is deleted, and another one of its name made with so many entries."""
+        self._loop.call(self._replace())
+        self.append(count)
+
+    async def _replace(self) -> None:
+        self._writer.abandon()
+        await self.client.delete_log(self.name)
+        await self.client.close()
+        await self._open(create=True)
 
     def close(self) -> None:
         self._loop.call(self._close())

@@ -416,6 +416,8 @@ def test_the_command(ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.Monke
     again = command(*chosen, "--format", "csv")
     total = f"{summary['rows']:,} entries in 2 files"
     assert (again.stdout.decode(), again.stderr.decode()) == (f"{to}\n", f"nothing new; {total}\n")
+    empty = command("--connect", ledgers.uri, "--ledgers", ledgers.empty, "--to", tmp_path / "empty")
+    assert empty.stderr.decode() == "there are no entries yet; the directory has the columns alone\n"
     refused = command(*chosen, status=1).stderr.decode()
     assert refused.startswith("bkpy: the directory holds csv files with payloads as base64, not parquet files ")
 

@@ -20,7 +20,7 @@ from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.spark.disk import Disk
 from bkpy.spark.export_directory import ExportDirectory, look
-from bkpy.spark.id_runs import Runs
+from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.manifest import ExportLayout, ExportSource, Totals, decode, first_line
 
 if TYPE_CHECKING:
@@ -457,6 +457,31 @@ def test_a_manifest_stays_small_and_is_seldom_written_anew(tmp_path: Path) -> No
     assert len(first_line(state)) < 300
 
 
+def test_gaps_of_a_log_are_kept(tmp_path: Path) -> None:
+    """In the line of their batch, and in the first line of the next manifest."""
+    gap = Runs.between(2, 10**12)
+    directory = ExportDirectory.open(tmp_path, SOURCE, LAYOUT)
+    for ids, gaps in ((Runs.between(0, 10**12 + 1), gap), (Runs.between(10**12 + 1, 10**12 + 2), NOTHING)):
+        staging = directory.begin(ids)
+        staging.mkdir()
+        directory.commit(staging, ids, rows=3, bytes=0, ledgers=0, gaps=gaps)
+        assert look(tmp_path, SOURCE, LAYOUT).gaps == gap
+    directory.close()
+    ExportDirectory.open(tmp_path, SOURCE, LAYOUT).close()
+    assert b"gaps" in manifest_of(tmp_path).read_bytes().partition(b"\n")[0]
+    assert look(tmp_path, SOURCE, LAYOUT).gaps == gap
+
+
+def test_runs_of_any_length_are_compared_by_their_ends() -> None:
+    most = Runs.spans([(10**12, 10**15), (0, 5), (3, 10**9), (7, 7)])
+    assert most == Runs.between(0, 10**9) | Runs.between(10**12, 10**15)
+    assert most >= Runs.between(1, 10**9) | Runs.of([10**12])
+    assert not most >= Runs.between(10**9 - 1, 10**9 + 1)
+    assert not most >= Runs.of([10**9])
+    assert most.clipped(10**9 - 1) == Runs.of([10**9 - 1]) | Runs.between(10**12, 10**15)
+    assert most.clipped(10**16) == NOTHING
+
+
 def test_runs_are_sets(tmp_path: Path) -> None:
     numbers = range(7)
     subsets = [set(some) for n in range(len(numbers) + 1) for some in itertools.combinations(numbers, n)]
@@ -469,6 +494,7 @@ def test_runs_are_sets(tmp_path: Path) -> None:
             assert missing == [i for i in range(first, end) if i not in some]
         for others in subsets[::5]:
             assert runs | Runs.of(others) == Runs.of(some | others)
+            assert (runs >= Runs.of(others)) == (some >= others)
     for text in ("1-0", "3,1", "1,2", "x", "1-", ",", "1-3,2"):
         with pytest.raises(ValueError, match=r"run|touch"):
             Runs.parse(text)

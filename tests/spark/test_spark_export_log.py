@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from tests.spark.logs import TestLog, assert_exactly
 
-from bkpy.errors import ConfigError, TruncatedError
+from bkpy.errors import ConfigError, CorruptDataError, TruncatedError
+from bkpy.protocol.log_opening import LEDGER_ENTRIES_MAX
 from bkpy.spark.export import Exporter, ExportRequest, ExportSummary, export_log
-from bkpy.spark.options import LOG_COLUMNS
+from bkpy.spark.export_directory import look
+from bkpy.spark.export_job import Job
+from bkpy.spark.export_plan import ExportPlan, first_position, plan_log
+from bkpy.spark.id_runs import NOTHING, Runs
+from bkpy.spark.manifest import ExportLayout, ExportSource, State
+from bkpy.spark.options import LOG_COLUMNS, parse_options
+from bkpy.spark.schema import schema_of
+from bkpy.spark.source import LedgerSourceReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +105,157 @@ def test_what_was_truncated_before_it_was_exported_is_not_passed_over_in_silence
         assert (second.rows, second.truncated) == (250, 50)
         assert export(spark, log, to).rows == 0  # they were dealt with
         assert sorted(row["position"] for row in rows(to)) == [*range(120, 300), *range(350, 600)]
+
+
+@pytest.mark.parametrize(("form", "payload"), [("parquet", None), ("csv", "utf8"), ("json", "base64")])
+def test_truncation_while_a_batch_is_written_leaves_out_what_was_truncated_and_no_more(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path, form: str, payload: str | None
+) -> None:
+    to = tmp_path / "out"
+    with TestLog(ledgers.uri, roll_entries=100) as log:
+        log.append(600, at_once=50)
+
+        def truncate(done: int, total: int) -> None:  # Spark has yet to plan its tasks
+            if log.first == 0:
+                log.truncate(250)
+
+        arguments: dict[str, Any] = {"format": form, "payload": payload, "skip_truncated": True}
+        first = export(spark, log, to, progress=truncate, **arguments)
+        assert (first.rows, first.truncated, first.gaps) == (350, 250, [])
+        written = spark.read.format(form).options(**({"header": "true"} if form == "csv" else {})).load(str(to))
+        assert sorted(int(row["position"]) for row in written.collect()) == list(range(250, 600))
+        again = export(spark, log, to, **arguments)
+        assert (again.rows, again.truncated, again.total.rows) == (0, 0, 350)
+
+
+def test_truncation_while_a_batch_is_written_is_an_error_that_names_what_is_gone(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    to = tmp_path / "out"
+    with TestLog(ledgers.uri, roll_entries=100) as log:
+        log.append(100, at_once=50)
+        export(spark, log, to)
+        log.append(500, at_once=50)
+
+        def truncate(done: int, total: int) -> None:
+            if log.first == 0:
+                log.truncate(250)
+
+        with pytest.raises(TruncatedError, match=r"positions 100 to 249 of log .* --skip-truncated goes on"):
+            export(spark, log, to, progress=truncate)
+        assert_exactly(rows(to), 0, 100)
+
+
+def test_entries_that_are_missing_and_were_not_truncated_end_an_export_that_skips_truncated_ones(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestLog(ledgers.uri, roll_entries=100) as log:
+        log.append(600, at_once=50)
+        run = Job.run
+        short = {"startingOffsets": json.dumps({"position": 10})}
+        monkeypatch.setattr(
+            Job,
+            "run",
+            lambda job, session, lock, batch, *others: run(
+                job, session, lock, replace(batch, given={**batch.given, **short}), *others
+            ),
+        )
+        with pytest.raises(CorruptDataError, match="590 entries were written, not the 600 there are"):
+            export(spark, log, tmp_path / "out", skip_truncated=True)
+        assert list((tmp_path / "out").glob("part-*")) == []
+
+
+def planned(log: TestLog, done: Runs = NOTHING, **arguments: Any) -> ExportPlan:
+    """What an export of the log has yet to do that holds these positions."""
+    request = ExportRequest(log.uri, "out", log=log.name, **arguments)
+
+    def state(source: ExportSource) -> State:
+        return State(source, request.layout, done, next_batch=1)
+
+    given = request.given()
+    return plan_log(parse_options(given), given, state, 20_000, skip_truncated=request.skip_truncated)
+
+
+def test_a_task_that_was_planned_before_the_truncation_reads_what_is_left(ledgers: Ledgers) -> None:
+    with TestLog(ledgers.uri, roll_entries=100) as log:
+        log.append(600, at_once=50)
+        batch = planned(log, skip_truncated=True).batches[0]
+        schema = schema_of(batch.given)
+        partitions = LedgerSourceReader.of(batch.given, schema).partitions()
+        log.truncate(250)
+        tasks = LedgerSourceReader.of(batch.given, schema)
+        found = [row for part in partitions for some in tasks.read(part) for row in some.to_pylist()]
+        left = batch.read.clipped(first_position(batch.given))
+        assert left.starts == (250,)
+        assert {row["position"] for row in found} >= {i for first, end in left.pairs() for i in range(first, end)}
+        assert min(row["position"] for row in found) >= 200  # nobody deletes a ledger that has other entries as well
+
+
+def test_a_newer_plan_tells_whether_entries_of_a_batch_were_deleted(ledgers: Ledgers) -> None:
+    with TestLog(ledgers.uri, roll_entries=100) as log:
+        log.append(600, at_once=50)
+        older = planned(log, Runs.between(0, 10), skip_truncated=True)
+        assert planned(log, Runs.between(0, 10), skip_truncated=True).reads_all_of(older.batches[0])
+        log.truncate(250)
+        newer = planned(log, Runs.between(0, 10), skip_truncated=True)
+        assert not newer.reads_all_of(older.batches[0])
+        assert newer.reads_all_of(older.batches[-1])
+        assert (str(newer.batches[0].ids).partition("-")[0], newer.batches[0].truncated) == ("10", 240)
+        assert sum(batch.rows for batch in newer.batches) == 350
+        assert planned(log, Runs.between(0, 250)).batches[0].truncated == 0
+        with pytest.raises(TruncatedError, match="positions 10 to 249"):
+            planned(log, Runs.between(0, 10))
+
+
+def test_a_log_that_is_truncated_to_its_end_is_dealt_with_once(
+    spark: SparkSession, log: TestLog, tmp_path: Path
+) -> None:
+    log.append(10)
+    export(spark, log, tmp_path / "out")
+    log.append(90)
+    log.truncate(100)
+    second, third = (export(spark, log, tmp_path / "out", skip_truncated=True) for _ in range(2))
+    assert (second.rows, second.truncated) == (0, 90)
+    assert (third.rows, third.truncated) == (0, 0)
+
+
+def test_a_log_with_an_accepted_loss_is_exported_and_the_gap_named(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    to, gap = tmp_path / "out", (2, LEDGER_ENTRIES_MAX - 1)
+    with TestLog(ledgers.uri) as log:
+        log.append(5)
+        log.lose_all_but(2)
+        log.append(3)
+        first = export(spark, log, to)
+        assert (first.rows, first.truncated, first.gaps) == (5, 0, [gap])
+        positions = [0, 1, *range(LEDGER_ENTRIES_MAX, LEDGER_ENTRIES_MAX + 3)]
+        assert sorted(row["position"] for row in rows(to)) == positions
+        state = look(to, ExportSource(log.instance_id, log.name, log.uid), ExportLayout("parquet"))
+        assert str(state.gaps) == f"{gap[0]}-{gap[1]}"
+        log.append(2)
+        second = export(spark, log, to)
+        assert (second.rows, second.gaps, second.total.rows) == (2, [], 7)
+        assert look(to, state.source, state.layout).gaps == state.gaps
+        small = export(spark, log, tmp_path / "small", batch_bytes=1)
+        assert (small.rows, small.gaps) == (7, [gap])
+
+
+def test_another_log_of_the_name_is_not_exported_in_place_of_the_planned_one(
+    spark: SparkSession, ledgers: Ledgers, tmp_path: Path
+) -> None:
+    with TestLog(ledgers.uri) as log:
+        log.append(100)
+        deleted: list[int] = []
+
+        def replace_log(done: int, total: int) -> None:
+            if not deleted:
+                deleted.append(done)
+                log.replace(100)
+
+        with pytest.raises(ConfigError, match="an offset belongs to a deleted log of the name"):
+            export(spark, log, tmp_path / "out", progress=replace_log)
+        assert list((tmp_path / "out").glob("part-*")) == []
 
 
 def test_what_does_not_fit_is_refused(spark: SparkSession, log: TestLog, ledgers: Ledgers, tmp_path: Path) -> None:

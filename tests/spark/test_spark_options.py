@@ -133,6 +133,12 @@ def test_where_a_log_is_read_from(text: str, offset: object) -> None:
     assert parse_options({**LOG, "startingOffsets": text}).log_start == offset
 
 
+def test_an_offset_of_a_checkpoint_names_its_log() -> None:
+    offsets = {"startingOffsets": '{"position": 7, "log_uid": "x"}', "endingOffsets": '{"position": 9, "log_uid": "y"}'}
+    assert parse_options({**LOG, **offsets}).log_uids == {"x", "y"}
+    assert parse_options({**LOG, "startingOffsets": '{"position": 7}'}).log_uids == frozenset()
+
+
 def test_a_log_has_one_more_column() -> None:
     assert parse_options(LOG).columns == (*COLUMNS, "time")
     assert parse_options(REQUIRED).columns == COLUMNS
@@ -147,6 +153,7 @@ def test_a_log_has_one_more_column() -> None:
         ({"startingOffsets": "2026-01-31T12:00:00"}, ["zone"]),
         ({"startingOffsets": '{"7": 1}'}, ["position"]),
         ({"startingOffsets": "-1"}, ["position"]),
+        ({"startingOffsets": '{"position": 1, "log_uid": 7}'}, ["position"]),
         ({"endingOffsets": "earliest"}, ["no entries"]),
         ({"startingOffsets": "7", "endingOffsets": "6"}, ["ends at position 6", "start 7"]),
         ({"maxEntriesPerTrigger": "1", "maxBytesPerTrigger": "1"}, ["either", "maxBytesPerTrigger"]),

@@ -30,6 +30,7 @@ def entries_read(
     error: BookKeeperError | None = None,
     *,
     fail_on_data_loss: bool = True,
+    exists: bool = False,
 ) -> list[int]:
     """The ids of entries that a task for 0..9 yields, whose blocks are these and then this error."""
 
@@ -39,7 +40,11 @@ def entries_read(
         if error is not None:
             raise error
 
+    async def has_ledger(connection: LazyClient, ledger_id: int) -> bool:
+        return exists
+
     monkeypatch.setattr(source, "blocks_of", some)
+    monkeypatch.setattr(LazyClient, "has_ledger", has_ledger)
     options = SourceOptions("zk://127.0.0.1:2181/ledgers", (3,), fail_on_data_loss=fail_on_data_loss)
     reader = LedgerSourceReader(options, StructType([StructField("entry_id", TYPES["entry_id"])]))
     made = reader.read(InputPartition((EntryRange(3, 0, 9, 100),)))
@@ -79,6 +84,14 @@ def test_what_was_deleted_is_an_error_unless_that_is_accepted(
     with pytest.raises(type(lost), match="gone"):
         entries_read(monkeypatch, blocks(4), lost)
     assert entries_read(monkeypatch, blocks(4), lost, fail_on_data_loss=False) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", [NoSuchEntryError("gone"), NoSuchLedgerError("gone")])
+def test_what_is_missing_of_a_ledger_that_exists_always_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, lost: BookKeeperError
+) -> None:
+    with pytest.raises(type(lost), match="gone"):
+        entries_read(monkeypatch, blocks(4), lost, fail_on_data_loss=False, exists=True)
 
 
 @pytest.mark.parametrize("found", [blocks(4), blocks(4, 5, 1)[::2], blocks(4, 6)[1:], [*blocks(4), *blocks(4)], []])

@@ -13,7 +13,14 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tests.spark.logs import TestLog
 
 import bkpy
-from bkpy.errors import BookKeeperError, ConfigError, NoSuchLedgerError
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    UnauthorizedError,
+)
 from bkpy.metadata.log_upkeep import LOG_UID
 from bkpy.spark.sink import Attempt, LogBatchWriter, LogStreamWriter
 
@@ -188,6 +195,33 @@ def test_a_batch_whose_ledger_is_gone_is_not_committed(log: Written, ledgers: Le
     assert log.list().sinks == {}
 
 
+def test_a_ledger_of_a_deleted_log_does_not_get_into_its_successor(ledgers: Ledgers) -> None:
+    source = TestLog(ledgers.uri)
+    log = Written(source)
+    writer = log.stream()
+    late = attempt(writer, b"of the former log")
+    source.replace(3)
+    source.close()
+    with pytest.raises(MetadataConflictError, match="the log was deleted and made anew since"):
+        writer.commit([late], 0)
+    assert exists(log, ledger_of(late))  # the auditor sweeps it
+    assert Written(source).payloads() == []
+    assert log.list().sinks == {}
+
+
+def test_a_log_that_does_not_exist_is_an_error_before_any_task(log: Written) -> None:
+    for writer in (LogStreamWriter, LogBatchWriter):
+        with pytest.raises(NoSuchLogError, match="nobody"):
+            writer.of(log.options("w", log="nobody"), SCHEMA, overwrite=False)
+
+
+def test_another_password_is_an_error_before_any_task(log: Written, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame")
+    for writer in (LogStreamWriter, LogBatchWriter):
+        with pytest.raises(UnauthorizedError, match="password is not that of log"):
+            writer.of(log.options("w", passwordFile=tmp_path / "password"), SCHEMA, overwrite=False)
+
+
 def test_whoever_commits_takes_the_place_of_the_writer(ledgers: Ledgers) -> None:
     open_log = TestLog(ledgers.uri, roll_entries=20)
     open_log.append(50, 10)
@@ -243,6 +277,11 @@ def test_entries_begin_with_a_stamp_like_all_of_a_log(log: Written) -> None:
         (StructType([StructField("value", BinaryType())]), False, "payload alone, not value"),
         (StructType([StructField("payload", StringType())]), False, "payload is string, not binary"),
         (StructType([]), False, "no column payload"),
+        (
+            StructType([*SCHEMA.fields, StructField("PAYLOAD", BinaryType())]),
+            False,
+            "one column payload, and there are 2: payload, PAYLOAD",
+        ),
         (SCHEMA, True, "can't be overwritten"),
     ],
 )
@@ -277,6 +316,24 @@ def test_a_batch_query(spark: SparkSession, log: Written) -> None:
     assert log.unlisted() == set()
     with pytest.raises(PySparkException, match="a log takes the column payload alone, not id"):
         spark.range(3).write.format("bkpy").mode("append").options(**log.options("other")).save()
+    with pytest.raises(PySparkException, match="NoSuchLogError") as caught:
+        write(log="nobody")
+    assert "Task" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case_sensitive", ["false", "true"])
+def test_a_second_column_of_payloads_is_refused(spark: SparkSession, log: Written, case_sensitive: str) -> None:
+    before = spark.conf.get("spark.sql.caseSensitive")
+    assert before is not None
+    spark.conf.set("spark.sql.caseSensitive", case_sensitive)
+    try:
+        rows = spark.sql("SELECT CAST('a' AS BINARY) AS payload, CAST('b' AS BINARY) AS PAYLOAD")
+        with pytest.raises(PySparkException, match="takes one column payload, and there are 2: payload, PAYLOAD"):
+            rows.write.format("bkpy").mode("append").options(**log.options("w")).save()
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", before)
+    assert log.payloads() == []
+    assert log.unlisted() == set()
 
 
 def test_a_stream_from_log_to_log(spark: SparkSession, ledgers: Ledgers, log: Written, tmp_path: Path) -> None:

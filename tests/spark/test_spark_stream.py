@@ -169,6 +169,71 @@ def test_a_checkpoint_belongs_to_one_log(log: TestLog) -> None:
         rows_between(log, {**other, "position": 0}, other)
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_batch_that_was_planned_of_a_deleted_log_is_not_read_from_its_successor(
+    log: TestLog, available_now: bool
+) -> None:
+    log.append(100)
+    with Planner(log) as planner:
+        begin = planner.initialOffset()
+        end = planner.latestOffset(begin, ReadMaxRows(50))
+    log.replace(1000)
+    with Planner(log) as planner:
+        if available_now:  # which looks at the log before the batch is planned
+            planner.prepareForTriggerAvailableNow()
+        with pytest.raises(ConfigError, match=r"belongs to a deleted log .*another checkpointLocation"):
+            planner.partitions(begin, end)
+        with pytest.raises(ConfigError, match=r"belongs to a deleted log .*another checkpointLocation"):
+            planner.latestOffset(end, ReadAllAvailable())
+
+
+def test_a_checkpoint_without_a_uid_is_adopted_with_its_first_batch(log: TestLog) -> None:
+    log.append(100)
+    old, also_old = {"position": 10}, {"position": 20}
+    assert_exactly(rows_between(log, old, also_old), 10, 20)
+    with Planner(log) as planner:
+        new = planner.latestOffset(old, ReadMaxRows(50))
+    assert new == {"position": 60, "log_uid": log.uid}
+    assert_exactly(rows_between(log, old, new), 10, 60)
+
+
+def test_startingoffsets_that_were_taken_from_a_checkpoint_belong_to_one_log(log: TestLog) -> None:
+    log.append(100)
+    with Planner(log) as planner:
+        given = json.dumps(planner.latestOffset(planner.initialOffset(), ReadMaxRows(50)))
+    with Planner(log, startingOffsets=given) as planner:
+        assert planner.initialOffset()["position"] == 50
+    log.replace(100)
+    with (
+        Planner(log, startingOffsets=given) as planner,
+        pytest.raises(ConfigError, match="an offset belongs to a deleted log"),
+    ):
+        planner.initialOffset()
+
+
+def test_a_query_that_reads_what_is_available_now_knows_less_than_its_checkpoint(log: TestLog) -> None:
+    """As where the bookies are away that could tell how far the log is confirmed."""
+    log.append(10)
+    with Planner(log) as planner, Planner(log) as other:
+        for one in (planner, other):
+            one.prepareForTriggerAvailableNow()
+        log.append(90)
+        begin = planner.initialOffset()
+        end = {**begin, "position": 100}
+        assert planner.latestOffset(end, ReadAllAvailable()) == end
+        partitions = other.partitions(begin, end)
+    tasks = Planner(log).reader
+    assert_exactly([row for part in partitions for batch in tasks.read(part) for row in batch.to_pylist()], 0, 100)
+
+
+def test_a_limit_of_rows_counts_across_ledgers(log: TestLog) -> None:
+    log.append(1000, at_once=50)  # in ledgers of 300
+    with Planner(log) as planner:
+        begin = planner.initialOffset()
+        for rows in (1, 299, 300, 301, 350, 601, 999):
+            assert planner.latestOffset(begin, ReadMaxRows(rows))["position"] == rows
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -195,6 +195,8 @@ def _show(summary: ExportSummary, as_json: bool) -> None:
         say(f"left out {len(summary.skipped)} ledgers, which have another password: {format_ledgers(summary.skipped)}")
     if summary.truncated:
         say(f"left out {summary.truncated:,} entries, which were truncated before they were exported")
+    for first, last in summary.gaps:
+        say(f"positions {first} to {last} have no entries: a loss was accepted there")
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
@@ -204,12 +206,18 @@ def _show(summary: ExportSummary, as_json: bool) -> None:
 
 def _told(summary: ExportSummary) -> str:
     total = summary.total
+    if total.rows == 0:
+        return "there are no entries yet; the directory has the columns alone"
     if summary.rows == 0:
-        return f"nothing new; {total.rows:,} entries in {total.files} files"
+        return f"nothing new; {total.rows:,} entries in {_files(total.files)}"
     of = f", of {summary.ledgers} ledgers" if summary.ledgers else ""
     what = f"{summary.rows:,} entries, {human_bytes(summary.bytes)}{of}"
-    added = f"{what} in {summary.seconds:.2f} s to {summary.files} files"
-    return added if total.rows == summary.rows else f"{added}; {total.rows:,} entries in {total.files} files now"
+    added = f"{what} in {summary.seconds:.2f} s to {_files(summary.files)}"
+    return added if total.rows == summary.rows else f"{added}; {total.rows:,} entries in {_files(total.files)} now"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 def _show_round(summary: ExportSummary, as_json: bool) -> None:

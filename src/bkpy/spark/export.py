@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from bkpy.config.client import client_settings
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, DiskError, NoSuchLedgerError
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    CorruptDataError,
+    DiskError,
+    NoSuchLedgerError,
+    TruncatedError,
+)
 from bkpy.spark.export_directory import ExportDirectory, look
 from bkpy.spark.export_job import Job, Progress
+from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.lock import TargetLock, is_uri
 from bkpy.spark.manifest import NO_TOTALS, ExportLayout, ExportSource, State, Totals
 from bkpy.spark.options import SourceOptions, format_ledgers, parse_options
@@ -47,7 +55,8 @@ _NOT_OPTIONS: Final = frozenset(
 class ExportSummary:
     """What was added: entries and their payload bytes, from how many ledgers, in how many files of `directory`.
 
-    Of a log, ledgers aren't counted, and `truncated` is how many of its entries were skipped.
+    Of a log, ledgers aren't counted, `truncated` is how many of its entries were skipped, and `gaps` are the positions
+    among the new ones that have no entries because a loss was accepted, each gap with its first and last position.
     """
 
     directory: str
@@ -60,6 +69,19 @@ class ExportSummary:
     files: int
     seconds: float
     total: Totals  # that are there now
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What batches have added. `truncated` entries were deleted before they could be read."""
+
+    totals: Totals = NO_TOTALS
+    truncated: int = 0
+    gaps: Runs = NOTHING
+
+    def __add__(self, other: _Added) -> _Added:
+        return _Added(self.totals + other.totals, self.truncated + other.truncated, self.gaps | other.gaps)
 
 
 @dataclass(frozen=True)
@@ -186,9 +208,10 @@ def export_log(
     """Add the entries of a log that aren't there yet, up to the last one that can be read, to the directory `to`.
 
     As `export_ledgers` does; the first time from the log's first entry on. With `partition_by="day"`, files are in
-    folders by the day, in UTC, of each entry's time. Entries that were truncated after the last export, before this
-    one, are a `TruncatedError`, or are gone without a trace but `truncated` with `skip_truncated`. Another log of the
-    same name is refused.
+    folders by the day, in UTC, of each entry's time. Entries that were truncated after the last export and before this
+    one has read them are a `TruncatedError`; with `skip_truncated` they are left out, and counted in `truncated`.
+    Another log of the same name is refused. Positions without entries, where a loss was accepted, are passed over and
+    named in `gaps`.
     """
     request = ExportRequest(
         connect_string,
@@ -267,18 +290,20 @@ class Exporter:
             self._lock.check()
         if self._path is None:
             added, plan = self._export_to_uri()
-            total = added
+            total = added.totals
         else:
             _check_writable(self._path)
             plan = self._plan()
-            added, total = NO_TOTALS, plan.state.totals
+            added, total = _Added(), plan.state.totals
             if plan.batches or not plan.state.next_batch or plan.state.moves is not None:
                 directory, plan = self._opened(plan)
                 added, plan = self._add_all(directory, plan)
                 total = directory.state.totals
+        new = added.totals
         return ExportSummary(
-            str(self._path or self._request.to), self._request.format, added.ledgers, plan.skipped, plan.truncated,
-            added.rows, added.bytes, added.files, time.monotonic() - started, total,
+            str(self._path or self._request.to), self._request.format, new.ledgers, plan.skipped, added.truncated,
+            new.rows, new.bytes, new.files, time.monotonic() - started, total,
+            [(first, end - 1) for first, end in added.gaps.pairs()],
         )  # fmt: skip
 
     def _plan(self) -> ExportPlan:
@@ -297,19 +322,19 @@ class Exporter:
         layout = self._request.layout
         return State(source, layout) if self._path is None else look(self._path, source, layout)
 
-    def _add_all(self, directory: ExportDirectory, plan: ExportPlan) -> tuple[Totals, ExportPlan]:
+    def _add_all(self, directory: ExportDirectory, plan: ExportPlan) -> tuple[_Added, ExportPlan]:
         """Add all batches of the plan, or of a newer one if ledgers are deleted meanwhile; returns that as well."""
         todo = list(plan.batches)
         if not todo and directory.state.next_batch == 0:
             todo = [plan.nothing]  # so that programs find the columns
-        added, done, tasks = NO_TOTALS, 0, sum(batch.tasks for batch in todo)
+        added, done, tasks = _Added(), 0, sum(batch.tasks for batch in todo)
         while todo:
             batch, *todo = todo
             try:
                 added += self._add(directory, batch, done, tasks)
-            except NoSuchLedgerError:
+            except (NoSuchLedgerError, TruncatedError):
                 plan = self._plan()
-                if plan.has_all_of(batch):
+                if plan.reads_all_of(batch):
                     raise
                 todo = list(plan.batches)  # without what was deleted since
                 tasks = done + sum(batch.tasks for batch in todo)
@@ -328,19 +353,34 @@ class Exporter:
                 plan = self._plan()
         return self._directory, plan
 
-    def _add(self, directory: ExportDirectory, batch: ExportBatch, done: int, tasks: int) -> Totals:
+    def _add(self, directory: ExportDirectory, batch: ExportBatch, done: int, tasks: int) -> _Added:
         assert self._lock is not None
         staging = directory.begin(batch.ids)
-        written = size = 0
+        written = size = truncated = 0
         if batch.rows or directory.state.next_batch == 0:
             # Spark undoes no escapes in a URI, so there must be none.
             job = Job(self._request.layout, f"file://{staging}", str(directory.path))
             written, size = job.run(self._spark_session(), self._lock, batch, done, tasks, self._progress)
-        _check_count(written, batch, directory.path)
-        if self._request.format == "parquet":
-            _check_count(_rows_in(directory.staged(staging)), batch, directory.path)
+            truncated = self._truncated_meanwhile(job, batch, written)
+            if self._request.format == "parquet":
+                _check_count(_rows_in(directory.staged(staging)), batch.rows - truncated, directory.path)
         self._lock.check()
-        return directory.commit(staging, batch.ids, rows=written, bytes=size, ledgers=batch.ledgers)
+        totals = directory.commit(staging, batch.ids, rows=written, bytes=size, ledgers=batch.ledgers, gaps=batch.gaps)
+        return _Added(totals, batch.truncated + truncated, batch.gaps)
+
+    def _truncated_meanwhile(self, job: Job, batch: ExportBatch, written: int) -> int:
+        """How many entries of the batch the job has not written, all of them truncated before it could read them.
+
+        Raises `CorruptDataError` if it has not written what it should have.
+        """
+        if written != batch.rows and self._request.skip_truncated:
+            from bkpy.spark.export_plan import first_position
+
+            first = first_position(batch.given)
+            _check_count(job.count_from(self._spark_session(), first), len(batch.read.clipped(first)), job.place)
+            return batch.rows - written
+        _check_count(written, batch.rows, job.place)
+        return 0
 
     def _spark_session(self) -> SparkSession:
         """The caller's session, or one that is ended with the exporter."""
@@ -352,7 +392,7 @@ class Exporter:
             )
         return self._session
 
-    def _export_to_uri(self) -> tuple[Totals, ExportPlan]:
+    def _export_to_uri(self) -> tuple[_Added, ExportPlan]:
         """Everything, in one write to where nothing is yet: what can't be renamed can't be added to."""
         plan = self._plan()
         (batch,) = plan.batches or [plan.nothing]
@@ -362,8 +402,9 @@ class Exporter:
         job = Job(self._request.layout, to, to)
         session = self._spark_session()
         written, size = job.run(session, self._lock, batch, 0, batch.tasks, self._progress)
-        _check_count(written, batch, to)
-        return Totals(written, size, batch.ledgers, job.check_alone(session)), plan
+        truncated = self._truncated_meanwhile(job, batch, written)
+        totals = Totals(written, size, batch.ledgers, job.check_alone(session))
+        return _Added(totals, batch.truncated + truncated, batch.gaps), plan
 
     def follow(
         self, interval_s: float, on_round: Callable[[ExportSummary], None], on_error: Callable[[BookKeeperError], None]
@@ -403,9 +444,9 @@ def _check_writable(path: Path) -> None:
         )
 
 
-def _check_count(written: int, batch: ExportBatch, where: str | Path) -> None:
-    if written != batch.rows:
-        raise CorruptDataError(f"{written} entries were written, not the {batch.rows} there are", path=str(where))
+def _check_count(written: int, expected: int, where: str | Path) -> None:
+    if written != expected:
+        raise CorruptDataError(f"{written} entries were written, not the {expected} there are", path=str(where))
 
 
 def _rows_in(files: Sequence[Path]) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
 from bkpy.spark.disk import Disk
+from bkpy.spark.id_runs import NOTHING
 from bkpy.spark.manifest import (
     ExportLayout,
     ExportSource,
@@ -226,8 +227,11 @@ class ExportDirectory:
         names = (path.relative_to(staging) for path in sorted(staging.rglob("*")) if path.is_file())
         return [staging / name for name in names if not any(part.startswith(("_", ".")) for part in name.parts)]
 
-    def commit(self, staging: Path, ids: Runs, *, rows: int, bytes: int, ledgers: int) -> Totals:
-        """Make what was written to `staging` part of the export, as these `ids`; returns what that has added."""
+    def commit(self, staging: Path, ids: Runs, *, rows: int, bytes: int, ledgers: int, gaps: Runs = NOTHING) -> Totals:
+        """Make what was written to `staging` part of the export, as these `ids`; returns what that has added.
+
+        `gaps` are those of the ids that have no entries.
+        """
         files = self.staged(staging)
         for file in files:
             self._disk.sync(file)
@@ -242,9 +246,9 @@ class ExportDirectory:
         added = Totals(rows, bytes, ledgers, len(files))
         self._check_ours()
         self._committing = True
-        self._append(committed_line(ids, added, moves))
+        self._append(committed_line(ids, added, moves, gaps))
         self._check_ours()  # else who has taken it may not have read that line
-        self.state = self.state.committed(ids, added, moves)
+        self.state = self.state.committed(ids, added, moves, gaps)
         self._move(moves)
         return added
 

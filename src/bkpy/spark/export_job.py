@@ -83,6 +83,18 @@ class Job:
             )
         return len(there)
 
+    def count_from(self, spark: SparkSession, position: int) -> int:
+        """How many entries of a log at this position and behind it were written, as the files say."""
+        from pyspark.sql import functions as f
+
+        with translating(self.place):
+            # All columns of CSV are text, and payloads may have line breaks.
+            options = {**_CSV, "multiLine": "true"} if self.layout.format == "csv" else {}
+            reader = spark.read.format(self.layout.format).options(**options)
+            if self.layout.format == "json":
+                reader = reader.schema("position bigint")
+            return reader.load(_literally(self.target)).where(f.col("position").cast("bigint") >= position).count()
+
     def _rows(self, spark: SparkSession, batch: ExportBatch) -> DataFrame:
         """The table to write, with the payload as it is to be written, and the day if that is wanted."""
         rows = _with_payload(_read(spark, batch.given), self.layout.payload)

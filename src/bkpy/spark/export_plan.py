@@ -15,10 +15,10 @@ import bkpy
 from bkpy.config.base import GIB
 from bkpy.config.client import ClientSettings
 from bkpy.errors import TruncatedError
-from bkpy.spark.id_runs import Runs
+from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.log_view import LogView
 from bkpy.spark.manifest import ExportSource, State
-from bkpy.spark.options import EARLIEST, format_ledgers
+from bkpy.spark.options import EARLIEST, format_ledgers, parse_options
 from bkpy.spark.planning import load_ledgers, plan
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ BATCH_LEDGERS_MAX: Final = 10_000  # whose ids are handed to Spark as text
 class ExportBatch:
     """What is written and becomes part of an export at once. `given` are the data source's options for it.
 
-    `days` are those of its ledgers, for an export by day; a log's entries have times of their own.
+    `read` are those of its `ids` that are read: of a log without the positions in `gaps`, where a loss of entries was
+    accepted, and without `truncated` many that were truncated before they were exported. `days` are those of its
+    ledgers, for an export by day; a log's entries have times of their own.
     """
 
     ids: Runs
@@ -45,28 +47,26 @@ class ExportBatch:
     tasks: int
     ledgers: int
     days: Mapping[int, str] | None = None
+    read: Runs = NOTHING
+    gaps: Runs = NOTHING
+    truncated: int = 0
 
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """The `batches` that an export in this `state` lacks, and the ids of ledgers with another password.
+    """The batches that an export in this `state` does not have yet, and the ids of ledgers with another password.
 
-    `nothing` is a batch without entries, for an export of nothing. `truncated` is how many entries of a log were gone
-    before they were exported; the first batch says of their positions that they are done.
+    `nothing` is a batch without entries, for an export of nothing.
     """
 
     state: State
     batches: Sequence[ExportBatch]
     nothing: ExportBatch
     skipped: list[int]
-    truncated: int = 0
 
-    def has_all_of(self, batch: ExportBatch) -> bool:
-        """Whether it holds all that the batch of another plan does."""
-        ids = [planned.ids for planned in self.batches]
-        return all(
-            any(number in some for some in ids) for start, end in batch.ids.pairs() for number in range(start, end)
-        )
+    def reads_all_of(self, batch: ExportBatch) -> bool:
+        """Whether it reads all that the batch of another plan does, so that nothing was deleted since."""
+        return Runs.spans(span for planned in self.batches for span in planned.read.pairs()) >= batch.read
 
 
 def plan_ledgers(
@@ -119,14 +119,16 @@ def _groups(
 
 def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given: Mapping[str, str]) -> ExportBatch:
     ids = [metadata.ledger_id for metadata in ledgers]
+    runs = Runs.of(ids)
     return ExportBatch(
-        Runs.of(ids),
+        runs,
         # A ledger that is closed meanwhile is no part of the plan any more.
         {**given, "ledgers": format_ledgers(ids)},
         sum(part.entries for part in parts),
         len(parts),
         len(ids),
         {metadata.ledger_id: _day(metadata.created_ms) for metadata in ledgers},
+        runs,
     )
 
 
@@ -167,21 +169,53 @@ async def _plan_log(
                 f"positions {done} to {start - 1} of log {options.log} were truncated before they were exported; "
                 "--skip-truncated goes on without them"
             )
-        batches = []
-        first, position = done, start
-        while position < end:
+        batches: list[ExportBatch] = []
+        gone = start - done
+        position = start
+        while position < end or (gone and not batches):
             stop = end if bytes_max is None else view.end_within(position, end, bytes_max)
-            tasks = len(view.plan(position, stop))
-            ids = Runs.between(first, stop)
-            batches.append(ExportBatch(ids, _between(given, position, stop), stop - position, tasks, 0))
-            first = position = stop
-        nothing = ExportBatch(Runs(), _between(given, start, start), 0, 0, 0)
-        return ExportPlan(state, batches, nothing, [], start - done)
+            tasks = view.plan(position, stop)
+            read = Runs.spans(part.positions for task in tasks for part in task)
+            batches.append(
+                ExportBatch(
+                    Runs.between(position - gone, stop),
+                    _between(given, view.uid, position, stop, skip_truncated),
+                    len(read),
+                    len(tasks),
+                    0,
+                    read=read,
+                    gaps=Runs.spans(read.missing(position, stop)),
+                    truncated=gone,
+                )
+            )
+            position, gone = stop, 0
+        nothing = ExportBatch(Runs(), _between(given, view.uid, start, start, skip_truncated), 0, 0, 0)
+        return ExportPlan(state, batches, nothing, [])
 
 
-def _between(given: Mapping[str, str], start: int, end: int) -> dict[str, str]:
+def _between(given: Mapping[str, str], uid: str, start: int, end: int, skip_truncated: bool) -> dict[str, str]:
+    """The options to read the positions start..end, exclusive, of that log and of no other one of its name.
+
+    Entries that are truncated meanwhile are left out if they are to be skipped; `first_position` tells which.
+    """
     offsets = (("startingOffsets", start), ("endingOffsets", end))
-    return {**given, **{option: json.dumps({"position": position}) for option, position in offsets}}
+    return {
+        **given,
+        **{option: json.dumps({"position": position, "log_uid": uid}) for option, position in offsets},
+        "failOnDataLoss": str(not skip_truncated),
+    }
+
+
+def first_position(given: Mapping[str, str]) -> int:
+    """Where the log of a batch's options begins now. Blocks. Raises what `LogView` raises."""
+    return asyncio.run(_first_position(parse_options(given)))
+
+
+async def _first_position(options: SourceOptions) -> int:
+    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+        view = await LogView.of(client, options)
+        await view.refresh()
+        return await view.position(EARLIEST)
 
 
 def _day(time_ms: int) -> str:

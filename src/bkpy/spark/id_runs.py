@@ -30,9 +30,14 @@ class Runs:
         return cls._joined((number, number + 1) for number in sorted(numbers))
 
     @classmethod
+    def spans(cls, spans: Iterable[tuple[int, int]]) -> Runs:
+        """The union of these, each with its start and its end."""
+        return cls._joined(sorted(span for span in spans if span[0] < span[1]))
+
+    @classmethod
     def between(cls, first: int, end: int) -> Runs:
         """All from `first` to before `end`."""
-        return cls((first,), (end,)) if first < end else cls()
+        return cls.spans([(first, end)])
 
     @classmethod
     def parse(cls, text: str) -> Runs:
@@ -72,7 +77,18 @@ class Runs:
         return sum(end - start for start, end in self.pairs())
 
     def __or__(self, other: Runs) -> Runs:
-        return self._joined(sorted(chain(self.pairs(), other.pairs())))
+        return self.spans(chain(self.pairs(), other.pairs()))
+
+    def __ge__(self, other: Runs) -> bool:
+        """Whether all of the other's numbers are in this set, at a cost by runs and not by numbers."""
+        return all(start in self and end <= self._end_of_run(start) for start, end in other.pairs())
+
+    def _end_of_run(self, number: int) -> int:
+        return self.ends[bisect_right(self.starts, number) - 1]
+
+    def clipped(self, first: int) -> Runs:
+        """Those of the numbers that are not below `first`."""
+        return self.spans((max(start, first), end) for start, end in self.pairs())
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each run's start and end."""

@@ -37,10 +37,16 @@ class LogView:
         """The log as it is now.
 
         Raises `NoSuchLogError`, `UnauthorizedError`, `BookieUnavailableError` if too few bookies tell how far the last
-        ledger may be read.
+        ledger may be read, and `ConfigError` if the options have offsets of another log.
         """
         assert options.log is not None
-        return LogView(await client.read_log(options.log, password=options.password()), options)
+        view = LogView(await client.read_log(options.log, password=options.password()), options)
+        if others := options.log_uids - {view.uid}:
+            raise ConfigError(
+                f"an offset belongs to a deleted log of the name {options.log} (uid {', '.join(sorted(others))}), not "
+                f"to the present one (uid {view.uid}): take offsets of the present one"
+            )
+        return view
 
     @property
     def uid(self) -> str:

@@ -80,7 +80,8 @@ class Moves:
 class State:
     """All that a manifest says: `done` are the ids of ledgers, or positions of the log, that the export holds.
 
-    Batches below `next_batch` are part of it, whole. Of the last one `moves` is what may still be to be done.
+    `gaps` are those of the positions that have no entries, since a loss of entries was accepted there. Batches below
+    `next_batch` are part of the export, whole. Of the last one `moves` is what may still be to be done.
     """
 
     source: ExportSource
@@ -89,10 +90,18 @@ class State:
     next_batch: int = 0
     totals: Totals = NO_TOTALS
     moves: Moves | None = None
+    gaps: Runs = NOTHING
 
-    def committed(self, ids: Runs, added: Totals, moves: Moves) -> State:
+    def committed(self, ids: Runs, added: Totals, moves: Moves, gaps: Runs = NOTHING) -> State:
         """With one more batch."""
-        return replace(self, done=self.done | ids, next_batch=moves.batch + 1, totals=self.totals + added, moves=moves)
+        return replace(
+            self,
+            done=self.done | ids,
+            next_batch=moves.batch + 1,
+            totals=self.totals + added,
+            moves=moves,
+            gaps=self.gaps | gaps,
+        )
 
     def finished(self) -> State:
         """When all files have their names."""
@@ -110,6 +119,7 @@ def first_line(state: State) -> bytes:
             "next_batch": state.next_batch,
             "totals": vars(state.totals),
             **({} if state.moves is None else {"moves": _encoded(state.moves)}),
+            **_gaps(state.gaps),
         }
     )
 
@@ -119,9 +129,9 @@ def planned_line(batch: int, staging: str, ids: Runs) -> bytes:
     return _line({"planned": {"batch": batch, "staging": staging, "ids": str(ids)}})
 
 
-def committed_line(ids: Runs, added: Totals, moves: Moves) -> bytes:
+def committed_line(ids: Runs, added: Totals, moves: Moves, gaps: Runs = NOTHING) -> bytes:
     """A batch that is part of the export from now on."""
-    return _line({"committed": {**_encoded(moves), "ids": str(ids), "totals": vars(added)}})
+    return _line({"committed": {**_encoded(moves), "ids": str(ids), "totals": vars(added), **_gaps(gaps)}})
 
 
 def finished_line(batch: int) -> bytes:
@@ -178,6 +188,7 @@ def _begun(fields: dict[str, Any], path: str) -> State:
         fields["next_batch"],
         Totals(**fields["totals"]),
         _moves(fields["moves"]) if "moves" in fields else None,
+        Runs.parse(fields.get("gaps", "")),
     )
 
 
@@ -188,7 +199,8 @@ def _after(state: State, fields: dict[str, Any]) -> State:
     if kind == "planned":
         return state  # nothing of it counts before it is committed
     if kind == "committed":
-        return state.committed(Runs.parse(said["ids"]), Totals(**said["totals"]), _moves(said))
+        gaps = Runs.parse(said.get("gaps", ""))
+        return state.committed(Runs.parse(said["ids"]), Totals(**said["totals"]), _moves(said), gaps)
     if kind == "finished":
         return state.finished()
     raise ValueError(f"nobody knows what {kind!r} means")
@@ -196,6 +208,11 @@ def _after(state: State, fields: dict[str, Any]) -> State:
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _gaps(gaps: Runs) -> dict[str, str]:
+    """A field that most logs do without, and that readers without it pass over."""
+    return {"gaps": str(gaps)} if gaps.starts else {}
 
 
 def _encoded(moves: Moves) -> dict[str, Any]:

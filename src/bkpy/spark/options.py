@@ -51,8 +51,8 @@ LogOffset = int | datetime | str
 class SourceOptions:
     """What is read and how: either `ledgers`, None for all that are closed, or a `log`. Ends are exclusive.
 
-    `starts` and `ends` are by ledger, `log_start` and `log_end` are a log's. At most one of `entries_per_trigger` and
-    `bytes_per_trigger` is given: what a stream reads at once.
+    `starts` and `ends` are by ledger, `log_start` and `log_end` are a log's, whose uid is in `log_uids` if that isn't
+    empty. At most one of `entries_per_trigger` and `bytes_per_trigger` is given: what a stream reads at once.
     """
 
     metadata_uri: str
@@ -62,6 +62,7 @@ class SourceOptions:
     ends: Mapping[int, int] = field(default_factory=dict)
     log_start: LogOffset = EARLIEST
     log_end: LogOffset = LATEST
+    log_uids: frozenset[str] = frozenset()  # of the logs that the offsets are of, as far as they say it
     entries_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     columns: tuple[str, ...] = COLUMNS
@@ -122,7 +123,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         if of_ledgers in values:
             text = values.pop(of_ledgers)
             try:
-                values[of_log if whole_log else of_ledgers] = _log_offset(text) if whole_log else _offsets(text)
+                if whole_log:
+                    values[of_log], uid = _log_offset(text)
+                    if uid is not None:
+                        values["log_uids"] = values.get("log_uids", frozenset()) | {uid}
+                else:
+                    values[of_ledgers] = _offsets(text)
             except ValueError as e:
                 raise ConfigError(f"option {option} = {text!r}: {e}") from e
     options = SourceOptions(**values)
@@ -228,19 +234,23 @@ def _offsets(text: str) -> dict[int, int]:
     return offsets
 
 
-def _log_offset(text: str) -> LogOffset:
-    """Of a position, as a number or as `{"position": number}` or as a stream's checkpoint has it, a word or a time."""
+def _log_offset(text: str) -> tuple[LogOffset, str | None]:
+    """A position, as a number or as `{"position": number}`, a word or a time.
+
+    And the uid of its log, if the text has one as in a stream's checkpoint.
+    """
     word = text.strip()
     if word.lower() in (EARLIEST, LATEST):
-        return word.lower()
+        return word.lower(), None
     try:
         found = json.loads(word)
     except ValueError:
-        return _time(word)
-    position = found.get("position") if isinstance(found, dict) else found
-    if type(position) is not int or not 0 <= position <= LEDGER_ID_MAX:
+        return _time(word), None
+    fields = found if isinstance(found, dict) else {"position": found}
+    position, uid = fields.get("position"), fields.get("log_uid")
+    if type(position) is not int or not isinstance(uid, str | None) or not 0 <= position <= LEDGER_ID_MAX:
         raise ValueError('expected {"position": number}, "earliest", "latest" or a time such as 2026-01-31T12:00:00Z')
-    return position
+    return position, uid
 
 
 def _time(text: str) -> datetime:

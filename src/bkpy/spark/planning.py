@@ -47,6 +47,12 @@ class EntryRange:
     def entries(self) -> int:
         return self.last - self.first + 1
 
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Where in its log the range begins, and where it has ended."""
+        assert self.origin is not None
+        return self.origin.position + self.first, self.origin.position + self.last + 1
+
 
 @dataclass(frozen=True)
 class Selection:

@@ -42,9 +42,15 @@ class LogBatchWriter(DataSourceArrowWriter):
 
     @staticmethod
     def of(given: Mapping[str, str], schema: StructType, overwrite: bool) -> LogBatchWriter:
-        """The writer for these options and rows. Raises `ConfigError`."""
+        """The writer for these options and rows.
+
+        Raises `ConfigError`, and as Spark has begun no task yet, what is wrong with the log: `NoSuchLogError`,
+        `UnauthorizedError`; or `MetadataUnavailableError`.
+        """
         _check_rows(schema, overwrite)
-        return LogBatchWriter(parse_sink_options(given))
+        options = parse_sink_options(given)
+        _check_log(options)
+        return LogBatchWriter(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Attempt:
         """The rows of one task, into a ledger that nobody knows of yet."""
@@ -67,11 +73,16 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     @staticmethod
     def of(given: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:
-        """The writer for these options and rows. Raises `ConfigError`."""
+        """The writer for these options and rows.
+
+        Raises `ConfigError`, and as Spark has begun no task yet, what is wrong with the log: `NoSuchLogError`,
+        `UnauthorizedError`; or `MetadataUnavailableError`.
+        """
         _check_rows(schema, overwrite)
         options = parse_sink_options(given)
         if options.batch is not None:
             raise ConfigError("option batchId is for batch queries: a stream numbers its batches itself")
+        _check_log(options)
         return LogStreamWriter(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Attempt:
@@ -97,8 +108,17 @@ def _check_rows(schema: StructType, overwrite: bool) -> None:
         )
     if not schema.fields:
         raise ConfigError(f"there is no column {PAYLOAD}, which has the entries")
+    if len(schema.fields) > 1:  # Spark allows names that differ in case alone
+        names = ", ".join(field.name for field in schema.fields)
+        raise ConfigError(f"a log takes one column {PAYLOAD}, and there are {len(schema.fields)}: {names}")
     if not isinstance(schema.fields[0].dataType, BinaryType):
         raise ConfigError(f"column {PAYLOAD} is {schema.fields[0].dataType.simpleString()}, not binary: cast it")
+
+
+def _check_log(options: SinkOptions) -> None:
+    from bkpy.spark.sink_commit import check_log
+
+    asyncio.run(check_log(options))
 
 
 def _write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> Attempt:

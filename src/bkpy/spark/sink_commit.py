@@ -148,6 +148,12 @@ def _parts(payloads: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 # --- the driver ------------------------------------------------------------------------------------------------------
 
 
+async def check_log(options: SinkOptions) -> None:
+    """Raises `NoSuchLogError`, and `UnauthorizedError` for another password, before a task has written anything."""
+    async with bkpy.connect(options.metadata_uri, **options.client_settings()) as client:
+        await _read_list(client, options)
+
+
 async def commit_batch(options: SinkOptions, batch: int, parts: Sequence[BatchPart]) -> None:
     """Put the batch into the log, unless it is there.
 

@@ -105,7 +105,8 @@ class FilteringReader(DataSourceReader):
 def record_batches(options: SourceOptions, schema: StructType, task: Task) -> Iterator[pa.RecordBatch]:
     """The entries of a task, in order. Raises what reading raises, `DigestMismatchError` for damaged entries.
 
-    Without `fail_on_data_loss`, what was deleted since the plan was made is left out.
+    Without `fail_on_data_loss`, ledgers that were deleted since the plan was made are left out. Missing entries of a
+    ledger that exists are an error in any case.
     """
     from bkpy.spark.batches import arrow_schema, batches
 
@@ -130,6 +131,15 @@ class LazyClient:
             self._client = await bkpy.connect(self.options.metadata_uri, **self.options.client_settings())
         return self._client
 
+    async def has_ledger(self, ledger_id: int) -> bool:
+        """Whether the metadata have the ledger. Raises `MetadataUnavailableError`."""
+        client = await self.client()
+        try:
+            await client.upkeep.cluster.catalog.read(ledger_id, fresh=True)
+        except NoSuchLedgerError:
+            return False
+        return True
+
     async def close(self) -> None:
         """Every connection is ended."""
         if self._client is not None:
@@ -148,7 +158,7 @@ async def _blocks_of_task(options: SourceOptions, task: Task) -> AsyncGenerator[
                         expected = block.last_entry + 1
                         yield part, block
             except (NoSuchLedgerError, NoSuchEntryError):
-                if options.fail_on_data_loss:
+                if options.fail_on_data_loss or await lazy.has_ledger(part.ledger_id):
                     raise
             else:
                 _check(part, expected, part.last + 1)

@@ -3,8 +3,8 @@
 An offset is `{"position": n, "log_uid": ...}`: everything below n was read, of the log with that uid. Spark keeps it in
 the query's checkpoint, before a batch and again after it; so it reads each entry once.
 
-Invariants: an offset never goes back, and never past last add confirmed; what two offsets enclose is the same whenever
-it is planned; nothing that is pickled holds a connection.
+Invariants: nothing is planned between offsets of another log; an offset never goes back, and never past last add
+confirmed; what two offsets enclose is the same whenever it is planned; nothing that is pickled holds a connection.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._view
         if view is None or view.end_position < end["position"]:  # the batch was begun by a driver that has died
             view = await self._refreshed(end)
+        for offset in (start, end):  # of a checkpoint, perhaps of a former log
+            self._check_log(view, offset)
         return view.plan(*view.clipped(start["position"], end["position"]))
 
     def stop(self) -> None:
@@ -155,13 +157,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._view is None:
             self._view = await LogView.of(self._client, self._options)
         view = self._view
-        if seen is not None and seen["log_uid"] != view.uid:
-            raise ConfigError(
-                f"the checkpoint is that of another log {self._options.log}, which was deleted since: begin anew, with"
-                " another checkpointLocation"
-            )
+        if seen is not None:
+            self._check_log(view, seen)
         await view.refresh(0 if seen is None else seen["position"])
         return view
+
+    def _check_log(self, view: LogView, offset: Offset) -> None:
+        """Refuse an offset of another log. One without a uid becomes this log's with the batch that begins there."""
+        uid = offset.get("log_uid", view.uid)
+        if uid != view.uid:
+            raise ConfigError(
+                f"the checkpoint belongs to a deleted log of the name {self._options.log} (uid {uid}), not to the "
+                f"present one (uid {view.uid}): start the query with another checkpointLocation"
+            )
 
     @staticmethod
     def _offset(view: LogView, position: int) -> Offset:

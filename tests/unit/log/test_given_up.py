@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from bkpy.log.reader import LogEntry
 
 
-async def give_up(client: Client, ledger_id: int, entries: int) -> None:
-    """Its bookies are gone, and so many entries of one byte each are left."""
+async def give_up(client: Client, ledger_id: int, entries: int, length: int | None = None) -> None:
+    """Its bookies are gone, and so many entries are left, of that length or of one byte each."""
     loss = AcceptedLoss(1000, entries - 1, entries - 1, {"a": "gone"})
-    length = entries * (1 + STAMP_BYTES)
+    length = entries * (1 + STAMP_BYTES) if length is None else length
     await rewrite(
         client, ledger_id, state=LedgerState.CLOSED, last_entry=entries - 1, length=length, accepted_loss=loss
     )
