@@ -130,4 +130,66 @@ MUTANTS: list[Mutant] = [
         "        return True\n",
         (f"{_MARKS}::test_of_marks_that_are_not_all_new_none_is_made",),
     ),
+    Mutant(
+        "an id that a client still holds is settled by a listing",
+        "a ledger that is created behind one with a higher id is not marked for up to a day",
+        "        for ledger_id in ids.held:\n",
+        "        for ledger_id in ():\n",
+        (f"{_AUDITOR}::test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked",),
+    ),
+    Mutant(
+        "an id that a client still holds is forgotten when it has no ledger yet",
+        "a ledger that is created two looks later is not marked for up to a day",
+        "        if ledger_id not in self._held:\n",
+        "        if True:\n",
+        (f"{_AUDITOR}::test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked",),
+    ),
+    Mutant(
+        "the next listing begins one id too late",
+        "a ledger that is the last one of its partition is never marked",
+        "async for ledger_ids in self._catalog.partitions(remembered.settled_to + 1, skipped=self._skipped):",
+        "async for ledger_ids in self._catalog.partitions(remembered.settled_to + 2, skipped=self._skipped):",
+        (f"{_AUDITOR}::test_a_ledger_that_is_the_last_of_its_partition_is_marked",),
+    ),
+    Mutant(
+        "a ledger that may not be read ends the audit",
+        "one ledger whose metadata ZooKeeper refuses stops all marking",
+        "UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError, UnauthorizedError)",
+        "UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError)",
+        (
+            f"{_AUDITOR}::test_a_ledger_that_the_auditor_may_not_read_holds_up_no_other_and_is_marked_once_it_may",
+            "tests/unit/recovery/test_worker_edges.py::test_a_mark_that_the_worker_may_not_read_holds_up_no_other",
+        ),
+    ),
+    Mutant(
+        "a ledger that could not be read is not tried again",
+        "a ledger that the auditor may read again is not marked for up to a day",
+        "                    self._remembered.unread(ledger_id)\n",
+        "",
+        (f"{_AUDITOR}::test_a_ledger_that_the_auditor_may_not_read_holds_up_no_other_and_is_marked_once_it_may",),
+    ),
+    Mutant(
+        "a bookie whose registration is gone counts as back",
+        "marks of a bookie that lost its data are dropped while it moves or stops",
+        "return Presence.ABSENT  # it has left meanwhile\n",
+        "return Presence.HERE\n",
+        (f"{_AUDITOR}::test_a_bookie_in_limbo_that_moves_or_leaves_while_it_is_looked_at_has_not_come_back",),
+    ),
+    Mutant(
+        "a draining that may not be read is an error",
+        "a bookie whose drain node it may not read ends, and ends at each start",
+        "        except UnauthorizedError as error:\n            return Drain(",
+        "        except ZeroDivisionError as error:\n            return Drain(",
+        (
+            "tests/unit/bookie/test_draining.py"
+            "::test_a_draining_that_the_bookie_may_not_read_ends_neither_its_process_nor_its_start",
+        ),
+    ),
+    Mutant(
+        "a mark's value is taken for a node's name whatever it is",
+        "one mark with an empty value ends the work of all workers",
+        '    return name if name.isascii() and name.isalnum() else ""\n',
+        "    return name\n",
+        (f"{_MARKS}::test_a_mark_whose_value_names_no_node_can_not_be_read",),
+    ),
 ]

@@ -162,8 +162,8 @@ MUTANTS: list[Mutant] = [
         "a listing is what a server that lags behind knows",
         "ledgers that exist are not listed",
         "await self._store.sync(self._root)\n"
-        "async for partition in self.layout.partitions(self._store, self._root, first, last):",
-        "async for partition in self.layout.partitions(self._store, self._root, first, last):",
+        "async for partition in self.layout.partitions(self._store, self._root, first, last, skipped=skipped):",
+        "async for partition in self.layout.partitions(self._store, self._root, first, last, skipped=skipped):",
         (f"{_LAGGING}::test_a_ledger_that_a_lagging_server_does_not_know_of_is_there[list]",),
     ),
     Mutant(

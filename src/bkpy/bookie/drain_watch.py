@@ -46,6 +46,7 @@ class DrainWatch:
         self._drains = Drains(store, root, runtime, settings)
         self._stand = stand
         self._said: Tenure | None = None
+        self._reported = ""  # why the draining can't be read
 
     async def draining(self) -> bool:
         """Whether the bookie is draining, before it serves. Raises `MetadataUnavailableError`."""
@@ -80,7 +81,22 @@ class DrainWatch:
         now = tenure(draining=drain is not None, known=known)
         self._tell(now)
         await self._stand(now)
+        if drain is not None and drain.unreadable:
+            self._report(drain)
+            return False
         return drain is None or drain.refuses or await self._say(drain)
+
+    def _report(self, drain: Drain) -> None:
+        """The bookie refuses entries, but can't write that down: `decommission` waits until it can."""
+        if drain.unreadable != self._reported:
+            self._reported = drain.unreadable
+            log.error(
+                "bookie %s drains, but it can't read or confirm that, so it can't be decommissioned: %s. Delete and "
+                "begin the draining again (`bkpy bookie drain %s --cancel`), or give this bookie the rights; retrying",
+                drain.bookie_id,
+                drain.unreadable,
+                drain.bookie_id,
+            )
 
     async def _say(self, drain: Drain) -> bool:
         outcome = await self._drains.say_refusing(drain)

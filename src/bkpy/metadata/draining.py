@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from bkpy.config.base import MetadataSettings
-from bkpy.errors import MetadataConflictError
+from bkpy.errors import MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.outcome import Changed, CreateOutcome, Done, Exists, Missing, NotDone, Overtaken, Unknown
 from bkpy.metadata.resolve import (
     children_if_there,
     create_certainly,
+    delete_certainly,
     delete_together,
     ensure_path,
     put_certainly,
@@ -30,7 +31,7 @@ from bkpy.metadata.store import Create, Delete, MetadataStore
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from bkpy.metadata.outcome import DeleteOutcome, PutOutcome
     from bkpy.runtime.interfaces import Runtime
@@ -42,7 +43,10 @@ _DEFAULTS = MetadataSettings()
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A bookie that drains since `since_ms` (of the epoch), and refuses all entries since `refuses_since_ms`."""
+    """A bookie that drains since `since_ms` (of the epoch), and refuses all entries since `refuses_since_ms`.
+
+    `unreadable` says why nobody knows more than that it drains; such a draining has no `token`.
+    """
 
     bookie_id: str
     token: str
@@ -50,6 +54,7 @@ class Drain:
     refuses_since_ms: int | None = None
     node_version: int = -1  # of the value; -1 if there is none
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    unreadable: str = ""
 
     @property
     def refuses(self) -> bool:
@@ -70,13 +75,24 @@ class Drains:
 
     async def read(self, bookie_id: str) -> Drain | None:
         """None if the bookie is certainly not draining. Of a value that makes no sense it says no more than that."""
+        return await self._read(bookie_id, read_certainly)
+
+    async def _read(
+        self, bookie_id: str, read: Callable[[MetadataStore, str], Awaitable[tuple[bytes, int] | None]]
+    ) -> Drain | None:
+        """The bookie drains whatever the value is, and also if this process may not read it."""
         path = paths.draining(self._root, bookie_id)
-        found = await read_certainly(self._store, path)
-        if found is None:
-            return None
-        token = found[0].decode(errors="replace")
-        value = await read_certainly(self._store, f"{path}/{token}")
-        # Without a value it was cancelled between the two reads, or begun anew: the watch tells of that.
+        try:
+            top = await read(self._store, path)
+            if top is None:
+                return None
+            token = paths.token_in(top[0])
+            if not token:
+                return Drain(bookie_id, "", unreadable=f"the value of {path} names no node below it")
+            value = await read(self._store, f"{path}/{token}")
+        except UnauthorizedError as error:
+            return Drain(bookie_id, "", unreadable=str(error))
+        # Without a value it was cancelled between the two reads, or restarted: the watch notices that.
         return Drain(bookie_id, token) if value is None else _decode(bookie_id, token, *value)
 
     async def bookies(self) -> frozenset[str]:
@@ -87,12 +103,9 @@ class Drains:
         """All of them, as the server knows it, by id."""
         found = []
         for bookie_id in sorted(await self.bookies()):
-            path = paths.draining(self._root, bookie_id)
-            top = await read_if_there(self._store, path)
-            if top is not None:
-                token = top[0].decode(errors="replace")
-                value = await read_if_there(self._store, f"{path}/{token}")
-                found.append(Drain(bookie_id, token) if value is None else _decode(bookie_id, token, *value))
+            drain = await self._read(bookie_id, read_if_there)
+            if drain is not None:
+                found.append(drain)
         return found
 
     async def begin(self, bookie_id: str) -> CreateOutcome:
@@ -127,19 +140,19 @@ class Drains:
     async def cancel(self, drain: Drain) -> DeleteOutcome:
         """End this time of draining: the bookie stays."""
         path = paths.draining(self._root, drain.bookie_id)
+        if not drain.token:
+            return await delete_certainly(self._store, path, attempts_max=self._attempts_max)
         unique = Delete(f"{path}/{drain.token}")
         return await delete_together(self._store, unique, Delete(path), attempts_max=self._attempts_max)
 
     async def retire(self, drain: Drain, cookie_version: int) -> DeleteOutcome:
         """Remove the bookie's cookie, if that and its draining are still what they were when they were read."""
         path = paths.draining(self._root, drain.bookie_id)
-        return await delete_together(
-            self._store,
-            Delete(f"{path}/{drain.token}", drain.node_version),
-            Delete(path),
-            Delete(paths.cookie(self._root, drain.bookie_id), cookie_version),
-            attempts_max=self._attempts_max,
-        )
+        cookie = Delete(paths.cookie(self._root, drain.bookie_id), cookie_version)
+        if not drain.token:  # nothing tells this time of draining from the next one
+            return await delete_together(self._store, Delete(path), cookie, attempts_max=1)
+        unique = Delete(f"{path}/{drain.token}", drain.node_version)
+        return await delete_together(self._store, unique, Delete(path), cookie, attempts_max=self._attempts_max)
 
 
 def overtaken(outcome: DeleteOutcome | PutOutcome) -> bool:

@@ -10,14 +10,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchClusterError
+from bkpy.errors import ConfigError, MetadataUnavailableError, NoSuchClusterError, UnauthorizedError
 from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown
-from bkpy.metadata.resolve import Answer, attempt, children_if_there, create_certainly, take_number
+from bkpy.metadata.resolve import ID_PREFIX, Answer, attempt, children_if_there, create_certainly, take_number
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 # A sequence number is a signed 32-bit counter of ZooKeeper's.
 SEQUENCE_BITS = 31
@@ -45,24 +45,42 @@ class Layout:
         return "/".join([root, *parts[:-1], f"L{parts[-1]}"])
 
     async def partitions(
-        self, store: MetadataStore, root: str, first: int = 0, last: int = LEDGER_ID_MAX
+        self,
+        store: MetadataStore,
+        root: str,
+        first: int = 0,
+        last: int = LEDGER_ID_MAX,
+        *,
+        skipped: Callable[[str, UnauthorizedError], None] | None = None,
     ) -> AsyncIterator[list[int]]:
         """The ledger ids of all partitions that have room for one of first..last, ascending, one list for each.
 
-        A partition that vanishes meanwhile is empty.
+        A partition that vanishes meanwhile is empty. One that may not be listed raises `UnauthorizedError`, or is
+        reported to `skipped` and left out.
         """
-        async for ids in self._walk(store, root, 0, 0, range(first, last + 1)):
+        async for ids in self._walk(store, root, 0, 0, range(first, last + 1), skipped):
             yield ids
 
     async def _walk(
-        self, store: MetadataStore, node: str, level: int, prefix: int, wanted: range
+        self,
+        store: MetadataStore,
+        node: str,
+        level: int,
+        prefix: int,
+        wanted: range,
+        skipped: Callable[[str, UnauthorizedError], None] | None,
     ) -> AsyncIterator[list[int]]:
         width = self.widths[level]
         last = level == len(self.widths) - 1
         pattern = re.compile(rf"{'L' if last else ''}([0-9]{{{width}}})")
-        found = [
-            (name, int(match[1])) for name in await children_if_there(store, node) if (match := pattern.fullmatch(name))
-        ]
+        try:
+            names = await children_if_there(store, node)
+        except UnauthorizedError as error:
+            if skipped is None:
+                raise
+            skipped(node, error)
+            return
+        found = [(name, int(match[1])) for name in names if (match := pattern.fullmatch(name))]
         found.sort(key=lambda item: item[1])
         base = prefix * 10**width
         if last:
@@ -73,7 +91,7 @@ class Layout:
             lowest = (base + number) * below
             if lowest >= wanted.stop or lowest + below <= wanted.start:
                 continue
-            async for ids in self._walk(store, f"{node}/{name}", level + 1, base + number, wanted):
+            async for ids in self._walk(store, f"{node}/{name}", level + 1, base + number, wanted, skipped):
                 yield ids
 
 
@@ -103,6 +121,29 @@ async def next_id(store: MetadataStore, root: str, layout: Layout) -> int:
         return await store.children_made(node)
     high = _newest_high(await store.children(node))
     return (high << SEQUENCE_BITS) + await store.children_made(_high_node(node, high))
+
+
+async def held_ids(store: MetadataStore, root: str, layout: Layout) -> set[int]:
+    """The ids that were given out and whose ledgers may still be created: their nodes are there.
+
+    As the server knows it, which may lag behind. Raises `NoNode` where there is no cluster of that layout.
+    """
+    node = f"{root}/{layout.id_nodes[0]}"
+    if not layout.long_ids:
+        return set(_numbers(await store.children(node)))
+    found: set[int] = set()
+    for name in await store.children(node):
+        if name.startswith("HOB-"):
+            high = int(name.removeprefix("HOB-")) << SEQUENCE_BITS
+            found.update(high | number for number in _numbers(await store.children(f"{node}/{name}")))
+    return found
+
+
+def _numbers(names: Sequence[str]) -> Iterator[int]:
+    for name in names:
+        number = name.removeprefix(ID_PREFIX)
+        if name != number and number.isdecimal():
+            yield int(number)
 
 
 def _high_node(node: str, high: int) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.config.client import ClientSettings
-from bkpy.errors import ConfigError, MetadataConflictError, NoSuchLedgerError
-from bkpy.metadata.layout import IdGenerator, Layout
+from bkpy.errors import ConfigError, MetadataConflictError, NoSuchClusterError, NoSuchLedgerError
+from bkpy.metadata.layout import IdGenerator, Layout, held_ids, next_id
 from bkpy.metadata.outcome import (
     CreateOutcome,
     DeleteOutcome,
@@ -36,12 +36,13 @@ from bkpy.metadata.resolve import (
     put_certainly,
     read_certainly,
 )
-from bkpy.metadata.store import Check, Create, Delete, MetadataStore, SessionState, Watch, parent_of
+from bkpy.metadata.store import Check, Create, Delete, MetadataStore, NoNode, SessionState, Watch, parent_of
 from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
+    from bkpy.errors import UnauthorizedError
     from bkpy.metadata.locks import LedgerLock
     from bkpy.runtime.interfaces import Runtime
 
@@ -54,6 +55,16 @@ class Created:
 
     metadata: LedgerMetadata
     version: int
+
+
+class IdsGiven(NamedTuple):
+    """The ids that were given out at one moment: all of them are below `below`.
+
+    A ledger with one of the ids in `held` may still be created. No other new ledger gets an id below `below`.
+    """
+
+    below: int
+    held: frozenset[int]
 
 
 class LedgerCatalog:
@@ -138,6 +149,18 @@ class LedgerCatalog:
             newest = max(newest, ledger_id)
         return newest
 
+    async def ids_given(self) -> IdsGiven:
+        """The ids that were given out until now; a listing that begins afterwards misses at most the `held` ones.
+
+        Ids are drawn in order, but their ledgers are created in any order.
+        """
+        await self._store.sync(self._root)
+        try:
+            below = await next_id(self._store, self._root, self.layout)
+            return IdsGiven(below, frozenset(await held_ids(self._store, self._root, self.layout)))
+        except NoNode:
+            raise NoSuchClusterError(f"there is no cluster under {self._root} any more") from None
+
     async def _create_at(self, ledger: Create, id_node: Delete) -> CreateOutcome:
         outcome = await create_certainly(self._store, ledger, id_node, attempts_max=self._attempts_max)
         if not isinstance(outcome, Missing) or outcome.index != 0:
@@ -219,10 +242,16 @@ class LedgerCatalog:
             found.update(wanted.intersection(partition))
         return found
 
-    async def partitions(self, first: int = 0, last: int = LEDGER_ID_MAX) -> AsyncGenerator[list[int], None]:
+    async def partitions(
+        self,
+        first: int = 0,
+        last: int = LEDGER_ID_MAX,
+        *,
+        skipped: Callable[[str, UnauthorizedError], None] | None = None,
+    ) -> AsyncGenerator[list[int], None]:
         """See `Layout.partitions`; from a server that has caught up."""
         await self._store.sync(self._root)
-        async for partition in self.layout.partitions(self._store, self._root, first, last):
+        async for partition in self.layout.partitions(self._store, self._root, first, last, skipped=skipped):
             yield partition
 
 

@@ -226,8 +226,8 @@ class Marks:
             top = await read_certainly(self._store, path)
             if top is None:
                 return None
-            token = top[0].decode(errors="replace")
-            found = await read_if_there(self._store, f"{path}/{token}")
+            token = paths.token_in(top[0])
+            found = await read_if_there(self._store, f"{path}/{token}") if token else None
             if found is not None:
                 return _decode(ledger_id, found[0], found[1], token)
             if token == missing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bkpy.errors import CorruptDataError, MetadataUnavailableError
+from bkpy.errors import CorruptDataError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.cookies import instance_of, list_cookies
 from bkpy.metadata.registration import decode_registration
@@ -16,11 +16,18 @@ from bkpy.metadata.resolve import children_if_there, read_if_there
 from bkpy.protocol.audit import Presence, Seen
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from bkpy.metadata.store import MetadataStore
 
 
-async def look_at_bookies(store: MetadataStore, root: str, *, reads_at_once: int) -> dict[str, Seen]:
-    """All bookies that have a cookie. Raises `MetadataUnavailableError`."""
+async def look_at_bookies(
+    store: MetadataStore, root: str, *, reads_at_once: int, named: Collection[str] = ()
+) -> dict[str, Seen]:
+    """All bookies that have a cookie, and those of `named` without one. Raises `MetadataUnavailableError`.
+
+    A cookie that this process may not read counts as one that doesn't say which storage the bookie has.
+    """
     session = store.session_id
     await store.sync(root)
     reads = asyncio.Semaphore(reads_at_once)
@@ -28,29 +35,40 @@ async def look_at_bookies(store: MetadataStore, root: str, *, reads_at_once: int
     read_only = await children_if_there(store, f"{root}/{paths.READ_ONLY}")
     cookies = await list_cookies(store, root)
     places = {**dict.fromkeys(writable, False), **dict.fromkeys(read_only, True)}
+    bookies = [*cookies, *sorted(set(named).difference(cookies))]
 
     async def look(bookie: str) -> Seen | None:
         async with reads:
-            cookie = await read_if_there(store, paths.cookie(root, bookie))
-            if cookie is None:
-                return None  # it was removed meanwhile
+            try:
+                cookie = await read_if_there(store, paths.cookie(root, bookie))
+            except UnauthorizedError:
+                instance = ""
+            else:
+                if cookie is None and bookie not in named:
+                    return None  # it was removed meanwhile
+                instance = "" if cookie is None else instance_of(cookie[0])
             if bookie not in places:
-                return Seen(Presence.ABSENT, instance_of(cookie[0]))
-            in_limbo = await _in_limbo(store, root, bookie, read_only=places[bookie])
-            return Seen(Presence.LIMBO if in_limbo else Presence.HERE, instance_of(cookie[0]))
+                return Seen(Presence.ABSENT, instance)
+            return Seen(await _presence(store, root, bookie, read_only=places[bookie]), instance)
 
-    seen = await asyncio.gather(*(look(bookie) for bookie in cookies))
+    seen = await asyncio.gather(*(look(bookie) for bookie in bookies))
     if store.session_id != session:  # another session may have got another, older server
         raise MetadataUnavailableError("the session with the metadata store has ended during a look at the bookies")
-    return {bookie: is_ for bookie, is_ in zip(cookies, seen, strict=True) if is_ is not None}
+    return {bookie: is_ for bookie, is_ in zip(bookies, seen, strict=True) if is_ is not None}
 
 
-async def _in_limbo(store: MetadataStore, root: str, bookie: str, *, read_only: bool) -> bool:
-    """Whether a registered bookie says that it has lost data. One that is just moving says so at the next look."""
-    found = await read_if_there(store, paths.available(root, bookie, read_only=read_only))
-    if found is None:
-        return False
-    try:
-        return decode_registration(bookie, found[0], read_only=read_only).in_limbo
-    except CorruptDataError:
-        return False
+async def _presence(store: MetadataStore, root: str, bookie: str, *, read_only: bool) -> Presence:
+    """Of a bookie that was listed at that place. It may be moving to the other place, or leaving, at the same time.
+
+    A bookie whose registration says nothing counts as absent, as it does for clients: nothing proves that it is there
+    with what it had.
+    """
+    for place in (read_only, not read_only):
+        try:
+            found = await read_if_there(store, paths.available(root, bookie, read_only=place))
+            if found is not None:
+                info = decode_registration(bookie, found[0], read_only=place)
+                return Presence.LIMBO if info.in_limbo else Presence.HERE
+        except (CorruptDataError, UnauthorizedError):
+            return Presence.ABSENT
+    return Presence.ABSENT  # it has left meanwhile

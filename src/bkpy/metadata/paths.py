@@ -55,3 +55,9 @@ def draining(root: str, bookie_id: str) -> str:
 
 def log(root: str, name: str) -> str:
     return f"{root}/{LOGS}/{checked_name(name)}"
+
+
+def token_in(data: bytes) -> str:
+    """The name of the one node below, as a node's value gives it; "" for a value that is no node's name."""
+    name = data.decode(errors="replace")
+    return name if name.isascii() and name.isalnum() else ""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ID_PREFIX = "ID-"
+ID_PREFIX = "ID-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +211,10 @@ async def take_number(store: MetadataStore, parent: str, *, attempts_max: int) -
     """
     lost: BookKeeperError | None = None
     for _ in range(attempts_max):
-        result = await attempt(store.create(f"{parent}/{_ID_PREFIX}", b"", ephemeral=True, sequential=True))
+        result = await attempt(store.create(f"{parent}/{ID_PREFIX}", b"", ephemeral=True, sequential=True))
         match result:
             case Answer():
-                return int(result.value.removeprefix(f"{parent}/{_ID_PREFIX}")), result.value
+                return int(result.value.removeprefix(f"{parent}/{ID_PREFIX}")), result.value
             case NoNode():
                 return Missing(parent)
             case Unknown():

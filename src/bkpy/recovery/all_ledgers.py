@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError, NoSuchLedgerError, UnauthorizedError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
 log = logging.getLogger("bkpy.recovery")
+
+# Of one ledger, or of its mark: damaged, of a newer version, or not allowed to this process. It holds up no other one.
+UNREADABLE: Final = (CorruptDataError, UnsupportedVersionError, UnauthorizedError)
 
 
 async def all_ledgers(
@@ -56,7 +59,7 @@ async def read_ledgers(catalog: LedgerCatalog, ledger_ids: Iterable[int]) -> lis
             return ledger_id, (await catalog.read(ledger_id))[0]
         except NoSuchLedgerError:
             return None
-        except (CorruptDataError, UnsupportedVersionError, UnauthorizedError):
+        except UNREADABLE:
             return ledger_id, None
 
     found = await asyncio.gather(*map(read, ledger_ids))

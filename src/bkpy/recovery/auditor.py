@@ -76,7 +76,7 @@ class _Term:
         remembered = RememberedLedgers(settings.audit_remembered_max)
         self._scan = LedgerScan(cluster.catalog, self._marks, remembered, runtime, settings, metrics)
         self._drains = Drains(cluster.store, cluster.root, runtime, settings)
-        self._drains_marked: frozenset[str] = frozenset()  # by the tokens of those whose ledgers have their marks
+        self._drains_marked: frozenset[tuple[str, str]] = frozenset()  # bookie and token, once its ledgers are marked
         self._followed_at = -float("inf")
         self._something = asyncio.Event()
 
@@ -168,14 +168,15 @@ class _Term:
         }
         drains = await self._drains.all()
         lost.update((drain.bookie_id, _leave(drain, lost.get(drain.bookie_id), seen)) for drain in drains)
-        due = {drain.bookie_id for drain in drains if drain.token not in self._drains_marked}.union(found.due)
+        new = (drain.bookie_id for drain in drains if (drain.bookie_id, drain.token) not in self._drains_marked)
+        due = {*new, *found.due}
         if not lost or (not due and now - self._followed_at < self._settings.audit_follow_interval_s):
             return record
         before = self._scan.marked
         marked = await self._scan.mark(lost, due=due)
         if marked is None:
             return record
-        self._drains_marked = frozenset(drain.token for drain in drains)
+        self._drains_marked = frozenset((drain.bookie_id, drain.token) for drain in drains)
         self._followed_at = now
         self._metrics.marked_ledgers(marked + self._scan.marked - before)
         after = with_marked(record, found.due)

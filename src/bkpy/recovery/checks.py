@@ -17,14 +17,14 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from bkpy.errors import BookKeeperError, CorruptDataError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.metadata.outcome import Done, Missing, told
 from bkpy.protocol.checks import misplaced, missing, windows
 from bkpy.protocol.holdings import holdings
-from bkpy.protocol.ledger_metadata import LedgerState, UnsupportedVersionError
-from bkpy.recovery.all_ledgers import readable_ledgers
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.recovery.all_ledgers import UNREADABLE, readable_ledgers
 from bkpy.recovery.held_entries import held_entries
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class PeriodicChecks:
             metadata, _ = await self._catalog.read(suspect.ledger_id, fresh=True)
         except NoSuchLedgerError:
             return False
-        except (CorruptDataError, UnsupportedVersionError) as error:
+        except UNREADABLE as error:
             log.warning("ledger %d is left out: %s", suspect.ledger_id, error)
             return False
         found = set(suspect.bookies).intersection(await kind.falls_short(metadata, suspect.chances))
@@ -171,7 +171,7 @@ class PeriodicChecks:
                 raise MetadataConflictError("this auditor's term is over", retriable=False)
             if not isinstance(outcome, Done):
                 raise told(outcome, ledger_id=metadata.ledger_id)
-        except (CorruptDataError, UnsupportedVersionError) as error:
+        except UNREADABLE as error:
             log.warning("ledger %d can't be marked: %s", metadata.ledger_id, error)
             return False
         log.warning("ledger %d was marked: %s %s", metadata.ledger_id, ", ".join(sorted(found)), kind.told)

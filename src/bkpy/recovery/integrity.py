@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bkpy.client.client import Client, open_client
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
-from bkpy.errors import BookKeeperError, CorruptDataError, MetadataUnavailableError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import NotDone
 from bkpy.protocol.integrity import Demand, Duty, copy_of, demand_of, next_duty
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.recovery.all_ledgers import UNREADABLE
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
 from bkpy.recovery.integrity_metrics import IntegrityMetrics
@@ -236,7 +237,7 @@ class IntegrityCheck:
         async for ledger_id in self._marks.list():
             try:
                 mark = await self._marks.read(ledger_id)
-            except (CorruptDataError, UnsupportedVersionError):
+            except UNREADABLE:
                 continue
             if mark is not None and self._is_told_lost(mark):
                 self._marked.add(ledger_id)

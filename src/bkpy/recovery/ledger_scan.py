@@ -5,13 +5,17 @@ marked without a look, and only those are read that may have changed since.
 
     changed by       seen by
     its writer       it was not closed when it was read, so it is read again
-    its creation     its id is above the highest that was listed, or it was not closed
+    its creation     its id was drawn after the last listing had begun, or was held by a client then, or the ledger was
+                     not closed
     re-replication   it had a mark: when that has gone, it is read again, and now and then while it stays. Marks that
                      others than this auditor have added are announced, and whatever was announced by others makes that
                      all is forgotten
     hand             that is announced as well, and said by a node until it is over (`metadata/by_hand.py`)
 
-Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark, or was told of
+What can't be read, because it is damaged, of a newer version, or not allowed to this process, is skipped, and tried
+again by the next call. It holds up no other ledger.
+
+Invariant: when a call returns, every ledger that named one of `lost` during the whole call has a mark, or was reported
 as unreadable. The mark says so; or, if it was there before, another one does, when it was worked off.
 """
 
@@ -23,16 +27,17 @@ import logging
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from bkpy.errors import BookKeeperError, CorruptDataError, MetadataConflictError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Done, Gone, Missing, NotDone, Unknown, told
 from bkpy.protocol.audit import covers
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.recovery.all_ledgers import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from bkpy.config.recovery import RecoverySettings
+    from bkpy.errors import UnauthorizedError
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.metadata.marks import LostBookie, Marks
     from bkpy.recovery.auditor_metrics import AuditorMetrics
@@ -63,7 +68,8 @@ class LedgerScan:
         self._now = runtime.clock.monotonic
         self._settings = settings
         self._metrics = metrics
-        self._unreadable: dict[int, str] = {}  # the first of them
+        self._unreadable: dict[int | str, str] = {}  # the first of them: ledgers, and nodes that can't be listed
+        self._reported: set[int | str] = set()
         self._just_marked: set[int] = set()
         self._read_to = -1  # the last of the marked ledgers that was read for the sake of the mark
         self._due: frozenset[str] = frozenset()
@@ -88,8 +94,11 @@ class LedgerScan:
             await self._announce()
             return None
         await self._announce()
-        for ledger_id, why in self._unreadable.items():
-            log.warning("the auditor can't tell which bookies ledger %d names: %s", ledger_id, why)
+        for what, why in self._unreadable.items():
+            if what not in self._reported:
+                subject = f"ledger {what} names" if isinstance(what, int) else f"the ledgers below {what} name"
+                log.warning("the auditor can't tell which bookies %s: %s", subject, why)
+        self._reported = set(self._unreadable)
         return len(marked)
 
     async def drop(self, returned: Mapping[str, str]) -> int:
@@ -137,12 +146,15 @@ class LedgerScan:
         announced = await self._marks.announced()
         by_hand = await self._marks.moved_by_hand()
         marked = [ledger_id async for ledger_id in self._marks.list()]
+        given = await self._catalog.ids_given()
         self._remembered.begin(began, announced, marked, moved_by_hand=by_hand)
-        async for ledger_ids in self._catalog.partitions():
+        self._remembered.given(given)
+        async for ledger_ids in self._catalog.partitions(skipped=self._skipped):
             if not await self._marks.enabled():
                 return False
-            await self._read_listed(ledger_ids, lost)
+            await self._read(ledger_ids, lost)
             await self._announce()
+        self._remembered.listed(given)
         self._remembered.end()
         self._metrics.whole(self._now() - began)
         log.info("the auditor has looked at all ledgers, in %.1f s", self._now() - began)
@@ -170,6 +182,8 @@ class LedgerScan:
     async def _changed(self, lost: Mapping[str, LostBookie], marked: array[int], also: Iterable[int]) -> bool:
         """Read what may have changed since it was read last; False if marking was switched off meanwhile."""
         remembered = self._remembered
+        given = await self._catalog.ids_given()
+        remembered.given(given)
         worked_off = remembered.worked_off(marked) - self._just_marked
         remembered.mark(marked)
         for some in self._steps(sorted({*remembered.open, *also, *worked_off})):
@@ -177,22 +191,25 @@ class LedgerScan:
                 return False
             await self._read(some, lost)
             remembered.settle(worked_off.intersection(some) - self._just_marked)
-        async for ledger_ids in self._catalog.partitions(remembered.highest + 1):
+        async for ledger_ids in self._catalog.partitions(remembered.settled_to + 1, skipped=self._skipped):
             if not await self._marks.enabled():
                 return False
-            await self._read_listed([ledger_id for ledger_id in ledger_ids if ledger_id > remembered.highest], lost)
+            await self._read([ledger_id for ledger_id in ledger_ids if not remembered.is_known(ledger_id)], lost)
+        remembered.listed(given)
         return True
+
+    def _skipped(self, node: str, error: UnauthorizedError) -> None:
+        """A node whose ledgers can't be listed: the next whole audit tries it again."""
+        self._unreadable_now(node, error)
+
+    def _unreadable_now(self, what: int | str, error: Exception) -> None:
+        if len(self._unreadable) < _TOLD_MAX:
+            self._unreadable[what] = str(error)
 
     def _steps(self, ledger_ids: list[int]) -> Iterator[list[int]]:
         """Between which somebody may switch marking off."""
         for start in range(0, len(ledger_ids), self._settings.audit_reads_at_once):
             yield ledger_ids[start : start + self._settings.audit_reads_at_once]
-
-    async def _read_listed(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
-        """The same of the next ones of a listing: none between those before and these is left out."""
-        await self._read(ledger_ids, lost)
-        for ledger_id in ledger_ids[-1:]:
-            self._remembered.see(ledger_id)
 
     async def _read(self, ledger_ids: list[int], lost: Mapping[str, LostBookie]) -> None:
         """Learn what these ledgers name, and mark them if one of `lost` is among that."""
@@ -280,9 +297,9 @@ class LedgerScan:
                 ledger_id = left.pop()
                 try:
                     await act(ledger_id)
-                except (CorruptDataError, UnsupportedVersionError) as error:
-                    if len(self._unreadable) < _TOLD_MAX:
-                        self._unreadable[ledger_id] = str(error)
+                except UNREADABLE as error:
+                    self._unreadable_now(ledger_id, error)
+                    self._remembered.unread(ledger_id)
                 except BookKeeperError as error:
                     if not error.retriable:
                         raise

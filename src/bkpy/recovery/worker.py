@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from bkpy.client.iteration import raised_where_awaited
-from bkpy.errors import BookKeeperError, ClientClosedError, CorruptDataError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
 from bkpy.protocol.draining import is_void
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.rereplication import backoff_s, endangered
+from bkpy.recovery.all_ledgers import UNREADABLE
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.copy_turns import CopyTurns, no_clients
@@ -283,7 +283,7 @@ class ReplicationWorker:
             return
         try:
             mark = await self._marks.read(ledger_id)
-        except (CorruptDataError, UnsupportedVersionError) as error:
+        except UNREADABLE as error:
             self._postpone(ledger_id, Repaired(How.LATER, str(error)))
             return
         if mark is None:

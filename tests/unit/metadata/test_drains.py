@@ -15,7 +15,7 @@ from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.draining import Drain, Drains
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Unknown
-from bkpy.metadata.store import Create, Put
+from bkpy.metadata.store import Create, Delete, Put
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -100,6 +100,38 @@ async def test_a_value_that_makes_no_sense_says_that_it_is_draining_and_no_more(
     assert found is not None
     assert not found.refuses
     assert await opened(tree).cancel(found) == Gone()
+
+
+@pytest.mark.parametrize("value", [b"", b"a/b", b"..", None])
+async def test_one_whose_value_can_not_be_found_or_read_drains_all_the_same(
+    tree: MemoryStore, value: bytes | None
+) -> None:
+    drain = await begun(tree)
+    store = Troubled(tree)
+    drains = Drains(store, ROOT, real_runtime())
+    if value is None:
+        store.forbidden = {f"{FOLDER}/a", f"{FOLDER}/a/{drain.token}"}
+    else:
+        tree.apply(Delete(f"{FOLDER}/a/{drain.token}"), 0)
+        tree.apply(Put(f"{FOLDER}/a", value, 0), 0)
+    found = await drains.read("a")
+    assert found is not None
+    assert (found.refuses, found.token) == (False, "")
+    assert f"{FOLDER}/a" in found.unreadable
+    assert await drains.all() == [found]
+    if value is not None:
+        assert await drains.cancel(found) == Gone()
+        assert await drains.read("a") is None
+
+
+async def test_a_lost_bookie_whose_draining_has_no_value_can_be_retired(tree: MemoryStore) -> None:
+    drain = await begun(tree)
+    tree.apply(Delete(f"{FOLDER}/a/{drain.token}"), 0)
+    tree.apply(Put(f"{FOLDER}/a", b"", 0), 0)
+    found = await opened(tree).read("a")
+    assert found is not None
+    assert await opened(tree).retire(found, 0) == Gone()
+    assert paths.cookie(ROOT, "a") not in tree.paths
 
 
 async def test_unknown_fields_survive(tree: MemoryStore) -> None:

@@ -399,6 +399,20 @@ async def test_a_damaged_mark_names_nobody_and_is_mended_by_the_next(tree: Memor
     assert (await mark_of(tree)).lost == B
 
 
+@pytest.mark.parametrize("value", [b"", b"a/b", b"..", b"\xff"])
+async def test_a_mark_whose_value_names_no_node_can_not_be_read(tree: MemoryStore, value: bytes) -> None:
+    marks, _ = opened(tree)
+    await marks.add(7, A)
+    mark = await mark_of(tree)
+    path = f"{MARKS}/000/0000/0000/0000/L0007"
+    tree.apply(Delete(f"{path}/{mark.token}"), 0)
+    tree.apply(Put(path, value, 0), 0)
+    with pytest.raises(CorruptDataError, match="delete its node"):
+        await marks.read(7)
+    assert isinstance(await marks.add(7, B), NotDone)
+    assert await listed(marks) == [7]
+
+
 async def test_a_mark_without_a_value(tree: MemoryStore) -> None:
     marks, _ = opened(tree)
     await marks.add(7, A)

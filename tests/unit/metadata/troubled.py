@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from bkpy.errors import ClientClosedError, MetadataUnavailableError
+from bkpy.errors import ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.store import Create, Delete, Operation, Put
 
@@ -20,7 +20,7 @@ class Troubled(MemorySession):
     """Each call takes the next turn of the script; when that has ended, all goes well.
 
     A turn that is a function is somebody else's act, right before the call. `calls` counts, `applied` holds the writes
-    of this session that took effect.
+    of this session that took effect. Nodes in `forbidden` belong to others: this session may not read or list them.
     """
 
     def __init__(self, tree: MemoryStore, script: Iterable[str | Act | None] = ()) -> None:
@@ -28,6 +28,7 @@ class Troubled(MemorySession):
         self.script = deque(script)
         self.calls = 0
         self.applied: list[Operation] = []
+        self.forbidden: set[str] = set()
 
     async def _call(self, function: Callable[[], T], *, write: bool) -> T:
         self.calls += 1
@@ -44,6 +45,18 @@ class Troubled(MemorySession):
         if trouble == REPLY_LOST and write:
             raise MetadataUnavailableError("the reply was lost", outcome_unknown=True)
         return result
+
+    async def get(self, path: str) -> tuple[bytes, int]:
+        self._check_access(path)
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        self._check_access(path)
+        return await super().children(path)
+
+    def _check_access(self, path: str) -> None:
+        if path in self.forbidden:
+            raise UnauthorizedError(f"access control forbids this on {path}")
 
     async def _apply(self, operation: Operation, sequential: bool = False) -> str | int | None:
         def apply() -> str | int | None:

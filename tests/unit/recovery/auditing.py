@@ -14,6 +14,7 @@ from tests.unit.metadata.troubled import Troubled
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
 from bkpy.metadata.election import Election
+from bkpy.metadata.layout import IdGenerator, NewId
 from bkpy.metadata.ledgers import Created
 from bkpy.metadata.marks import LedgerMark, Marks
 from bkpy.metadata.memory import MemoryStore
@@ -105,6 +106,22 @@ class Auditing:
         assert isinstance(created, Created)
         await self.rewrite(created.metadata.ledger_id, *ensembles, state=state)
         return created.metadata.ledger_id
+
+    async def draw_id(self) -> NewId:
+        """What a client holds that has yet to create its ledger."""
+        layout = self.cluster.catalog.layout
+        new = await IdGenerator(self.tree.session(), ROOT, layout, attempts_max=1).next()
+        assert isinstance(new, NewId)
+        return new
+
+    def create_drawn(self, new: NewId, *ensembles: str) -> None:
+        """That client goes on."""
+        data = _metadata(new.ledger_id, LedgerState.CLOSED, ensembles).encode()
+        self.tree.apply_all([Create(self.cluster.catalog.path_of(new.ledger_id), data), Delete(new.node)], 0)
+
+    def give_ids_from(self, ledger_id: int) -> None:
+        """Those before were given to ledgers that are gone."""
+        self.tree.node(f"{ROOT}/idgen-long/HOB-0000000000").created = ledger_id
 
     async def rewrite(self, ledger_id: int, *ensembles: str, state: LedgerState = LedgerState.CLOSED) -> None:
         _, version = await self.cluster.catalog.read(ledger_id)

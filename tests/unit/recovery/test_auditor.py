@@ -20,6 +20,8 @@ from bkpy.protocol.ledger_metadata import LedgerState
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from bkpy.metadata.layout import NewId
+
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Auditing]:
@@ -106,6 +108,42 @@ async def test_a_bookie_that_comes_back_as_it_was_is_not_lost(cluster: Auditing,
     cluster.clock.now += 10 * DELAY_S
     await cluster.rounds()
     assert await cluster.marked() == {both: {"c"}}
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_bookie_in_limbo_that_moves_or_leaves_while_it_is_looked_at_has_not_come_back(
+    cluster: Auditing, comes_back: bool
+) -> None:
+    """Its registration is listed, and gone when it is read."""
+    named = await cluster.ledger("a b")
+    auditor = await cluster.auditor()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    get, node = auditor.store.get, f"{ROOT}/available/a"
+
+    async def move_first(path: str) -> tuple[bytes, int]:
+        if path == node and node in cluster.tree.paths:
+            cluster.leave("a")
+            if comes_back:
+                cluster.bookie("a", read_only=True, in_limbo=True)
+        return await get(path)
+
+    auditor.store.get = move_first  # type: ignore[method-assign]
+    cluster.bookie("a", in_limbo=True)
+    await cluster.until(lambda: node not in cluster.tree.paths)
+    await cluster.rounds(3)
+    assert await cluster.marked() == {named: {"a"}}
+    assert "a" in cluster.absent()
+
+
+async def test_a_registration_that_says_nothing_brings_nobody_back(cluster: Auditing) -> None:
+    named = await cluster.ledger("a b")
+    await cluster.auditor()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    cluster.tree.apply(Create(f"{ROOT}/available/a", b"{"), 0)
+    await cluster.rounds(3)
+    assert await cluster.marked() == {named: {"a"}}
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -209,6 +247,60 @@ async def test_a_ledger_that_cannot_be_read_is_told_of_and_holds_up_no_other(
     assert await cluster.marked() == {good: {"a"}}
     assert f"can't tell which bookies ledger {bad} names" in caplog.text
     assert f"can't tell which bookies ledger {newer} names" in caplog.text
+
+
+async def test_a_ledger_that_the_auditor_may_not_read_holds_up_no_other_and_is_marked_once_it_may(
+    cluster: Auditing, caplog: pytest.LogCaptureFixture
+) -> None:
+    forbidden, good = [await cluster.ledger("a b") for _ in range(2)]
+    auditor = await cluster.auditor()
+    path = cluster.cluster.catalog.path_of(forbidden)
+    auditor.store.forbidden.add(path)
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    await cluster.rounds(3)
+    assert await cluster.marked() == {good: {"a"}}
+    assert caplog.text.count(f"can't tell which bookies ledger {forbidden} names") == 1, "each ledger is reported once"
+    assert "gives up its term" not in caplog.text
+    auditor.store.forbidden.remove(path)
+    await cluster.rounds(3)
+    assert await cluster.marked() == {forbidden: {"a"}, good: {"a"}}
+
+
+async def test_a_partition_that_the_auditor_may_not_list_holds_up_no_other(
+    cluster: Auditing, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = await cluster.ledger("a b")
+    partition = f"{ROOT}/000/0000/0000/0001"
+    cluster.tree.apply(Create(partition, b""), 0)
+    auditor = await cluster.auditor()
+    auditor.store.forbidden.add(partition)
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    assert await cluster.marked() == {good: {"a"}}
+    assert f"can't tell which bookies the ledgers below {partition} name" in caplog.text
+
+
+async def test_a_mark_that_the_auditor_may_not_read_holds_up_no_other(cluster: Auditing) -> None:
+    hidden, other = [await cluster.ledger("a b") for _ in range(2)]
+    await cluster.marks.add(hidden, {"b": LostBookie(5, LossReason.CHECK)})
+    auditor = await cluster.auditor()
+    auditor.store.forbidden.add(f"{ROOT}/underreplication/ledgers/000/0000/0000/0000/L{hidden:04d}")
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    assert await cluster.marked() == {hidden: {"b"}, other: {"a"}}
+    cluster.bookie("a")
+    await cluster.until(lambda: not cluster.absent())
+    assert await cluster.marked() == {hidden: {"b"}}
+
+
+async def test_a_draining_that_the_auditor_may_not_read_is_one_all_the_same(cluster: Auditing) -> None:
+    named = await cluster.ledger("a b")
+    auditor = await cluster.auditor()
+    auditor.store.forbidden.add(f"{ROOT}/underreplication/draining/a")
+    assert isinstance(await Drains(cluster.tree.session(), ROOT, cluster.runtime).begin("a"), Done)
+    await cluster.rounds(5)
+    assert await cluster.marked() == {named: {"a"}}
 
 
 # --- switched off ---------------------------------------------------------------------------------------------------
@@ -437,6 +529,58 @@ async def test_a_marked_ledger_that_comes_to_name_another_lost_bookie_is_marked_
     assert await cluster.marked() == {ledger_id: {"a", "b"} for ledger_id in stuck}
 
 
+@pytest.mark.parametrize("layout", ["flat", "hierarchical", "long-hierarchical"])
+async def test_a_ledger_that_is_created_behind_one_with_a_higher_id_is_marked(layout: str) -> None:
+    cluster = await auditing(layout=layout)
+    await cluster.ledger("a b c")
+    slow, never = [await cluster.draw_id() for _ in range(2)]
+    fast = await cluster.ledger("a b c")
+    await cluster.auditor()
+    await lose(cluster, "e")
+    await until_marked(cluster, "e")
+    await cluster.rounds(3)
+    cluster.create_drawn(slow, "a b d")
+    await cluster.rounds(3)
+    await lose(cluster, "d")
+    await until_marked(cluster, "d")
+    assert await cluster.marked() == {slow.ledger_id: {"d"}}
+    cluster.tree.apply(Delete(never.node), 0)
+    await cluster.rounds(3)
+    assert isinstance(await Drains(cluster.tree.session(), ROOT, cluster.runtime).begin("b"), Done)
+    await cluster.rounds(3)
+    assert await cluster.marked() == {0: {"b"}, slow.ledger_id: {"b", "d"}, fast: {"b"}}
+    await cluster.close()
+
+
+async def test_a_ledger_is_read_again_only_while_its_id_may_hide_another_one(cluster: Auditing) -> None:
+    slow = await cluster.draw_id()
+    auditor = await cluster.auditor()
+    await lose(cluster, "e")
+    await until_marked(cluster, "e")
+    for _ in range(5):
+        await cluster.ledger("a b")
+    await cluster.rounds(5)
+    before = auditor.store.ledger_reads
+    looks = auditor.store.looks
+    await cluster.rounds(20)
+    # That of the id which is still held, and not the five that are known.
+    assert auditor.store.ledger_reads - before <= 2 * (auditor.store.looks - looks)
+    assert slow.ledger_id == 0
+
+
+async def test_a_ledger_that_is_the_last_of_its_partition_is_marked(cluster: Auditing) -> None:
+    cluster.give_ids_from(9_998)
+    await cluster.ledger("a b")
+    await cluster.auditor()
+    await lose(cluster, "e")
+    await until_marked(cluster, "e")
+    last = await cluster.ledger("a b")
+    assert last == 9_999
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    assert last in await cluster.marked()
+
+
 @pytest.mark.parametrize("given", [{"audit_remembered_max": 1}, {"audit_whole_interval_s": 1e-6}])
 async def test_without_a_memory_each_loss_takes_a_whole_audit(cluster: Auditing, given: dict[str, Any]) -> None:
     one, two = await cluster.ledger("a c"), await cluster.ledger("b c")
@@ -524,14 +668,15 @@ async def test_a_lost_bookie_that_nothing_misses_any_more_is_no_second_loss(clus
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_no_ledger_that_names_a_lost_bookie_stays_without_a_mark(seed: int) -> None:
-    """Writers, workers, losses and returns at random; then quiet."""
+    """Writers, workers, losses and returns at random, and nodes that only others may read for a while; then quiet."""
     rng = random.Random(seed)
     cluster = await auditing("abcdefgh")
     script: list[Callable[[], None] | str | None] = []
     auditor = await cluster.auditor(script, audit_reads_at_once=rng.choice([1, 3]))
-    here, opened, ledgers = set("abcdefgh"), set[int](), list[int]()
+    here, opened, ledgers = set("abcdefgh"), set[int](), [await cluster.ledger("a b")]
+    drawn: list[NewId] = []
     for _ in range(60):
-        act = rng.randrange(6)
+        act = rng.randrange(8)
         if act == 0:
             ledgers.append(await cluster.ledger(" ".join(rng.sample("abcdefgh", 2)), state=LedgerState.OPEN))
             opened.add(ledgers[-1])
@@ -554,6 +699,14 @@ async def test_no_ledger_that_names_a_lost_bookie_stays_without_a_mark(seed: int
                         continue
                     await cluster.rewrite(ledger_id, " ".join(rng.sample("abcdefgh", 2)))
                     await cluster.marks.remove(mark, mark.lost)
+        elif act == 5:
+            if drawn and rng.random() < 0.5:
+                cluster.create_drawn(new := drawn.pop(rng.randrange(len(drawn))), " ".join(rng.sample("abcdefgh", 2)))
+                ledgers.append(new.ledger_id)
+            else:
+                drawn.append(await cluster.draw_id())
+        elif act == 6 and ledgers:
+            auditor.store.forbidden = {cluster.cluster.catalog.path_of(rng.choice(ledgers))}
         else:
             cluster.clock.now += rng.choice([SETTLE_S, DELAY_S])
         if rng.random() < 0.2:
@@ -568,8 +721,12 @@ async def test_no_ledger_that_names_a_lost_bookie_stays_without_a_mark(seed: int
     await until_marked(cluster, *gone)
     await cluster.rounds(6)
     marked = await cluster.marked()
+    hidden = [i for i in ledgers if cluster.cluster.catalog.path_of(i) in auditor.store.forbidden]
     for ledger_id in ledgers:
-        assert ledger_id in marked or not cluster.names(ledger_id) & gone
+        assert ledger_id in (*marked, *hidden) or not cluster.names(ledger_id) & gone
+    auditor.store.forbidden = set()
+    await cluster.rounds(6)
+    marked = await cluster.marked()
     while marked:  # workers that have come to rest leave nothing on lost bookies
         for ledger_id in marked:
             await replicate(cluster, ledger_id, " ".join(rng.sample(sorted(here), 2)))

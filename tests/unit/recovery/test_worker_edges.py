@@ -16,9 +16,10 @@ from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import healer
 
+from bkpy.errors import UnauthorizedError
 from bkpy.metadata import paths, registration
 from bkpy.metadata.layout import LONG_HIERARCHICAL
-from bkpy.metadata.marks import LossReason, Marks
+from bkpy.metadata.marks import LedgerMark, LossReason, Marks
 from bkpy.metadata.store import Create, Delete
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.recovery.copy_turns import CopyTurns
@@ -31,6 +32,28 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
 
 EVERYBODY = frozenset("abcd")
+
+
+async def test_a_mark_that_the_worker_may_not_read_holds_up_no_other(
+    four: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await four.client()
+    hidden, writer = [await closed(client, 3) for _ in range(2)]
+    read = Marks.read
+
+    async def read_if_allowed(marks: Marks, ledger_id: int) -> LedgerMark | None:
+        if ledger_id == hidden.ledger_id:
+            raise UnauthorizedError("access control forbids this")
+        return await read(marks, ledger_id)
+
+    monkeypatch.setattr(Marks, "read", read_if_allowed)
+    async with healer(four) as one:
+        for ledger_id in (hidden.ledger_id, writer.ledger_id):
+            await one.mark(ledger_id, writer.ensemble[0], reason=LossReason.CHECK)
+        one.start()
+        await eventually(lambda: one.worker.ledgers_done > 0)
+        assert [ledger_id async for ledger_id in one.marks.list()] == [hidden.ledger_id]
+        assert "access control" in one.worker.status()["postponed_ledgers"][str(hidden.ledger_id)]
 
 
 @pytest.mark.parametrize("hands", [1, 2])
