@@ -59,11 +59,10 @@ MUTANTS: list[Mutant] = [
         (f"{_CROWDS}::test_the_kernel_watches_over_accepted_connections",),
     ),
     Mutant(
-        "a fence is set before its ledger is made",
+        "a fence is set whatever key the ledger has by now",
         "a stranger fences a ledger whose key it doesn't have",
-        "            state = self._storage.create(ledger_id, claim.key)\n"
-        "        await self._storage.fence(ledger_id, state.key)",
-        "            pass\n        await self._storage.fence(ledger_id, claim.key if state is None else state.key)",
+        'if info is not None and info.key not in (key, b""):',
+        "if info is not None and info.gone:",
         (f"{_KEYS}::test_a_ledger_is_fenced_by_its_own_key_only",),
     ),
     Mutant(
@@ -132,8 +131,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a store that hasn't given out a ledger's id yet is believed",
         "ZooKeeper is restored from a backup, and ledgers that are newer are deleted everywhere",
-        "return Sight.NO_LEDGER if ledger_id < next_id else Sight.OLDER",
-        "return Sight.NO_LEDGER",
+        "return Sight.NOT_MADE if empty else Sight.OLDER",
+        "return Sight.NOT_MADE if empty else Sight.NO_LEDGER",
         (
             f"{_DECISIONS}::test_a_store_that_would_give_out_the_id_of_a_ledger_that_is_here_is_older",
             f"{_COLLECTOR}::test_in_a_store_that_was_put_back_nothing_is_collected",

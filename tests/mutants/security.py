@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 _RIGHTS = "tests/unit/bookie/test_rights.py"
 _TLS = "tests/unit/bookie/test_tls.py"
+_DISPUTES = "tests/unit/bookie/test_key_disputes.py"
 _ACCESS = "tests/unit/protocol/test_access.py"
 
 MUTANTS: list[Mutant] = [
@@ -103,5 +104,78 @@ MUTANTS: list[Mutant] = [
         "context.hostname_checks_common_name = self._side is Side.ZOOKEEPER",
         "context.hostname_checks_common_name = self._side is not None",
         (f"{_TLS}::test_a_common_name_is_not_the_name_of_a_host",),
+    ),
+    Mutant(
+        "the first key that is presented for a ledger stays",
+        "a stranger keeps the writers and recoveries of coming ledgers out for good",
+        "return Status.UNAUTHORIZED if proven != key else await",
+        "return Status.UNAUTHORIZED if proven else await",
+        (f"{_DISPUTES}::test_a_stranger_who_is_first_keeps_no_writer_out",),
+    ),
+    Mutant(
+        "a wrong key gives way, and its fence stays",
+        "a stranger ends the writers of coming ledgers",
+        "fenced = info.fenced and (deleted or info.limbo)",
+        "fenced = info.fenced",
+        (f"{_DISPUTES}::test_a_stranger_who_is_first_keeps_no_writer_out",),
+    ),
+    Mutant(
+        "a fence goes with a wrong key wherever it is",
+        "a writer that was cut off goes on where its ledger was collected",
+        "fenced = info.fenced and (deleted or info.limbo)",
+        "fenced = False",
+        (f"{_DISPUTES}::test_a_ledger_that_was_deleted_here_stays_fenced",),
+    ),
+    Mutant(
+        "a fence that is under way outlives its key",
+        "a recovery waits for a stranger's fence, and has set none",
+        "while (pending := self._fencing.get(ledger_id)) is not None or await shard.catch_up(ledger_id):",
+        "while (pending := None) is not None or await shard.catch_up(ledger_id):",
+        (
+            "tests/unit/storage/ledgers/test_replaced_keys.py::"
+            "test_a_fence_that_is_still_being_written_concerns_the_old_key_alone",
+        ),
+    ),
+    Mutant(
+        "a replaced key is forgotten at a crash",
+        "the stranger is back after a power cut",
+        "            info = self._with_key(info, body)",
+        "            self._goes_on(ledger_id)",
+        (
+            "tests/unit/storage/ledgers/test_replaced_keys.py::"
+            "test_a_power_cut_brings_back_no_wrong_key_and_none_of_its_fences",
+        ),
+    ),
+    Mutant(
+        "entries under a wrong key go over to the right one",
+        "a stranger's entries are read as the ledger's",
+        "        if shard.highest(info) >= 0:\n            return Status.UNKNOWN",
+        "        if shard.highest(info) < -1:\n            return Status.UNKNOWN",
+        (f"{_DISPUTES}::test_entries_under_a_wrong_key_stay_and_an_operator_hears_of_it",),
+    ),
+    Mutant(
+        "frames behind one whose key is looked up wait for it",
+        "a stranger holds up all ledgers of a client",
+        "        disputed = await self._decide(frame, columns, {}, {})",
+        "        disputed = await self._decide(frame, columns, {}, {})\n"
+        "        if disputed:\n"
+        "            size = 0\n"
+        "            await self._decide_by_metadata(frame, columns, disputed, size)\n"
+        "            return",
+        (f"{_DISPUTES}::test_a_lookup_holds_up_no_other_ledger_of_the_connection",),
+    ),
+    Mutant(
+        "what a client was authorised to do stays so when its key was found wrong",
+        "a stranger fences a ledger whose writer has proved its key",
+        "elif claim.authorised and ledger_id not in self._keys.authorised:",
+        "elif claim.authorised and claim.key is not None:",
+        (f"{_DISPUTES}::test_a_request_that_waits_does_not_fence_with_a_key_that_was_found_wrong",),
+    ),
+    Mutant(
+        "a drawn id counts as one whose ledger was deleted",
+        "a collector fences a ledger whose writer is about to begin",
+        "return Sight.NOT_MADE if held else Sight.NO_LEDGER",
+        "return Sight.NO_LEDGER",
+        (f"{_DISPUTES}::test_a_strangers_key_is_not_collected_between_the_drawing_of_its_id_and_the_creation",),
     ),
 ]

@@ -153,6 +153,8 @@ BOOKIE: Mapping[str, Bound] = {
     "reads_at_once": Bound((1, 2)),
     "deferred_sync_bytes_max": Bound((1, 4 * KIB)),
     "presented_ledgers_max": Bound((1, 3, 10)),
+    "key_lookups_at_once": Bound((1, 2)),
+    "key_lookup_timeout_s": Bound((1.0, 5.0)),
     "receive_chunk_bytes_min": Bound((1, 100)),
     "receive_chunk_bytes_max": Bound((100, 4 * KIB)),
     "receive_room_bytes_min": Bound((1, 100)),

@@ -100,13 +100,15 @@ def _watched_add(
     _add(storage, columns, head, body, durable)
 
 
-async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> None:
+async def _watched_fence(storage: LedgerStorage, ledger_id: int, key: bytes) -> bool:
     """`LedgerStorage.fence`, noting that the bookie may now say so."""
     bookie = _RUNNING.get()
     bookie.world.marks[FENCE_RACED_ADD] += bookie.pending[ledger_id] > 0
     bookie.world.marks[FENCE_OF_UNSEEN] += not bookie.promises[ledger_id]
-    await _fence(storage, ledger_id, key)
-    bookie.fenced.add(ledger_id)
+    fenced = await _fence(storage, ledger_id, key)
+    if fenced and key == bookie.true_key(ledger_id):  # a stranger's fence gives way
+        bookie.fenced.add(ledger_id)
+    return fenced
 
 
 async def _watched_delete(storage: LedgerStorage, hidden: Hidden) -> bool:
@@ -187,6 +189,14 @@ class Bookie:
         except NoNode:
             return Sight.NO_LEDGER
         return sight_of(LedgerMetadata.decode(ledger_id, value), self.settings.bookie_id)
+
+    def true_key(self, ledger_id: int) -> bytes | None:
+        """The key of the ledger in the metadata store now; None if there is no such ledger."""
+        try:
+            value = self.world.metadata.node(LONG_HIERARCHICAL.path_of(ROOT, ledger_id)).data
+        except NoNode:
+            return None
+        return LedgerMetadata.decode(ledger_id, value).ledger_key
 
     async def start(self) -> None:
         """Boot the host and return when the bookie serves. It may have got one ledger directory more by then."""

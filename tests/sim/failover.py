@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.errors import BookKeeperError
 
 from .cluster import Bookie, Cluster
+from .strangers import Stranger
 from .users import Users
 from .world import Host, World
 
@@ -43,6 +44,7 @@ class Failover(Users):
         world = self.world
         self.rescuers = [world.add_host("rescuer-1"), world.add_host("rescuer-2")]
         self.reading = world.add_host("reader")
+        self.stranger = Stranger(cluster)
         self.created = asyncio.Event()
         self.over = asyncio.Event()  # for the reader
         self.healed = False
@@ -52,6 +54,10 @@ class Failover(Users):
         for host in (*self.rescuers, self.reading):
             host.boot()
         await self.cluster.start()
+        async with self.stranger.about():
+            await self.run_among_strangers()
+
+    async def run_among_strangers(self) -> None:
         writing = self.writing.start(self.write_all(), name="writers")
         reading = self.reading.start(self.read_all(), name="reader")
         await self.created.wait()

@@ -48,6 +48,10 @@ class Logs(Failover):
         for host in sorted(hosts, key=lambda host: host.name):
             host.boot()
         await self.cluster.start()
+        async with self.stranger.about():
+            await self.run_among_strangers()
+
+    async def run_among_strangers(self) -> None:
         leading = [asyncio.create_task(self.keep_leading(host)) for host in self.leaders]
         await self.created.wait()
         reading = self.reading.start(self.tail(), name="tail")

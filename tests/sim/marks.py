@@ -63,6 +63,8 @@ LOG_FENCED = "a log's writer learnt that there is another one"
 LOG_ROLLED = "a log rolled"
 LOG_TRUNCATED = "a log was truncated"
 LOSS_ACCEPTED = "a loss was accepted"
+STRANGER_FIRST = "a stranger was the first to fence a ledger"
+KEY_GAVE_WAY = "a key of a stranger gave way"
 REBALANCED = "copies were moved to a new bookie"
 
 _STORAGE = (
@@ -78,11 +80,17 @@ _STORAGE = (
 
 # What each block of seeds of the ordinary suite goes through.
 EXPECTED: Mapping[str, tuple[str, ...]] = {
-    "standard": (*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
-    "failover": (*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
+    "standard": (
+        *(*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
+        *(STRANGER_FIRST, KEY_GAVE_WAY),
+    ),
+    "failover": (
+        *(*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),
+        *(STRANGER_FIRST, KEY_GAVE_WAY),
+    ),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "healing": (REPLICATED, WORKER_DIED, RETIRED, LOSS_ACCEPTED, REBALANCED),
-    "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED),
+    "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, STRANGER_FIRST, KEY_GAVE_WAY),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
@@ -137,6 +145,7 @@ def observed(world: World) -> Iterator[None]:
             before(Keys, "take", _forgets),
             before(Replay, "run", _finds_shards_apart),
             before(Ledgers, "distrust_everything", lambda ledgers: LIMBO),
+            before(Ledgers, "replace_key", lambda *args, **options: KEY_GAVE_WAY),
             before(replay, "cut_torn_frame", lambda *args, **options: TORN_TAIL),
             before(*TAKE_FILE, lambda writer, path: FILE_RECYCLED if can_recycle(writer) else None),
             before(flush, "kept_row", lambda *args: BATCH_KEPT),

@@ -18,9 +18,11 @@ from bkpy.errors import (
 from .cluster import Bookie, Cluster, Ledger
 from .marks import MOVED_COPY, ZOMBIE_REFUSED
 from .mover import move
+from .strangers import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from random import Random
 
     from bkpy.client.client import Client
 
@@ -56,6 +58,20 @@ async def run_on(cluster: Cluster) -> None:
     world = cluster.world
     plan = world.stream("plan")
     await cluster.start()
+    async with Stranger(cluster).about():
+        await write_among(cluster, plan)
+    if plan.random() < 0.5:
+        stopped = plan.choice(cluster.bookies)
+        await stopped.stop()
+        await stopped.start()
+    await blackout(cluster)
+    await cluster.client_host.start(cluster.check())
+    await cluster.check_with_one_down(plan.choice(cluster.bookies))
+    await cluster.check_deleted()
+
+
+async def write_among(cluster: Cluster, plan: Random) -> None:
+    """Write until all misfortunes are over."""
     over = asyncio.Event()
     writing = cluster.client_host.start(write_until(cluster, over), name="workload")
     for _ in SIZES:
@@ -75,14 +91,6 @@ async def run_on(cluster: Cluster) -> None:
         spare = len(cluster.bookies) > ENSEMBLE_SIZE
         if not ledger.deleted and len(events) < 2 and BLACKOUT not in events and (ledger.tolerates_one or spare):
             assert ledger.failure is None, f"the writer of ledger {ledger_id} failed"
-    if plan.random() < 0.5:
-        stopped = plan.choice(cluster.bookies)
-        await stopped.stop()
-        await stopped.start()
-    await blackout(cluster)
-    await cluster.client_host.start(cluster.check())
-    await cluster.check_with_one_down(plan.choice(cluster.bookies))
-    await cluster.check_deleted()
 
 
 async def blackout(cluster: Cluster) -> None:

@@ -3,13 +3,15 @@
 The fast path decides a whole ADD frame with two set operations. What it can't decide waits in the backlog until the
 states of its ledgers have been read, and so does everything behind it.
 
-Invariants: of two frames that wait, the one that came first is decided first; between the reading of a ledger's state
-and what is decided by it, nothing else happens; the bytes that wait count towards the receive budget; an ADD is
-answered OK only from the storage's own callback, after the sync, unless its client asked for less.
+Invariants: of two frames that wait, the one that came first is decided first, unless the metadata have to decide whose
+its ledgers are; between the reading of a ledger's state and what is decided by it, nothing else happens; the bytes that
+wait count towards the receive budget; an ADD is answered OK only from the storage's own callback, after the sync,
+unless its client asked for less.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,7 +22,9 @@ from bkpy.protocol.draining import takes_entries
 from bkpy.protocol.messages import Flags, Op, Status
 
 if TYPE_CHECKING:
-    from bkpy.bookie.keys import Keys
+    from collections.abc import Mapping
+
+    from bkpy.bookie.keys import Claim, Keys
     from bkpy.bookie.service import BookieService
     from bkpy.buffers import Bytes
 
@@ -62,6 +66,7 @@ class AddHandler:
         self._storage = service.storage
         self._metrics = service.metrics
         self._waiters = service.waiters
+        self._undecided = 0  # frames that wait for the metadata, and hold up no other
         self._frames_max = service.settings.backlog_frames_max
         self._unsynced_max = service.settings.deferred_sync_bytes_max
         self._connection = connection
@@ -135,7 +140,7 @@ class AddHandler:
         self.backlog.append((size, what))
         budget = self._service.receive_budget
         budget.change(size)
-        if len(self.backlog) >= self._frames_max or budget.exhausted:
+        if len(self.backlog) + self._undecided >= self._frames_max or budget.exhausted:
             self._connection.pause("backlog")
         if not self.backlogged:
             self.backlogged = True
@@ -149,14 +154,13 @@ class AddHandler:
                     if isinstance(what, m.Present):
                         await self._present(what)
                     else:
-                        await self._add(what)
+                        await self._add(what, size)
                 except ProtocolError as e:
                     assert isinstance(what, wire.Frame)
                     self._connection.bad_request(what, e)
                 finally:
                     self._service.receive_budget.change(-size)
-                if len(self.backlog) <= self._frames_max // 2:
-                    self._connection.resume("backlog")
+                self._read_on()
         except BookKeeperError as e:
             self._connection.refuse(e)
         finally:
@@ -175,8 +179,48 @@ class AddHandler:
             if state is not None and state.key == key:
                 keys.authorise(ledger_id)
 
-    async def _add(self, frame: wire.Frame) -> None:
+    def _read_on(self) -> None:
+        if len(self.backlog) + self._undecided <= self._frames_max // 2:
+            self._connection.resume("backlog")
+
+    async def _add(self, frame: wire.Frame, size: int) -> None:
         columns = m.decode_add(frame.head, len(frame.body))
+        disputed = await self._decide(frame, columns, {}, {})
+        if disputed:  # the frame goes on waiting, and those behind it go on
+            self._undecided += 1
+            self.in_flight += 1
+            self._service.receive_budget.change(size)
+            self._service.spawn(
+                self._decide_by_metadata(frame, columns, disputed, size),
+                f"keys of {self._connection.address}",
+                self._connection.abort,
+            )
+
+    async def _decide_by_metadata(
+        self, frame: wire.Frame, columns: m.AddColumns, disputed: dict[int, Claim], size: int
+    ) -> None:
+        """Decide a frame with keys that differ from those that the ledgers have here."""
+        decide = self._service.key_authority.decide
+        try:
+            decided = await asyncio.gather(*(decide(i, claim.key) for i, claim in disputed.items() if claim.key))
+            await self._decide(frame, columns, disputed, dict(zip(disputed, decided, strict=True)))
+        except BookKeeperError as e:
+            self._connection.refuse(e)
+        finally:
+            self._undecided -= 1
+            self.in_flight -= 1
+            self._service.receive_budget.change(-size)
+            self._read_on()
+            self._connection.request_ended()
+
+    async def _decide(
+        self, frame: wire.Frame, columns: m.AddColumns, claims: Mapping[int, Claim], decided: Mapping[int, Status]
+    ) -> dict[int, Claim]:
+        """Store and answer the frame, unless some keys differ from those here and the metadata have to decide.
+
+        Returns the claims to the ledgers of those. `claims`: those that were made when it was the frame's turn, and
+        what the metadata have `decided` of them.
+        """
         recovery = bool(columns.flags & Flags.RECOVERY)
         ids = set(columns.ledger_ids)
         try:
@@ -184,18 +228,24 @@ class AddHandler:
         except CorruptDataError as e:
             self._service.log.error("an append is refused: %s", e)
             self._answer(frame, Status.UNKNOWN)
-            return
+            return {}
         if self._service.stopping:
             self._answer(frame, Status.UNAVAILABLE)
-            return
+            return {}
         if not takes_entries(leaves=self._service.leaves, read_only=self._service.read_only, recovery=recovery):
             self._answer(frame, Status.READ_ONLY)
-            return
+            return {}
+        known = {ledger_id: None if state is None else state.key for ledger_id, state in states.items()}
+        made = {ledger_id: claims.get(ledger_id) or self._keys.claim_in_turn(ledger_id) for ledger_id in ids}
+        if not claims and (disputed := {i: c for i, c in made.items() if c.check(known[i]) == Status.UNAUTHORIZED}):
+            return disputed
         statuses: dict[int, Status] = {}
         for ledger_id in ids:
             state = states[ledger_id]
-            claim = self._keys.claim_in_turn(ledger_id)
-            status = claim.check(None if state is None else state.key)
+            claim = made[ledger_id]
+            status = decided.get(ledger_id, Status.OK)
+            if status == Status.OK:
+                status = claim.check(known[ledger_id])
             if status == Status.OK and state is None:
                 if not recovery and self._storage.was_deleted(ledger_id):
                     status = Status.FENCED  # a writer that was cut off for long
@@ -211,6 +261,7 @@ class AddHandler:
                     status = Status.FENCED
             statuses[ledger_id] = status
         self._store_some(frame, columns, statuses)
+        return {}
 
     def _store_some(self, frame: wire.Frame, columns: m.AddColumns, statuses: dict[int, Status]) -> None:
         """Store the batches of those ledgers whose status is OK."""

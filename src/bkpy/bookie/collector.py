@@ -1,9 +1,10 @@
 """Garbage collection of one bookie: what it holds of ledgers that are gone, and copies that nobody needs, are deleted.
 
-A run begins with a look at the highest ledger that is here, which tells most of how old the metadata store is. Then it
-goes through the ledgers in pages of `gc_page_ledgers`. Of each page the local list is taken first; then the metadata
-are listed for its range of ids; then what the listing lacks is looked at one by one, and deleted where
-`protocol/collection.py` says so. A copy that no ensemble names is deleted under its ledger's re-replication lock.
+A run begins with a look at the highest ledger that is here, or at one with entries if that one has none and is still to
+be made: that tells most of how old the metadata store is. Then it goes through the ledgers in pages of
+`gc_page_ledgers`. Of each page the local list is taken first; then the metadata are listed for its range of ids; then
+what the listing lacks is looked at one by one, and deleted where `protocol/collection.py` says so. A copy that no
+ensemble names is deleted under its ledger's re-replication lock.
 
 Invariants: a listing that fails, in whatever partition, collects nothing of its page, and ends the run; so does a look
 that was not sure. What was hidden is deleted or seen again, however a run ends. There is one run at a time, with
@@ -210,10 +211,23 @@ class Collector:
         highest = -1
         while held := await self._storage.held_ledgers(highest, self._settings.gc_page_ledgers):
             highest = held[-1]
-        if highest >= 0:
-            seen = await self._look(highest)
-            if decide(Step.BEGUN, seen.sight, own_lock=False, unchanged=False) is Action.STOP:
-                self._end(run, seen)
+        if highest < 0:
+            return
+        seen = await self._look(highest)
+        if seen.sight is Sight.NOT_MADE and (lower := await self._first_with_entries(seen.next_id)) is not None:
+            seen = await self._look(lower)
+        if decide(Step.BEGUN, seen.sight, own_lock=False, unchanged=False) is Action.STOP:
+            self._end(run, seen)
+
+    async def _first_with_entries(self, at_least: int) -> int | None:
+        """The lowest ledger from that id on of which there are entries here; None if there is none."""
+        after = at_least - 1
+        while held := await self._storage.held_ledgers(after, self._settings.gc_page_ledgers):
+            for ledger_id in held:
+                if await self._storage.has_entries(ledger_id):
+                    return ledger_id
+            after = held[-1]
+        return None
 
     async def _collect_page(self, run: CollectionRun, held: list[int]) -> None:
         try:
@@ -252,7 +266,11 @@ class Collector:
 
     async def _look(self, ledger_id: int, lock: LedgerLock | None = None) -> Sighting:
         await self._turn()
-        return await self._lookout.look(ledger_id, lock)
+        try:
+            empty = not await self._storage.has_entries(ledger_id)
+        except CorruptDataError:
+            empty = False
+        return await self._lookout.look(ledger_id, lock, empty=empty)
 
     async def _turn(self) -> None:
         """Wait until the rate of looks allows one more."""

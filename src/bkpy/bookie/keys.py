@@ -1,17 +1,32 @@
-"""What one connection may use: the keys of ledgers that it has presented, and the ledgers that they were found to open.
+"""The keys of ledgers: those that one connection has presented, and whose a ledger is where two keys differ.
 
 A key counts for what comes after it on the wire. ADD and PRESENT are decided one after the other, so a key is taken
 when its turn comes (`take`). Requests that keep no order overtake those that wait: the key of such a request is looked
 up when the request arrives, and may itself have arrived (`arrive`) and not been taken yet.
 
-Invariant: what an ADD or another request relies on is never forgotten while it is being decided.
+The first key that is presented for a ledger never seen opens it here, unproved: the metadata store is not asked about
+each new ledger. So a key is refused by another one only when the metadata have shown which of the two is the ledger's
+(`KeyAuthority`); a wrong one gives way as long as nothing is stored under it.
+
+Invariants: what an ADD or another request relies on is never forgotten while it is being decided; UNAUTHORIZED is an
+answer of the metadata, and never of the order in which keys have arrived.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.protocol.collection import Sight
 from bkpy.protocol.messages import Present, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bkpy.bookie.complaint import Complaint
+    from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.sightings import Lookout
+    from bkpy.storage.engine import LedgerStorage
 
 
 class Claim(NamedTuple):
@@ -21,7 +36,10 @@ class Claim(NamedTuple):
     authorised: bool  # by a key that was presented before, and needs no more proof
 
     def check(self, known: bytes | None) -> Status:
-        """Whether this opens the ledger, whose own key is `known` (None: never seen)."""
+        """Whether this opens the ledger, whose key here is `known` (None: never seen).
+
+        UNAUTHORIZED only says that the two differ, see `KeyAuthority`.
+        """
         if self.authorised:
             return Status.OK
         if self.key is None:
@@ -65,7 +83,7 @@ class Keys:
         self._taken.pop(ledger_id, None)
 
     def withdraw(self, ledger_id: int) -> None:
-        """The ledger was deleted: its key is to be shown again."""
+        """The ledger was deleted, or has another key: the client has to present its key again."""
         self.authorised.discard(ledger_id)
 
     def claim_in_turn(self, ledger_id: int) -> Claim:
@@ -77,3 +95,71 @@ class Keys:
         if (key := self._arrived.get(ledger_id)) is not None:
             return Claim(key, False)
         return self.claim_in_turn(ledger_id)
+
+
+class KeyAuthority:
+    """Decides by the metadata which key is a ledger's, where a client presents another one than the ledger has here.
+
+    `count` is called with the outcome of each such decision. At most `key_lookups_at_once` ledgers are looked up at the
+    same time, each once for all requests that wait for it, and none of these waits longer than `key_lookup_timeout_s`.
+    """
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        metadata: Lookout,
+        settings: BookieSettings,
+        count: Callable[[Status], None],
+        complain: Complaint,
+    ) -> None:
+        self._storage = storage
+        self.metadata = metadata
+        self._timeout_s = settings.key_lookup_timeout_s
+        self._at_once = asyncio.Semaphore(settings.key_lookups_at_once)
+        self._lookups: dict[int, asyncio.Future[bytes | None]] = {}
+        self._count = count
+        self._complain = complain
+
+    async def decide(self, ledger_id: int, key: bytes) -> Status:
+        """Whether `key` opens the ledger. After OK the caller looks at the ledger's state here once more.
+
+        UNAUTHORIZED: the metadata have another key, or no such ledger. UNAVAILABLE: they can't be read now. UNKNOWN:
+        the key is the ledger's, but entries are stored here under another one; then an operator decides.
+        """
+        status = await self._decide(ledger_id, key)
+        self._count(status)
+        if status is Status.UNKNOWN:
+            self._complain(
+                "ledger %d has entries here under a key that is not the one in its metadata: this bookie refuses its "
+                "writers and recoveries; see 'entries under another key' in docs/operations/messages.md",
+                ledger_id,
+            )
+        return status
+
+    async def _decide(self, ledger_id: int, key: bytes) -> Status:
+        info = await self._storage.looked_up(ledger_id)
+        if info is None or info.key == key:
+            return Status.OK
+        proven = info.proven_key or await self._key_in_metadata(ledger_id)
+        if proven is None:
+            return Status.UNAVAILABLE
+        if (info := await self._storage.looked_up(ledger_id)) is not None:
+            info.proven_key = proven
+        return Status.UNAUTHORIZED if proven != key else await self._storage.replace_key(ledger_id, key)
+
+    async def _key_in_metadata(self, ledger_id: int) -> bytes | None:
+        """The ledger's key, empty if there certainly is no such ledger; None if that can't be told now."""
+        if (under_way := self._lookups.get(ledger_id)) is not None:
+            return await asyncio.shield(under_way)
+        lookup = self._lookups[ledger_id] = asyncio.get_running_loop().create_future()
+        key = None
+        try:
+            async with asyncio.timeout(self._timeout_s), self._at_once:
+                found = await self.metadata.look(ledger_id)
+            key = found.ledger_key if found.ledger_key or found.sight is Sight.NO_LEDGER else None
+        except TimeoutError:
+            pass
+        finally:
+            del self._lookups[ledger_id]
+            lookup.set_result(key)
+        return key

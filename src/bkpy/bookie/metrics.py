@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from bkpy._version import VERSION
 from bkpy.bookie.metric_set import Buckets, Counter, MetricSet
-from bkpy.protocol.messages import AddColumns, Flags, Op
+from bkpy.protocol.messages import AddColumns, Flags, Op, Status
 from bkpy.runtime.tls import Failure
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("bkpy.bookie")
 
 _SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_KEY_OUTCOMES: Final = {
+    Status.OK: "accepted",  # the key here was wrong, and has given way
+    Status.UNAUTHORIZED: "refused",
+    Status.UNAVAILABLE: "undecided",
+    Status.UNKNOWN: "entries",  # are stored here under the wrong key
+}
 _FRAMES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES: Final = tuple(1 << k for k in range(8, 25, 2))
 
@@ -80,6 +86,13 @@ class BookieMetrics:
             "bkpy_bookie_tls_failures", "TLS handshakes that have failed", ["reason"], registry=self.registry
         )
         self._failed_handshakes = {failure: failures.labels(failure.value) for failure in Failure}
+        disputes = prometheus_client.Counter(
+            "bkpy_bookie_key_disputes",
+            "Requests whose key was not the one that this bookie had for the ledger, by what the metadata decided",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._key_disputes = {status: disputes.labels(outcome) for status, outcome in _KEY_OUTCOMES.items()}
         build = Gauge(
             "bkpy_build_info", "1; the label says which version this bookie runs", ["version"], registry=self.registry
         )
@@ -177,6 +190,9 @@ class BookieMetrics:
 
     def handshake_failed(self, failure: Failure) -> None:
         self._failed_handshakes[failure].inc()
+
+    def key_decided(self, status: Status) -> None:
+        self._key_disputes[status].inc()
 
     # --- the storage's observer -------------------------------------------------------------------------------------
 

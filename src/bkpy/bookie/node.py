@@ -141,9 +141,13 @@ class BookieNode:
         )
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
-        self._service = service = BookieService(settings, storage, self._runtime, self._metrics)
+        # Of the cluster that the directories belong to, whatever the metadata store is later.
+        instance_id = decode_cookie(storage.cookie, "the storage").instance_id
+        layout = cluster.catalog.layout
+        metadata = Lookout(self._store, self._root, layout, instance_id=instance_id, bookie_id=settings.bookie_id)
+        self._service = service = BookieService(settings, storage, self._runtime, self._metrics, metadata)
         self._server = BookieServer(service, credentials, instance_id=cluster.instance_id)
-        self._collector = self._new_collector(cluster, storage)
+        self._collector = self._new_collector(cluster, storage, metadata)
         self._disk = DiskMonitor(settings, self._runtime)
         await self._disk.look()
         if self._disk.low:
@@ -225,15 +229,13 @@ class BookieNode:
                 self._give_back_memory()
                 freed = False
 
-    def _new_collector(self, cluster: Cluster, storage: LedgerStorage) -> Collector:
-        """What collects in the cluster that the directories belong to, whatever the metadata store is later."""
-        settings, store, root = self.settings, self._store, self._root
-        instance_id = decode_cookie(storage.cookie, "the storage").instance_id
+    def _new_collector(self, cluster: Cluster, storage: LedgerStorage, metadata: Lookout) -> Collector:
+        settings = self.settings
         return Collector(
             storage,
             cluster.catalog,
-            Lookout(store, root, cluster.catalog.layout, instance_id=instance_id, bookie_id=settings.bookie_id),
-            LedgerLocks(store, root, settings.bookie_id, self._runtime, settings),
+            metadata,
+            LedgerLocks(self._store, self._root, settings.bookie_id, self._runtime, settings),
             settings,
             self._runtime,
             CollectionMetrics(self._metrics.registry),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bkpy.bookie.waiters import Waiter
     from bkpy.buffers import Bytes
     from bkpy.storage.engine import LastEntry
+    from bkpy.storage.ledgers.info import LedgerInfo
 
 
 class RequestConnection(Protocol):
@@ -165,10 +166,22 @@ class RequestHandler:
     async def _forbid_fencing(self, op: int, correlation_id: int) -> None:
         self._fail(op, correlation_id, Status.FORBIDDEN, self._connection.no_right("write, and so to fence"))
 
-    async def _fence(self, ledger_id: int, claim: Claim) -> Status:
-        """Fence for a recovering reader, which must have presented the key."""
+    async def _check(self, ledger_id: int, claim: Claim) -> tuple[Status, LedgerInfo | None]:
+        """(whether the claim opens the ledger, the ledger's state); nothing else happens before the caller goes on."""
         state = (await self._storage.states((ledger_id,)))[ledger_id]
         status = claim.check(None if state is None else state.key)
+        if status == Status.UNAUTHORIZED and claim.key is not None:
+            status = await self._service.key_authority.decide(ledger_id, claim.key)
+            if status == Status.OK:
+                state = (await self._storage.states((ledger_id,)))[ledger_id]
+                status = claim.check(None if state is None else state.key)
+        elif claim.authorised and ledger_id not in self._keys.authorised:
+            status = Status.KEY_REQUIRED  # the key was found to be wrong since the request arrived, or was forgotten
+        return status, state
+
+    async def _fence(self, ledger_id: int, claim: Claim) -> Status:
+        """Fence for a recovering reader, which must have presented the key."""
+        status, state = await self._check(ledger_id, claim)
         if status != Status.OK:
             return status
         if state is None:
@@ -176,7 +189,8 @@ class RequestHandler:
                 return Status.KEY_REQUIRED
             # Before anything is awaited: meanwhile somebody else could create it with another key, and would be fenced.
             state = self._storage.create(ledger_id, claim.key)
-        await self._storage.fence(ledger_id, state.key)
+        if not await self._storage.fence(ledger_id, state.key):
+            return Status.UNAVAILABLE
         self._service.waiters.wake((ledger_id,))
         return Status.OK
 
@@ -241,8 +255,7 @@ class RequestHandler:
 
     async def _may_write(self, ledger_id: int, claim: Claim) -> tuple[Status, bool]:
         """(whether this client may change the ledger, whether the ledger was ever seen)."""
-        state = (await self._storage.states((ledger_id,)))[ledger_id]
-        status = claim.check(None if state is None else state.key)
+        status, state = await self._check(ledger_id, claim)
         deleted = state is None and self._storage.was_deleted(ledger_id)
         if status == Status.OK and (deleted or ledger_id in self._storage.fenced):
             status = Status.FENCED

@@ -50,7 +50,7 @@ class BookieServer:
         self._answered = asyncio.Event()
         service.metrics.watch(service.storage, lambda: len(self._connections), lambda: service.read_only)
         service.storage.on_space.append(self._space)
-        service.storage.ledgers.on_deleted.append(self._deleted)
+        service.storage.ledgers.on_key_void.append(self._key_void)
         service.storage.ledgers.writable = self._writable
 
     async def start(self) -> int:
@@ -163,7 +163,7 @@ class BookieServer:
                 if len(connection.keys):
                     connection.pause("memory")
 
-    def _deleted(self, ledger_id: int) -> None:
+    def _key_void(self, ledger_id: int) -> None:
         """Nobody may add to the ledger any more without asking for its state."""
         for connection in self._connections:
             connection.keys.withdraw(ledger_id)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.bookie.answers import Answers
 from bkpy.bookie.chunks import BookieChunks
 from bkpy.bookie.complaint import Complaint
+from bkpy.bookie.keys import KeyAuthority
 from bkpy.bookie.waiters import Waiters
 from bkpy.protocol.receive_buffer import ReceiveBudget
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from bkpy.bookie.metrics import BookieMetrics
     from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.sightings import Lookout
     from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.engine import LedgerStorage
 
@@ -29,7 +31,12 @@ class BookieService:
     """`read_only`, `leaves` and `stopping` are looked at by all connections, and changed by the methods here only."""
 
     def __init__(
-        self, settings: BookieSettings, storage: LedgerStorage, runtime: Runtime, metrics: BookieMetrics
+        self,
+        settings: BookieSettings,
+        storage: LedgerStorage,
+        runtime: Runtime,
+        metrics: BookieMetrics,
+        metadata: Lookout,
     ) -> None:
         self.settings = settings
         self.storage = storage
@@ -58,6 +65,7 @@ class BookieService:
         self.stopping = False
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
+        self.key_authority = KeyAuthority(storage, metadata, settings, metrics.key_decided, self.complaint())
 
     def complaint(self) -> Complaint:
         """A new kind of warning that strangers can provoke."""

@@ -366,6 +366,16 @@ class BookieSettings(SecuritySettings):
         default=MEMORY_PARTS["deferred_sync_bytes_max"],
         description="bytes that wait for a journal, above which adds with deferred sync wait for it as all others do",
     )
+    key_lookups_at_once: Size = Field(
+        default=16,
+        description="ledgers whose keys are looked up in the metadata at the same time, because a client presented "
+        "another key than the bookie has",
+    )
+    key_lookup_timeout_s: Seconds = Field(
+        default=2.0,
+        description="seconds after which a request that waits for such a lookup is answered that the bookie can't tell "
+        "now whose the ledger is",
+    )
     presented_ledgers_max: Size = Field(
         default=100_000,
         description="ledgers whose keys one connection may have presented; beyond it keys are forgotten, which clients "

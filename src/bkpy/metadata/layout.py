@@ -146,6 +146,15 @@ def _numbers(names: Sequence[str]) -> Iterator[int]:
             yield int(number)
 
 
+async def id_is_held(store: MetadataStore, root: str, layout: Layout, ledger_id: int) -> bool:
+    """Whether somebody has drawn the id and may still create its ledger: that deletes the node asked for here."""
+    node = f"{root}/{layout.id_nodes[0]}"
+    if layout.long_ids:
+        node = _high_node(node, ledger_id >> SEQUENCE_BITS)
+        ledger_id &= (1 << SEQUENCE_BITS) - 1
+    return await store.exists(f"{node}/{ID_PREFIX}{ledger_id:010d}")
+
+
 def _high_node(node: str, high: int) -> str:
     """The parent of the ids with `high`, below the node that long ids come from."""
     return f"{node}/HOB-{high:010d}"

@@ -1,4 +1,4 @@
-"""Looks at a ledger's metadata that are sure enough to delete what a bookie has of it.
+"""Looks at a ledger's metadata that are sure enough to delete what a bookie has of it, or to decide whose it is.
 
 Invariant: what a look says was true in this cluster, at one moment after the call: the server was made to catch up, the
 instance id is that of the bookie's directories, and one session has seen all of it. What isn't sure is *unsure*.
@@ -6,12 +6,12 @@ instance id is that of the bookie's directories, and one session has seen all of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, UnauthorizedError
 from bkpy.metadata import paths
-from bkpy.metadata.layout import next_id
+from bkpy.metadata.layout import id_is_held, next_id
 from bkpy.metadata.resolve import read_if_there
 from bkpy.protocol.collection import Sight, sight_of, sight_of_nothing
 from bkpy.protocol.ledger_metadata import LedgerMetadata, UnsupportedVersionError
@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a look saw. `version` is that of the metadata, -1 without any; `why` explains what is not sure."""
+    """What a look saw. `version` is that of the metadata, -1 without any; `why` explains what is not sure.
+
+    `ledger_key`: the ledger's key, empty without metadata. `next_id`: the id that the store gives out next, if that was
+    read.
+    """
 
     sight: Sight
     version: int = -1
     own_lock: bool = True
     why: str = ""
+    ledger_key: bytes = field(default=b"", repr=False)
+    next_id: int = -1
 
 
 class Lookout:
@@ -42,8 +48,11 @@ class Lookout:
         self._instance_id = instance_id
         self._bookie_id = bookie_id
 
-    async def look(self, ledger_id: int, lock: LedgerLock | None = None) -> Sighting:
-        """The ledger as it is now, and whether `lock` is held. Never raises a `BookKeeperError`."""
+    async def look(self, ledger_id: int, lock: LedgerLock | None = None, *, empty: bool = False) -> Sighting:
+        """The ledger as it is now, and whether `lock` is held. `empty`: the bookie has no entry of it.
+
+        Never raises a `BookKeeperError`.
+        """
         try:
             path = self._layout.path_of(self._root, ledger_id)
         except ConfigError as error:
@@ -57,7 +66,12 @@ class Lookout:
             except UnauthorizedError as error:  # of this one: the cluster's own nodes may be read
                 return Sighting(Sight.UNREADABLE, why=str(error))
             own_lock = lock is None or await self._store.exists(lock.proof)
-            following = None if found is not None else await next_id(self._store, self._root, self._layout)
+            following, held = 0, False
+            if found is None:
+                following = await next_id(self._store, self._root, self._layout)
+                if ledger_id < following:
+                    held = await id_is_held(self._store, self._root, self._layout, ledger_id)
+                    found = await read_if_there(self._store, path)  # it may have been created meanwhile
         except BookKeeperError as error:
             return Sighting(Sight.UNSURE, why=str(error))
         if self._store.session_id != session:  # another session may have got another, older server
@@ -67,12 +81,11 @@ class Lookout:
         if instance[0].decode(errors="replace") != self._instance_id:
             return Sighting(Sight.FOREIGN, why=f"the cluster under {self._root} is not {self._instance_id}")
         if found is None:
-            assert following is not None
-            sight = sight_of_nothing(ledger_id, following)
+            sight = sight_of_nothing(ledger_id, following, held=held, empty=empty)
             why = f"its next ledger id is {following}, and ledger {ledger_id} is here"
-            return Sighting(sight, own_lock=own_lock, why="" if sight is Sight.NO_LEDGER else why)
+            return Sighting(sight, own_lock=own_lock, why="" if sight is Sight.NO_LEDGER else why, next_id=following)
         try:
             metadata = LedgerMetadata.decode(ledger_id, found[0])
         except (CorruptDataError, UnsupportedVersionError) as error:
             return Sighting(Sight.UNREADABLE, why=str(error))
-        return Sighting(sight_of(metadata, self._bookie_id), found[1], own_lock)
+        return Sighting(sight_of(metadata, self._bookie_id), found[1], own_lock, ledger_key=metadata.ledger_key)

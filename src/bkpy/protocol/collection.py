@@ -10,7 +10,8 @@ lock, and a second look behind the hiding.
 
 Neither is true in a metadata store that was put back to an older state: ledgers that were created since are missing
 there, and ensembles that have changed since name others. Such a store gives itself away as long as it would give out an
-id that a ledger here has. So the first look of a run is at the highest ledger, and no run begins once one saw that.
+id that a ledger with entries here has. So the first look of a run is at the highest ledger, and no run begins once one
+saw that.
 
 Invariants: nothing is deleted but by a look that was sure, in the cluster that the bookie belongs to; whatever a look
 could not tell keeps the ledger; a bookie that an ensemble names, or that an ensemble in somebody's memory may name (the
@@ -38,6 +39,7 @@ class Sight(enum.StrEnum):
     SPARE = "closed, and no ensemble names this bookie"
     NOT_CLOSED = "not closed"  # and no ensemble names this bookie yet
     UNREADABLE = "the metadata are unreadable"
+    NOT_MADE = "of a ledger that is still to be made"  # anybody may present a key for its id, or fence it
     UNSURE = "the metadata store was away"  # or the session has ended between two reads
     FOREIGN = "the metadata store is another cluster's"
     OLDER = "the metadata store is older than what this bookie has"
@@ -69,6 +71,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.SPARE: Action.KEEP,
         Sight.NOT_CLOSED: Action.KEEP,
         Sight.UNREADABLE: Action.KEEP,
+        Sight.NOT_MADE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
         Sight.OLDER: Action.STOP,
@@ -79,6 +82,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.SPARE: Action.KEEP,
         Sight.NOT_CLOSED: Action.KEEP,
         Sight.UNREADABLE: Action.KEEP,
+        Sight.NOT_MADE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
         Sight.OLDER: Action.STOP,
@@ -89,6 +93,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.SPARE: Action.HIDE,
         Sight.NOT_CLOSED: Action.KEEP,
         Sight.UNREADABLE: Action.KEEP,
+        Sight.NOT_MADE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
         Sight.OLDER: Action.STOP,
@@ -99,6 +104,7 @@ DECISIONS: Mapping[Step, Mapping[Sight, Action]] = {
         Sight.SPARE: Action.DELETE,
         Sight.NOT_CLOSED: Action.KEEP,
         Sight.UNREADABLE: Action.KEEP,
+        Sight.NOT_MADE: Action.KEEP,
         Sight.UNSURE: Action.STOP,
         Sight.FOREIGN: Action.STOP,
         Sight.OLDER: Action.STOP,
@@ -129,12 +135,17 @@ def sight_of(metadata: LedgerMetadata | None, bookie_id: str) -> Sight:
     return Sight.SPARE if metadata.state is LedgerState.CLOSED else Sight.NOT_CLOSED
 
 
-def sight_of_nothing(ledger_id: int, next_id: int) -> Sight:
-    """What it means that the metadata lack a ledger that is here, in a store that gives out `next_id` next.
+def sight_of_nothing(ledger_id: int, next_id: int, *, held: bool, empty: bool) -> Sight:
+    """What it means that the metadata have no such ledger as is here, in a store that gives out `next_id` next.
 
-    Ids come from there alone, ascending: this one was given out once, and a store that hasn't is an earlier one.
+    Ids come from there alone, ascending: one with entries was given out once, and a store that hasn't is an earlier
+    one. An `empty` one proves nothing, for a stranger needs no more than a key of its own making to leave it here.
+    So it may also be here before its ledger is made, while somebody has drawn the id (`held`); what is deleted then
+    would stay fenced for good.
     """
-    return Sight.NO_LEDGER if ledger_id < next_id else Sight.OLDER
+    if ledger_id < next_id:
+        return Sight.NOT_MADE if held else Sight.NO_LEDGER
+    return Sight.NOT_MADE if empty else Sight.OLDER
 
 
 def may_begin(*, older: bool) -> bool:

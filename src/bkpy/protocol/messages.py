@@ -86,7 +86,7 @@ class Status(enum.IntEnum):
 
     OK = 0
     FENCED = 1  # the ledger is fenced on this bookie
-    UNAUTHORIZED = 2  # the key presented isn't the ledger's
+    UNAUTHORIZED = 2  # the key presented isn't the ledger's: the bookie has looked at its metadata
     KEY_REQUIRED = 3  # present the ledger's key on this connection, and send again
     READ_ONLY = 4
     TOO_MANY_REQUESTS = 5
@@ -95,7 +95,7 @@ class Status(enum.IntEnum):
     NO_SUCH_LEDGER = 8  # a promise: never acknowledged anything of that ledger
     UNKNOWN = 9  # can't tell: damaged, in limbo, or failing
     WRONG_BOOKIE = 10  # the connection reached another bookie or cluster than it meant to
-    UNAVAILABLE = 11  # stopping or starting
+    UNAVAILABLE = 11  # stopping or starting, or the metadata that have to decide can't be read now
     TLS_REQUIRED = 12  # the bookie speaks TLS only; said in the clear, to one who doesn't
     FORBIDDEN = 13  # the names in the client's certificate may not do this
 
@@ -113,7 +113,8 @@ _READ_FLAGS_UNKNOWN: Final = ~int(Flags.RECOVERY)
 
 _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
     Status.FENCED: LedgerFencedError,
-    Status.UNAUTHORIZED: UnauthorizedError,
+    # Clients present the key of the metadata and no other: the bookie is wrong, or has read other metadata.
+    Status.UNAUTHORIZED: BookieUnavailableError,
     Status.KEY_REQUIRED: UnauthorizedError,
     Status.READ_ONLY: ReadOnlyBookieError,
     Status.TOO_MANY_REQUESTS: TooManyRequestsError,
@@ -129,9 +130,11 @@ _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
 
 
 # What ends a writer: no other bookie would do.
-ENDS_WRITER: Final = frozenset((Status.FENCED, Status.UNAUTHORIZED, Status.FORBIDDEN))
+ENDS_WRITER: Final = frozenset((Status.FENCED, Status.FORBIDDEN))
 
 _MESSAGES = {
+    Status.UNAUTHORIZED: "the bookie refuses the ledger's key, and takes another one for that of the metadata",
+    Status.UNAVAILABLE: "the bookie is stopping or starting, or can't read the ledger's metadata now",
     Status.FENCED: "fenced: somebody else is recovering the ledger, or has closed it; go on in a new one",
     Status.FORBIDDEN: "the bookie's file of rights does not allow this to the names in this client's certificate",
 }

@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, StorageFailedError
+from bkpy.protocol.messages import Status
 from bkpy.storage.at_risk import NOTHING, put_mark
 from bkpy.storage.held_entries import HeldEntries
 from bkpy.storage.journal.acknowledgements import Acknowledgements
@@ -148,6 +149,39 @@ class LedgerStorage:
                 self._record(RecordKind.KEY, ledger_id, key)
         return info
 
+    async def replace_key(self, ledger_id: int, key: bytes) -> Status:
+        """Give a ledger its own `key`, that of the metadata, in place of another one, with which its fence goes.
+
+        Journaled before any later add of it. UNKNOWN if entries are stored under the other key: then that stays.
+        UNAVAILABLE while the ledger is hidden.
+        """
+        info = await self.looked_up(ledger_id)
+        if info is None or info.key == key:
+            return Status.OK
+        info.pins += 1
+        try:
+            shard = self.shards[info.shard]
+            deleted = await self.ledgers.has_tombstone(ledger_id)
+            # What is under way of a fence concerns the other key, and must not reach into this one's time.
+            while (pending := self._fencing.get(ledger_id)) is not None or await shard.catch_up(ledger_id):
+                if pending is not None:
+                    await self._durable(pending)
+        finally:
+            info.pins -= 1
+        if info.gone:
+            return Status.OK  # whatever has become of it: the caller looks at its state again
+        if info.hidden:
+            return Status.UNAVAILABLE
+        if shard.highest(info) >= 0:
+            return Status.UNKNOWN
+        self.ledgers.replace_key(info, key, deleted=deleted)
+        self._grown(shard)
+        if ledger_id in self.fenced:
+            self._record_fence(ledger_id, key)
+        else:
+            self._record(RecordKind.KEY, ledger_id, key)
+        return Status.OK
+
     def _journal(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]
 
@@ -220,13 +254,18 @@ class LedgerStorage:
             self._flushing.add(shard.number)
             self._runtime.spawn(self._flush_when_full(shard), name=f"flush of {shard.directory}", on_death=self.fail)
 
-    async def fence(self, ledger_id: int, key: bytes) -> None:
-        """Fence the ledger for good; returns when that is durable. One never seen is created with that key."""
+    async def fence(self, ledger_id: int, key: bytes) -> bool:
+        """Fence the ledger for good; returns when that is durable. One never seen is created with that key.
+
+        False, and nothing is fenced: the ledger has another key.
+        """
         info = (await self.states((ledger_id,)))[ledger_id]
+        if info is not None and info.key not in (key, b""):
+            return False
         pending = self._fencing.get(ledger_id)
         if pending is None:
             if info is not None and info.fenced:
-                return
+                return True
             if info is None:
                 info = self._introduce(ledger_id, key)
             info.fenced = True
@@ -234,6 +273,7 @@ class LedgerStorage:
             self._touch(info)
             pending = self._record_fence(ledger_id, info.key or key)
         await self._durable(pending)
+        return True
 
     def _record_fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
         """Journal a fence; until that is durable, whoever fences the ledger waits for it."""
@@ -307,6 +347,11 @@ class LedgerStorage:
         if info is not None and await self.shards[info.shard].catch_up(ledger_id):
             info = (await self.states((ledger_id,)))[ledger_id]  # the one that is in memory now
         return info
+
+    async def has_entries(self, ledger_id: int) -> bool:
+        """Whether anything is stored of the ledger but its key and fence; True if that can't be told."""
+        info = await self.looked_up(ledger_id)
+        return info is not None and (info.limbo or self.shards[info.shard].highest(info) >= 0)
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import Files
     from bkpy.storage.journal.format import Mark
+    from bkpy.storage.ledgers.info import LedgerInfo
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
@@ -180,6 +181,8 @@ class Replay:
             if self._has_ended(number, sequence, ledger_id):
                 return
             info = self._ledgers.introduce(ledger_id, body)
+        elif record.kind != RecordKind.EXPLICIT_LAC and info.key and info.key != body:
+            info = self._with_key(info, body)
         assert info is not None
         if record.kind == RecordKind.FENCE:
             info.fenced = True
@@ -189,6 +192,17 @@ class Replay:
         if record.kind != RecordKind.EXPLICIT_LAC and not info.key:
             info.key = body
         self._ledgers.touch(info)
+
+    def _with_key(self, info: LedgerInfo, key: bytes) -> LedgerInfo:
+        """The ledger's state, once a record has met it with another key: that gave way if nothing is stored under it.
+
+        Where something is, the index is ahead of the record, and has the key that came last.
+        """
+        if self._ledgers.shards[info.shard].highest(info) < 0:
+            self._ledgers.replace_key(info, key, deleted=self._ledgers.has_tombstone_now(info.ledger_id))
+        state = self._ledgers.load_now(info.ledger_id)
+        assert state is not None
+        return state
 
     def _has_ended(self, number: int, sequence: int, ledger_id: int) -> bool:
         """Whether the key of a ledger that was just found to be unknown begins a life that has ended.

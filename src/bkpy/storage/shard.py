@@ -172,6 +172,17 @@ class Shard:
             found.rows.pop(ledger_id, None)
         return found._replace(buried=found.buried | condemned)
 
+    async def has_tombstone(self, ledger_id: int) -> bool:
+        """Whether a ledger of that id was ever deleted here. `CorruptDataError` if that can't be told."""
+        return ledger_id in self.deletions.condemned or await self._read_worker.run(self.has_tombstone_now, ledger_id)
+
+    def has_tombstone_now(self, ledger_id: int) -> bool:
+        """The same. Blocks."""
+        if ledger_id in self.deletions.condemned:
+            return True
+        with self.store.read() as txn:
+            return is_buried(txn, ledger_id)
+
     def unwritten(self) -> set[int]:
         """Ledgers that may be in memory only."""
         return self.active.dirty.union(self.sealed.dirty if self.sealed is not None else ())

@@ -6,10 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgpack
+from tests.hooks import cluster_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 
+from bkpy.metadata.ledgers import Created
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
+from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Op
 from bkpy.protocol.receive_buffer import ReceiveBuffer
 from bkpy.protocol.records import RecordCodec
@@ -37,6 +40,22 @@ def record(ledger_id: int, entry_id: int = 0, payload: bytes = b"x") -> bytes:
 def add(ledger_id: int, entry_id: int = 0, *, flags: int = 0, payload: bytes = b"x", correlation_id: int = 7) -> bytes:
     body = record(ledger_id, entry_id, payload)
     return frame(Op.ADD, [flags, [ledger_id], [entry_id], [1], 1, [len(body)]], body, correlation_id)
+
+
+async def make_ledger(cluster: InProcess, key: bytes) -> int:
+    """Store the metadata of a new ledger with that key, on bookie a; returns its id. They ascend from 0."""
+    catalog = cluster_of(await cluster.client()).catalog
+    fragments = (Fragment(0, ("a",)),)
+
+    def build(ledger_id: int) -> LedgerMetadata:
+        token = f"token-{ledger_id}"
+        return LedgerMetadata(
+            ledger_id, LedgerState.OPEN, 1, 1, 1, "crc32c", key, fragments=fragments, owner_token=token
+        )
+
+    created = await catalog.create(build)
+    assert isinstance(created, Created), created
+    return created.metadata.ledger_id
 
 
 class Raw:

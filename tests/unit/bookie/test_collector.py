@@ -116,7 +116,9 @@ async def ask(client: Client, ledger_id: int, name: str = "a") -> tuple[list[int
     return [header.entry_id for header in walk(reply.body)], bool(m.decode_read_reply(reply.head).unknown)
 
 
-CALLS_OF_A_LOOK = 5  # at a ledger that is gone: a sync, the cluster, the ledger, and two for where new ids come from
+CALLS_OF_A_LOOK = (
+    7  # at a ledger that is gone: a sync, the cluster, the ledger twice, and three for where new ids come from
+)
 THERE = ([0, 1, 2], False)
 HIDDEN = ([], True)
 DENIED = ([], False)
@@ -581,12 +583,12 @@ async def test_a_bookie_that_is_stopped_ends_its_run_and_starts_with_everything_
     storage, hidden = cluster.storage("a"), asyncio.Event()
     look = lookout_of(cluster.collector()).look
 
-    async def hang(ledger_id: int, lock: Any = None) -> Any:
+    async def hang(ledger_id: int, lock: Any = None, **options: Any) -> Any:
         info = await storage.looked_up(ledger_id)
         if info is not None and info.hidden:
             hidden.set()
             await asyncio.Event().wait()
-        return await look(ledger_id, lock)
+        return await look(ledger_id, lock, **options)
 
     lookout_of(cluster.collector()).look = hang  # type: ignore[method-assign]
     run = cluster.collector().begin()

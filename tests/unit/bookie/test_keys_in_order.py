@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.in_process import DEADLINE_S, InProcess, eventually
-from tests.unit.bookie.raw import Raw, add, frame
+from tests.unit.bookie.raw import Raw, add, frame, make_ledger
 
 from bkpy.protocol.messages import Flags, Op, Status
 
@@ -30,6 +30,8 @@ RECOVERY = int(Flags.RECOVERY)
 async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     local = InProcess(tmp_path)
     await local.start("a", presented_ledgers_max=1, backlog_frames_max=1, reads_at_once=1, answers_at_once=1)
+    for _ in range(2):
+        await make_ledger(local, RIGHT)
     yield local
     await local.stop()
 
@@ -98,7 +100,7 @@ async def test_keys_are_not_forgotten_before_what_needs_them_was_decided(
 
 
 async def test_a_ledger_is_fenced_by_its_own_key_only(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two who present different keys for a ledger never seen, one has it: the other neither writes nor fences."""
+    """Of two clients that present different keys for a ledger never seen, the stranger neither writes nor fences."""
     writer, stranger = await Raw.connect(cluster), await Raw.connect(cluster)
     storage = cluster.storage("a")
     writer.send(present(RIGHT, 1))
@@ -109,10 +111,10 @@ async def test_a_ledger_is_fenced_by_its_own_key_only(cluster: InProcess, monkey
     go_on = asyncio.Event()
     fencing = storage.fence
 
-    async def later(ledger_id: int, key: bytes) -> None:
+    async def later(ledger_id: int, key: bytes) -> bool:
         reached.set()
         await go_on.wait()
-        await fencing(ledger_id, key)
+        return await fencing(ledger_id, key)
 
     monkeypatch.setattr(storage, "fence", later)
     stranger.send(fence(1, 20))
@@ -122,10 +124,10 @@ async def test_a_ledger_is_fenced_by_its_own_key_only(cluster: InProcess, monkey
     appended = (await writer.reply(10))[1]
     go_on.set()
     fenced = (await stranger.reply(20))[1]
-    assert (appended, fenced[0]) == ([Status.UNAUTHORIZED], Status.OK)
+    assert (appended, fenced[0]) == (Status.OK, Status.UNAVAILABLE)
     state = (await storage.states((1,)))[1]
     assert state is not None
-    assert state.key == WRONG
+    assert (state.key, state.fenced) == (RIGHT, False)
     for raw in (writer, stranger):
         raw.close()
 
@@ -147,8 +149,10 @@ async def test_of_two_first_presenters_one_has_the_ledger(
         async with asyncio.timeout(DEADLINE_S):
             await waiting.wait()
     answers = {"writer": (await writer.reply(10))[1], "stranger": (await stranger.reply(10))[1]}
-    loser = "stranger" if first == "writer" else "writer"
-    assert answers == {first: Status.OK, loser: [Status.UNAUTHORIZED]}
+    if first == "writer":
+        assert answers == {"writer": Status.OK, "stranger": [Status.UNAUTHORIZED]}
+    else:
+        assert answers == {"writer": [Status.UNKNOWN], "stranger": Status.OK}
     state = (await storage.states((1,)))[1]
     assert state is not None
     assert state.key == (RIGHT if first == "writer" else WRONG)

@@ -54,7 +54,7 @@ def test_refused_for_good_by_one_bookie() -> None:
 
 def test_a_uniform_refusal_is_one_for_each_batch() -> None:
     f, batches = flight(3, 2)
-    assert f.reply(0, Status.UNAUTHORIZED).refused == [(b, Status.UNAUTHORIZED) for b in batches]
+    assert f.reply(0, Status.FORBIDDEN).refused == [(b, Status.FORBIDDEN) for b in batches]
 
 
 OUTCOMES = st.sampled_from([Status.OK, Status.FENCED, Status.READ_ONLY, Status.UNKNOWN])
@@ -88,7 +88,7 @@ def test_a_flight_decides_like_its_batches_one_by_one(data: st.DataObject, size:
                 acks[i] |= 1 << index
                 if acks[i].bit_count() == quorum:
                     expected_completed.append(made[i])
-            elif status in (Status.FENCED, Status.UNAUTHORIZED):
+            elif status in (Status.FENCED, Status.FORBIDDEN):
                 expected_refused.append((made[i], status))
             else:
                 expected_failed.append(made[i])

@@ -37,6 +37,8 @@ def test_what_is_not_sure_keeps_the_ledger(own_lock: bool, unchanged: bool) -> N
         action = decide(step, sight, own_lock=own_lock, unchanged=unchanged)
         if sight in (Sight.UNSURE, Sight.FOREIGN, Sight.OLDER):
             assert action is Action.STOP
+        elif sight is Sight.NOT_MADE:
+            assert action is Action.KEEP
         elif action in (Action.DELETE, Action.HIDE):
             # The only three ways on.
             assert (step, sight) in {
@@ -84,9 +86,11 @@ def test_a_copy_is_spare_if_no_ensemble_names_it_and_the_ledger_is_closed(state:
 @pytest.mark.scenario(51)
 def test_a_store_that_would_give_out_the_id_of_a_ledger_that_is_here_is_older() -> None:
     ids = [0, 1, 2, 2**31 - 1, 2**31, 2**31 + 1, 2**63 - 1]
-    for ledger_id, following in itertools.product(ids, [*ids, 2**63]):
+    for ledger_id, following, held in itertools.product(ids, [*ids, 2**63], (False, True)):
         given_out = any(ledger_id == one for one in ids if one < following)
-        assert sight_of_nothing(ledger_id, following) is (Sight.NO_LEDGER if given_out else Sight.OLDER)
+        for empty, otherwise in ((False, Sight.OLDER), (True, Sight.NOT_MADE)):
+            sight = sight_of_nothing(ledger_id, following, held=held, empty=empty)
+            assert sight is (otherwise if not given_out else Sight.NOT_MADE if held else Sight.NO_LEDGER)
     assert may_begin(older=False)
     assert not may_begin(older=True)
 

@@ -256,8 +256,14 @@ def last_add_confirmed(batch: Batch) -> int:
 
 
 def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
-    """Fail rather than write a state that forgets what the ledger's row says: such a state is wrong."""
-    known = (not row.key or info.key == row.key) and info.fenced >= row.fenced and info.limbo >= row.limbo
+    """Fail rather than write a state that forgets what the ledger's row says: such a state is wrong.
+
+    A key under which nothing is stored may have given way to another one, and its fence with it.
+    """
+    if row.key and info.key != row.key:
+        known = not row.blocks and info.limbo >= row.limbo
+    else:
+        known = info.fenced >= row.fenced and info.limbo >= row.limbo
     assert known, f"ledger {ledger_id} would be less than its row says"
 
 

@@ -35,7 +35,8 @@ class LedgerInfo:
     pins: int = 0  # generations, reads and deletions that need it in the cache
     hidden: bool = False  # what the index has of it is unknown to whoever asks, for it may be deleted
     disturbed: bool = False  # since it was hidden something was stored for it
-    gone: bool = False  # it was deleted: nothing may be written or concluded for this state any more
+    gone: bool = False  # deleted or replaced: nothing may be written or concluded for this state any more
+    proven_key: bytes = b""  # the ledger's key in the metadata, if the bookie has read it since the state was loaded
 
 
 def take_explicit_lac(info: LedgerInfo, record: bytes) -> bool:

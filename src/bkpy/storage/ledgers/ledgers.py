@@ -33,7 +33,8 @@ class Ledgers:
     """Ledgers by id, and the shards that hold their entries.
 
     `fenced`: those whose normal adds must be refused, of all whose states are in memory or who are `writable`: of some
-    ledgers, those that somebody may add to without asking for their state. `on_deleted` is to take that right away.
+    ledgers, those that somebody may add to without asking for their state. `on_key_void` takes that right away: the
+    ledger was deleted here, or has another key.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Ledgers:
     ) -> None:
         self.shards = shards
         self.fenced: set[int] = set()
-        self.on_deleted: list[Callable[[int], None]] = []
+        self.on_key_void: list[Callable[[int], None]] = []
         self.writable: Callable[[set[int]], set[int]] = lambda _: set()
         self._sweep_at = settings.ledger_states_max  # so many in `fenced` are a reason to look which are needed
         self._settings = settings
@@ -185,6 +186,37 @@ class Ledgers:
             self.fenced -= evicted - self.writable(evicted)
             self._sweep_at = max(self._settings.ledger_states_max, 2 * len(self.fenced))
 
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    async def has_tombstone(self, ledger_id: int) -> bool:
+        """Whether a ledger of that id was ever deleted here. `CorruptDataError` if that can't be told."""
+        for shard in self.shards:
+            if await shard.has_tombstone(ledger_id):
+                return True
+        return False
+
+    def has_tombstone_now(self, ledger_id: int) -> bool:
+        """The same. Blocks: for the replay at start."""
+        return any(shard.has_tombstone_now(ledger_id) for shard in self.shards)
+
+    def replace_key(self, info: LedgerInfo, key: bytes, *, deleted: bool) -> None:
+        """Give the ledger, of which no entry is stored, another key: the one that it had was not its own.
+
+        What was stored under the wrong key goes with it: the fence, and an explicit last add confirmed. A fence stays
+        on a ledger that was `deleted` here once, or that is in limbo.
+        """
+        # A new object: a flush may be reading the old one on its thread.
+        info.gone = True
+        fenced = info.fenced and (deleted or info.limbo)
+        new = LedgerInfo(info.ledger_id, key, fenced=fenced, limbo=info.limbo, shard=info.shard, proven_key=key)
+        new.pins = int(info.ledger_id in self.shards[info.shard].active.dirty)
+        self._cache.put(new)
+        self.touch(new)
+        if not fenced:
+            self.fenced.discard(info.ledger_id)
+        for callback in self.on_key_void:
+            callback(info.ledger_id)
+
     # --- deleting -----------------------------------------------------------------------------------------------------
 
     async def held(self, after: int, limit: int) -> list[int]:
@@ -211,7 +243,7 @@ class Ledgers:
         shard.deletions.condemned.add(ledger_id)
         if self._cache.get(ledger_id) is None:  # else it has a second life already, in another directory
             self.fenced.discard(ledger_id)
-        for callback in self.on_deleted:
+        for callback in self.on_key_void:
             callback(ledger_id)
 
     # --- shards -------------------------------------------------------------------------------------------------------

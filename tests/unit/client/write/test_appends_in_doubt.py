@@ -27,7 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
     await local.stop()
 
 
-@pytest.mark.parametrize("status", [Status.UNAUTHORIZED, Status.FENCED])
+@pytest.mark.parametrize("status", [Status.FORBIDDEN, Status.FENCED])
 @pytest.mark.parametrize("batch", [False, True])
 async def test_what_one_bookie_refuses_for_good_another_may_have(
     cluster: InProcess, monkeypatch: pytest.MonkeyPatch, status: Status, batch: bool

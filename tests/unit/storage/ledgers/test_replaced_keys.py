@@ -1,0 +1,110 @@
+"""Keys that were found to be wrong: what was stored under them goes, at every place where the power may fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.storage.support import KEY, Batch, Host, add, read_all
+from tests.unit.storage.support import settings as bookie_settings
+
+from bkpy.protocol.messages import Status
+from bkpy.protocol.records import RecordCodec
+
+WRONG = b"w" * 32
+LEDGER, FENCED = 1, 2
+PLACES = ("before", "between", "after", "not at all")
+
+
+@pytest.mark.parametrize("checkpoint", PLACES)
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_power_cut_brings_back_no_wrong_key_and_none_of_its_fences(checkpoint: str, shards: int) -> None:
+    host = Host(settings=bookie_settings(ledgers=shards, checkpoint_commit_ledgers=1))
+    storage = await host.boot()
+    await storage.states((LEDGER, FENCED))
+    storage.create(LEDGER, WRONG)
+    await storage.set_explicit_lac(LEDGER, RecordCodec(LEDGER).explicit_lac(41, 4000))
+    for ledger_id in (LEDGER, FENCED):
+        assert await storage.fence(ledger_id, WRONG)
+    if checkpoint == "before":
+        await storage.checkpoint()
+    for ledger_id in (LEDGER, FENCED):
+        assert await storage.replace_key(ledger_id, KEY) is Status.OK
+    if checkpoint == "between":
+        await storage.checkpoint()
+    assert await storage.fence(FENCED, KEY)
+    await add(storage, Batch(LEDGER, 0, 2))
+    if checkpoint == "after":
+        await storage.checkpoint()
+    for _ in range(2):
+        host.disk.power_cut()
+        storage = await host.boot()
+        states = await storage.states((LEDGER, FENCED))
+        found = {i: (state.key, state.fenced, state.explicit_lac) for i, state in states.items() if state is not None}
+        assert found == {LEDGER: (KEY, False, b""), FENCED: (KEY, True, b"")}
+        assert (LEDGER in storage.fenced, FENCED in storage.fenced) == (False, True)
+        assert (await read_all(storage, LEDGER, 0, 1))[0].keys() == {0, 1}
+        storage.check_invariants()
+
+
+async def test_a_key_with_entries_stays() -> None:
+    for checkpointed in (False, True):
+        storage = await Host().boot()
+        await storage.states((LEDGER,))
+        await add(storage, Batch(LEDGER, 0))
+        if checkpointed:
+            await storage.checkpoint()
+        assert await storage.replace_key(LEDGER, WRONG) is Status.UNKNOWN
+        state = (await storage.states((LEDGER,)))[LEDGER]
+        assert state is not None
+        assert (state.key, state.gone) == (KEY, False)
+
+
+async def test_a_fence_that_is_still_being_written_concerns_the_old_key_alone() -> None:
+    host = Host()
+    storage = await host.boot()
+    await storage.states((LEDGER,))
+    host.disk.stall()
+    wrong = asyncio.ensure_future(storage.fence(LEDGER, WRONG))
+    await asyncio.sleep(0)
+    replacing = asyncio.ensure_future(storage.replace_key(LEDGER, KEY))
+    await asyncio.sleep(0)
+    host.disk.unstall()
+    assert await wrong
+    assert await replacing is Status.OK
+    assert await storage.fence(LEDGER, KEY)
+    host.disk.power_cut()
+    storage = await host.boot()
+    state = (await storage.states((LEDGER,)))[LEDGER]
+    assert state is not None
+    assert (state.key, state.fenced) == (KEY, True)
+
+
+async def test_a_hidden_ledger_is_left_to_its_collector() -> None:
+    storage = await Host().boot()
+    await storage.states((LEDGER,))
+    await storage.fence(LEDGER, WRONG)
+    hidden = await storage.hide(LEDGER)
+    assert hidden is not None
+    assert await storage.replace_key(LEDGER, KEY) is Status.UNAVAILABLE
+    storage.unhide(hidden)
+    assert await storage.replace_key(LEDGER, KEY) is Status.OK
+
+
+async def test_states_whose_keys_are_replaced_are_evicted_only_once_they_are_written() -> None:
+    host = Host(settings=bookie_settings(ledger_states_max=1))
+    storage = await host.boot()
+    for ledger_id in range(6):
+        await storage.fence(ledger_id, WRONG)
+    for ledger_id in range(6):
+        assert await storage.replace_key(ledger_id, KEY) is Status.OK
+        storage.check_invariants()
+        if ledger_id == 2:
+            await storage.checkpoint()
+    await storage.checkpoint()
+    await storage.states((99,))
+    assert len(storage.ledgers) <= 2
+    for ledger_id in range(6):
+        state = (await storage.states((ledger_id,)))[ledger_id]
+        assert state is not None
+        assert (state.key, state.fenced) == (KEY, False)
