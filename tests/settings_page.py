@@ -1,4 +1,7 @@
-"""The page of all settings, made from their declarations: `python -m tests.settings_page --write`."""
+"""What is made from the declarations of settings: `python -m tests.settings_page --write`.
+
+The page of all settings, and the arguments of `bkpy.connect` for type checkers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
 
     from bkpy.config.base import MetadataSettings
 
-PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+_ROOT = Path(__file__).parents[1]
+PAGE = _ROOT / "docs" / "settings.md"
+ARGUMENTS = _ROOT / "src" / "bkpy" / "config" / "client_arguments.py"
 
 _HEAD = """\
 # Settings
@@ -27,12 +32,35 @@ is in seconds, one with `bytes` in bytes, one with `_mb` in MiB.
 
 A bookie takes its settings from a TOML file (`bkpy bookie run --config FILE`), from environment variables
 `BKPY_<NAME>` and from flags `--<name> VALUE`, the later ones overriding the earlier. A client takes its own as
-arguments of `bkpy.connect`, or on the command line as `bkpy --set NAME=VALUE ...`.
+arguments of `bkpy.connect`. Commands take a client's settings from `BKPY_<NAME>` and from `bkpy --set NAME=VALUE ...`.
 """
+
+_ARGUMENTS_HEAD = '''\
+"""The settings of a client as keyword arguments of `bkpy.connect`, for type checkers. Made by `make settings`."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class ClientArguments(TypedDict, total=False):
+    """See `ClientSettings`."""
+
+'''
 
 
 def page() -> str:
     return "\n".join((_HEAD, *_table("A bookie", BookieSettings), *_table("A client", ClientSettings)))
+
+
+def arguments() -> str:
+    fields = ClientSettings.model_fields.items()
+    return _ARGUMENTS_HEAD + "".join(f"    {name}: {_plain(str(field.annotation))}\n" for name, field in fields)
+
+
+def _plain(annotation: str) -> str:
+    plain = annotation.removeprefix("<class '").removesuffix("'>").removeprefix("typing.")
+    return plain.replace("pydantic.types.SecretStr", "str").replace("'", '"')
 
 
 def _table(title: str, model: type[MetadataSettings]) -> Iterator[str]:
@@ -62,3 +90,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python -m tests.settings_page --write")
     PAGE.write_text(page(), encoding="utf-8")
+    ARGUMENTS.write_text(arguments(), encoding="utf-8")

@@ -71,6 +71,13 @@ MUTANTS: list[Mutant] = [
         "if len(view) < HEADER_BYTES:",
         (_BLOCKS + "test_a_ledger_with_macs_has_each_of_them_checked",),
     ),
+    Mutant(
+        "appends are taken in any thread",
+        "the call raises, and the entry is in the ledger all the same",
+        "        if asyncio._get_running_loop() is not self._dispatcher.loop:\n",
+        "        if False:\n",
+        (_UNIT + "client/test_threads.py::test_an_append_in_another_thread_writes_nothing",),
+    ),
     # --- what counts --------------------------------------------------------------------------------------------------
     Mutant(
         "what was done during a change stays done though its bookies are replaced next",

@@ -66,24 +66,30 @@ _client_settings: dict[str, Any] = {}
 
 
 def set_client_settings(values: dict[str, Any]) -> None:
-    """Clients are made with these, and with what variables say of certificates and passwords. `ConfigError` if one is
-    unknown or out of its range.
-    """
-    values = {**_from_environment(), **values}
-    if values:
-        from bkpy.config.client import client_settings
+    """Clients are made with these, and with what variables `BKPY_<NAME>` say in their place.
 
-        client_settings(**values)
+    `ConfigError`, with the variable's name, if one is unknown or out of its range.
+    """
+    from_environment = _from_environment()
+    if values or from_environment:
+        from bkpy.config.checking import build, check_name
+        from bkpy.config.client import ClientSettings
+
+        for name in values:
+            check_name(ClientSettings, name, "argument")
+        origins = {name: f"variable BKPY_{name.upper()}" for name in from_environment.keys() - values.keys()}
+        values = {**from_environment, **values}
+        build(ClientSettings, values, origins)
     _client_settings.clear()
     _client_settings.update(values)
 
 
 def security_settings() -> dict[str, Any]:
     """Those of the clients' settings that bookies and recovery have as well: certificates and passwords."""
-    return {name: value for name, value in _client_settings.items() if name in _VARIABLES}
+    return {name: value for name, value in _client_settings.items() if name in _SECURITY}
 
 
-_VARIABLES = (
+_SECURITY = (
     "tls_ca_file",
     "tls_certificate_file",
     "tls_key_file",
@@ -96,10 +102,23 @@ _VARIABLES = (
 )
 
 
-def _from_environment() -> dict[str, str]:
-    """The settings that keep others out, which a bookie on the same machine takes from the same variables."""
-    given = {name: os.environ.get(f"BKPY_{name.upper()}") for name in _VARIABLES}
-    return {name: text for name, text in given.items() if text}
+def _from_environment() -> dict[str, Any]:
+    """The client's settings that variables give. A bookie on the same machine takes its own from the same ones."""
+    given = {variable: text for variable, text in os.environ.items() if variable.startswith("BKPY_") and text}
+    given.pop("BKPY_CONNECT", None)
+    if not given:
+        return {}  # most commands: nothing has to be imported for them
+    from bkpy.config.client import ClientSettings
+    from bkpy.config.loading import ENVIRONMENT_PREFIX, check_variable, parse_text
+
+    found = {}
+    for variable, text in sorted(given.items()):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name in ClientSettings.model_fields:
+            found[name] = parse_text(ClientSettings, name, text, f"variable {variable}")
+        else:
+            check_variable(variable)
+    return found
 
 
 def settings() -> ClientSettings:

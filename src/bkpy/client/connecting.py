@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from bkpy.client.client import Client, open_client
@@ -11,13 +12,18 @@ from bkpy.runtime.process import process_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from typing import Unpack
 
     from bkpy.client.bookies.placement import Placement
+    from bkpy.config.client_arguments import ClientArguments
     from bkpy.runtime.tls import TlsContext
 
 
-class _Connecting:
-    """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context."""
+class Connecting(Coroutine[Any, Any, Client]):
+    """What `connect` returns: `await` it for a `Client`, or use it as an asynchronous context.
+
+    It is a coroutine as well, for `asyncio.run` and `asyncio.create_task`.
+    """
 
     def __init__(
         self,
@@ -34,6 +40,7 @@ class _Connecting:
         self._tls = tls
         self._placement = placement
         self._client: Client | None = None
+        self._running: Coroutine[Any, Any, Client] | None = None
 
     async def _connect(self) -> Client:
         runtime = process_runtime()
@@ -55,6 +62,25 @@ class _Connecting:
             await store.close()
             raise
 
+    @property
+    def _coroutine(self) -> Coroutine[Any, Any, Client]:
+        if self._running is None:
+            self._running = self._connect()
+        return self._running
+
+    def send(self, value: Any) -> Any:
+        """See `collections.abc.Coroutine`."""
+        return self._coroutine.send(value)
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        """See `collections.abc.Coroutine`."""
+        return self._coroutine.throw(typ if val is None else val if isinstance(val, BaseException) else typ(val))
+
+    def close(self) -> None:
+        """See `collections.abc.Coroutine`."""
+        if self._running is not None:
+            self._running.close()
+
     def __await__(self) -> Generator[Any, None, Client]:
         return self._connect().__await__()
 
@@ -73,8 +99,8 @@ def connect(
     ssl: TlsContext | None = None,
     tls: TlsContext | None = None,
     placement: Placement | None = None,
-    **settings: Any,
-) -> _Connecting:
+    **settings: Unpack[ClientArguments],
+) -> Connecting:
     """Connect to the cluster at `uri`, "zk://host:port[,host:port...]/root".
 
     `settings` are those of `ClientSettings` by name. `tls` secures the connections to bookies, in place of the settings
@@ -82,4 +108,4 @@ def connect(
     URI or setting, `NoSuchClusterError` if no cluster was initialised there, `MetadataUnavailableError` if no server
     could be reached within `metadata_timeout_s`, or `metadata_refused_timeout_s` if all refuse at once.
     """
-    return _Connecting(uri, client_settings(**settings), ssl=ssl, tls=tls, placement=placement)
+    return Connecting(uri, client_settings(**settings), ssl=ssl, tls=tls, placement=placement)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from bkpy.config.bookie import BookieSettings
 from bkpy.config.checking import build, check_name
+from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ def load_bookie_settings(
 def _absolute(directory: object) -> object:
     """A bookie's cookie keeps where its directories are, which must not depend on where it was started."""
     return str(Path(directory).absolute()) if isinstance(directory, str) and directory else directory
+
+
+def check_variable(variable: str) -> None:
+    """`ConfigError` for a variable with our prefix that is neither a bookie's nor a client's setting."""
+    name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+    if name not in BookieSettings.model_fields and not _OTHER_VARIABLES.fullmatch(variable):
+        check_name(ClientSettings, name, "environment", _variable)
 
 
 def check_bookie_names(names: Iterable[str], origin: str) -> None:

@@ -83,6 +83,8 @@ class LogWriter:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
         pending = appends.pending
+        if pending.open_batch is None:
+            pending.check_loop()
         if (
             pending.slow_path
             or size > pending.replication.entry_bytes_max
@@ -104,6 +106,8 @@ class LogWriter:
             data = payload_of(data)
         size, appends = len(data) + STAMP_BYTES, self._appends
         pending = appends.pending
+        if pending.open_batch is None:
+            pending.check_loop()
         if pending.slow_path or size > pending.replication.entry_bytes_max or not appends.fits(size, 1):
             appends.check(size)
             raise appends.would_block()
@@ -123,6 +127,7 @@ class LogWriter:
         largest = max(map(len, payloads), default=0) + STAMP_BYTES
         appends = self._appends
         pending = appends.pending
+        pending.check_loop()
         if pending.slow_path or largest > pending.replication.entry_bytes_max or not appends.fits(size, count):
             await appends.admit(largest, size, count)
             pending = appends.pending

@@ -28,6 +28,8 @@ class MetadataUri:
 
 def parse_uri(text: str) -> MetadataUri:
     """The parts of a metadata URI; the port defaults to 2181 and the root to /ledgers. Raises `ConfigError`."""
+    if not isinstance(text, str):
+        raise ConfigError(f"a metadata URI is a str, not {text!r}: {_EXPECTED}")
     scheme, separator, rest = text.partition("://")
     if not separator or scheme != "zk":
         raise ConfigError(f"{text!r} is no metadata URI: {_EXPECTED}")

@@ -132,3 +132,25 @@ async def test_the_highest_ids_there_can_be_harm_nobody(cluster: InProcess) -> N
     assert [entry async for entry in reader.read(0, -1)] == []
     assert await contents(client, writer.ledger_id) == [b"0", b"1"]
     assert {channel.generation for channel in channels_of(client).values()} == {1}
+
+
+@pytest.mark.parametrize("uri", [None, 1, b"zk://127.0.0.1/x", ["zk://127.0.0.1/x"]])
+async def test_a_uri_that_is_no_text_is_refused_with_what_was_expected(uri: Any) -> None:
+    with pytest.raises(bkpy.ConfigError, match=r"a metadata URI is a str, not .*expected zk://host:port"):
+        await bkpy.connect(uri)
+
+
+def test_connect_is_a_coroutine_for_asyncio() -> None:
+    connecting = bkpy.connect("zk://127.0.0.1:1/none", metadata_refused_timeout_s=0.001)
+    with pytest.raises(bkpy.MetadataUnavailableError):
+        asyncio.run(connecting)
+
+    async def as_a_task() -> None:
+        task = asyncio.create_task(bkpy.connect("zk://127.0.0.1:1/none"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(as_a_task())
+    bkpy.connect("zk://127.0.0.1:1/none").close()

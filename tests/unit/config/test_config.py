@@ -194,6 +194,10 @@ def test_the_page_of_settings_is_current() -> None:
     assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page()
 
 
+def test_type_checkers_know_the_arguments_of_connect() -> None:
+    assert settings_page.ARGUMENTS.read_text(encoding="utf-8") == settings_page.arguments()
+
+
 def test_a_name_that_is_like_none_gets_no_suggestion() -> None:
     with pytest.raises(ConfigError) as refused:
         client_settings(zzz=1)

@@ -51,6 +51,7 @@ class AddDispatcher:
     """The write sets of one client, and the turn that feeds them."""
 
     def __init__(self, pool: BookiePool, settings: ClientSettings) -> None:
+        self.loop = asyncio.get_running_loop()  # appends outside it are refused
         self._pool = pool
         self._settings = settings
         self._tick_s = settings.explicit_lac_interval_s or settings.progress_check_interval_s
@@ -113,7 +114,7 @@ class AddDispatcher:
         self._scheduled.append(sender)
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            self.loop.call_soon(self._turn)
 
     def loaded(self, queue: WriteSetQueue) -> None:
         self._loaded.append(queue)
@@ -127,7 +128,7 @@ class AddDispatcher:
         self.unsent_bytes = 0
         scheduled, self._scheduled = self._scheduled, []
         if self._ticker is None and scheduled:
-            self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+            self._ticker = self.loop.call_later(self._tick_s, self._tick)
         active = self._active
         if self._pool.congested:
             held = [sender for sender in scheduled if sender.blocked()]
@@ -148,7 +149,7 @@ class AddDispatcher:
             self._held.clear()
             if not self._turn_scheduled:
                 self._turn_scheduled = True
-                asyncio.get_running_loop().call_soon(self._turn)
+                self.loop.call_soon(self._turn)
 
     # --- writers that pause -----------------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class AddDispatcher:
         """The sender is busy, or has something to publish, though it has sent nothing."""
         self._active[sender] = None
         if self._ticker is None:
-            self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+            self._ticker = self.loop.call_later(self._tick_s, self._tick)
 
     def watched(self) -> list[Sender]:
         """All senders that may be busy."""
@@ -172,7 +173,7 @@ class AddDispatcher:
                 continue
             sender.rest()
         if self._resting or self._active:
-            self._ticker = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+            self._ticker = self.loop.call_later(self._tick_s, self._tick)
 
     def forget(self, sender: Sender) -> None:
         """The sender has ended."""

@@ -63,7 +63,6 @@ class PendingAppends:
         "_new_future",
         "_on_failed",
         "_on_room",
-        "_open",
         "_overhead",
         "_pool",
         "_publisher",
@@ -78,6 +77,7 @@ class PendingAppends:
         "lac_sent",
         "length",
         "next_id",
+        "open_batch",
         "replication",
         "slow_path",
         "window_bytes",
@@ -124,7 +124,7 @@ class PendingAppends:
         self._send_bytes = settings.launch_bytes
         self._append_bytes = settings.launch_append_bytes
         self._overhead = codec.overhead_bytes
-        self._open: PendingEntry | PendingBatch | None = None  # what `add` adds to
+        self.open_batch: PendingEntry | PendingBatch | None = None  # what `add` adds to
         self._unsent = 0  # how many of the last batches
         self._batches: deque[PendingEntry | PendingBatch] = AT_REST  # all that isn't confirmed
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
@@ -143,19 +143,30 @@ class PendingAppends:
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
+    def check_loop(self) -> None:
+        """Raise `RuntimeError` outside the client's event loop, as in another thread, before anything is written.
+
+        Appends call it where no batch is open: once for each tick of the event loop.
+        """
+        if asyncio._get_running_loop() is not self._dispatcher.loop:
+            raise RuntimeError(
+                f"an append to ledger {self._ledger_id} was called outside the event loop of its client: nothing "
+                "was written; from another thread use asyncio.run_coroutine_threadsafe with that loop"
+            )
+
     def add(self, data: bytes, size: int, future: asyncio.Future[int] | None = None) -> asyncio.Future[int]:
         """The next entry; returns the future of its id."""
         if future is None:
             future = self._new_future()
-        batch = self._open
+        batch = self.open_batch
         if batch is None:
-            self._open = batch = PendingEntry(self._ledger_id, self.replication, self.next_id, data, future)
+            self.open_batch = batch = PendingEntry(self._ledger_id, self.replication, self.next_id, data, future)
             self._begin(batch)
         elif isinstance(batch, PendingBatch):
             batch.payloads.append(data)
             batch.futures.append(future)
         else:
-            self._open = self._batches[-1] = PendingBatch(
+            self.open_batch = self._batches[-1] = PendingBatch(
                 self._ledger_id, self.replication, batch.first_id, [batch.payload, data], [batch.future, future]
             )
         self.next_id += 1
@@ -167,7 +178,7 @@ class PendingAppends:
 
     def add_batch(self, payloads: list[bytes], size: int) -> asyncio.Future[range]:
         """The next entries, as a batch of their own; returns the future of the range of their ids."""
-        self._open = None
+        self.open_batch = None
         batch = PendingBatch(self._ledger_id, self.replication, self.next_id, payloads, [])
         whole = batch.whole = self._new_future()
         self._begin(batch)
@@ -218,7 +229,7 @@ class PendingAppends:
         batches, unsent = self._batches, self._unsent
         if not unsent:
             return
-        self._open, self._unsent = None, 0
+        self.open_batch, self._unsent = None, 0
         self.lac_sent = self.lac
         for batch in (batches[-1],) if unsent == 1 else tuple(islice(batches, len(batches) - unsent, None)):
             if isinstance(batch, PendingEntry):
@@ -330,7 +341,7 @@ class PendingAppends:
             self.replication.error = error = self._as_error(error)
         batches, self._batches = self._batches, AT_REST
         sent = len(batches) - self._unsent
-        self._unsent, self._open = 0, None
+        self._unsent, self.open_batch = 0, None
         for index, batch in enumerate(batches):
             # Whatever the error says, and whoever it came from: another bookie may have what was sent.
             self._fail_batch(batch, outcome_unknown=index < sent)

@@ -172,6 +172,8 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, pending = len(data), self._pending
+        if pending.open_batch is None:
+            pending.check_loop()
         if (
             pending.slow_path
             or size > self._replication.entry_bytes_max
@@ -191,6 +193,8 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, pending = len(data), self._pending
+        if pending.open_batch is None:
+            pending.check_loop()
         if self._out_of_order is not None or entry_id is not None:
             if (placed := self._place(entry_id, data, size)) is not None:
                 return placed
@@ -210,6 +214,7 @@ class LedgerWriter:
         if self._out_of_order is not None:
             what = "a ledger created with caller_ids=True takes entries one by one"
             raise ConfigError(what, ledger_id=self._ledger_id)
+        self._pending.check_loop()
         payloads = [data if type(data) is bytes else payload_of(data) for data in entries]
         size, count = sum(map(len, payloads)), len(payloads)
         largest = max(map(len, payloads), default=0)
