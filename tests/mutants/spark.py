@@ -15,6 +15,7 @@ SINKS = "tests/unit/protocol/test_log_sinks.py::"
 EXPORT = "tests/spark/test_spark_export.py::"
 EXPORT_LOG = "tests/spark/test_spark_export_log.py::"
 TRUNCATED_MEANWHILE = "test_truncation_while_a_batch_is_written_leaves_out_what_was_truncated_and_no_more[parquet-None]"
+POWER = "test_power_lost_at_any_step_costs_nothing_that_was_added[some]"
 DIRECTORY = "tests/spark/test_spark_export_directory.py::"
 
 MUTANTS: list[Mutant] = [
@@ -99,6 +100,57 @@ MUTANTS: list[Mutant] = [
         "if state is SessionState.EXPIRED:\n    self._lose()",
         "if state is SessionState.EXPIRED:\n    pass",
         (LOCK + "test_a_lost_lock_is_told_and_fails_what_it_was_for",),
+    ),
+    Mutant(
+        "spark: a lock that was lost before a job goes unnoticed until the job has ended",
+        "a whole job writes beside the exporter that has the directory now",
+        "self._on_loss = on_loss\ntry:\n    self.check()\n    yield",
+        "self._on_loss = on_loss\ntry:\n    yield",
+        (LOCK + "test_a_lost_lock_is_told_and_fails_what_it_was_for",),
+    ),
+    Mutant(
+        "spark: data files are not synced before the manifest names them",
+        "after a loss of power, files of an export are empty",
+        "for file in files:\n    self._disk.sync(file)",
+        "pass",
+        (DIRECTORY + POWER,),
+    ),
+    Mutant(
+        "spark: lines of a manifest are not synced",
+        "after a loss of power, rows are there twice, or nobody knows of which export they are",
+        "view = view[os.write(fd, view) :]\nos.fsync(fd)",
+        "view = view[os.write(fd, view) :]",
+        (DIRECTORY + POWER,),
+    ),
+    Mutant(
+        "spark: the names of files are not synced before the manifest says that all have theirs",
+        "after a loss of power, files of an export are gone",
+        "for directory in targets:\n    self._disk.sync_dir(directory)",
+        "pass",
+        (DIRECTORY + POWER,),
+    ),
+    Mutant(
+        "spark: the staging directories are not synced",
+        "after a loss of power, files that the manifest names are gone",
+        "for above in {above for file in files for above in file.parents if above.is_relative_to(self._hidden)}:\n"
+        "    self._disk.sync_dir(above)",
+        "pass",
+        (DIRECTORY + POWER,),
+    ),
+    Mutant(
+        "spark: the entry of a new export's directory is not synced",
+        "after a loss of power, an export is gone that was complete",
+        "self._disk.make_dir(path)\n    self._disk.sync_dir(path.parent)",
+        "self._disk.make_dir(path)",
+        (DIRECTORY + POWER,),
+    ),
+    Mutant(
+        "spark: the entry of a directory that a killed exporter has made is not synced",
+        "after a loss of power, an export is gone that was complete",
+        "with suppress(PermissionError):  # it was made by somebody else, or its owner has restricted it since\n"
+        "    self._disk.sync_dir(above.parent)",
+        "pass",
+        (DIRECTORY + "test_power_lost_after_an_exporter_was_killed_costs_nothing_that_was_added",),
     ),
     Mutant(
         "spark: what others wrote beside an export goes unnoticed",

@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import random
 import shutil
 import threading
 import uuid
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.golden.regenerate import EXPORT, export_manifest
+from tests.spark.power import PowerModel
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
@@ -35,7 +37,7 @@ BATCH = 2
 
 @pytest.fixture(autouse=True)
 def quick_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loss of power leaves is made here, by what was asked to be on disk; none of it has to be."""
+    """Nothing has to be on disk here. `PowerModel` sees what was synced, and makes what a loss of power leaves."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
@@ -49,7 +51,6 @@ class SteppedDisk(Disk):
     def __init__(self, at: int, what: Callable[[], None], *, torn: bool = False) -> None:
         self.steps = 0
         self.appends: list[int] = []  # which of the steps
-        self.synced: set[Path] = set()
         self._at = at
         self._what = what
         self._torn = torn
@@ -76,7 +77,6 @@ class SteppedDisk(Disk):
     def sync(self, path: Path) -> None:
         self._step()
         super().sync(path)
-        self.synced.add(path)
 
     def sync_dir(self, path: Path) -> None:
         self._step()
@@ -122,8 +122,14 @@ def stage(staging: Path, ids: Iterable[int]) -> list[Path]:
     return files
 
 
-def run(path: Path, available: Iterable[int], disk: Disk | None = None, batch: int = BATCH) -> None:
-    """A run of an exporter: everything that is available and not there yet, in batches."""
+def run(
+    path: Path,
+    available: Iterable[int],
+    disk: Disk | None = None,
+    batch: int = BATCH,
+    added: list[int] | None = None,
+) -> None:
+    """A run of an exporter: everything that is available and not there yet, in batches; `added` gets what is."""
     directory = ExportDirectory.open(path, SOURCE, LAYOUT, disk)
     try:
         new = [i for i in sorted(available) if i not in directory.state.done]
@@ -132,6 +138,8 @@ def run(path: Path, available: Iterable[int], disk: Disk | None = None, batch: i
             staging = directory.begin(Runs.of(ids))
             stage(staging, ids)
             directory.commit(staging, Runs.of(ids), rows=len(ids), bytes=10 * len(ids), ledgers=len(ids))
+            if added is not None:
+                added += ids
     except Exception:
         directory.close()
         raise
@@ -185,13 +193,6 @@ def killed() -> None:
     raise KilledError
 
 
-def lose_power(path: Path, disk: SteppedDisk) -> None:
-    """What was written and never synced is gone: the worst that may be."""
-    for file in path.rglob("part-*"):
-        if not any(file.name == synced.name for synced in disk.synced) and "_bkpy" in file.parts:
-            file.write_bytes(b"")
-
-
 def test_each_run_adds_what_is_new(tmp_path: Path) -> None:
     made: dict[Path, int] = {}
     for _, ids in growing():
@@ -204,32 +205,107 @@ def test_each_run_adds_what_is_new(tmp_path: Path) -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
-    ("torn", "power"),
-    [
-        pytest.param(False, False, id="killed", marks=pytest.mark.exhaustive),
-        pytest.param(True, False, id="killed-torn"),
-        pytest.param(False, True, id="power-lost", marks=pytest.mark.exhaustive),
-        pytest.param(True, True, id="power-lost-torn", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_killed_at_any_step_it_goes_on(tmp_path: Path, torn: bool, power: bool) -> None:
+@pytest.mark.parametrize("torn", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["killed", "torn"])
+def test_killed_at_any_step_it_goes_on(tmp_path: Path, torn: bool) -> None:
     path = tmp_path / "out"
     for before, ids in growing():
         for step in range(counted(path, ids).steps):
             copy = tmp_path / f"killed-{len(ids)}-{step}"
             if path.exists():
                 shutil.copytree(path, copy)
-            disk = SteppedDisk(step, killed, torn=torn)
             with pytest.raises(KilledError):
-                run(copy, ids, disk)
-            if power:
-                lose_power(copy, disk)
+                run(copy, ids, SteppedDisk(step, killed, torn=torn))
             assert set(before) <= set(seen(copy)) <= set(ids)
             run(copy, ids)
             check_whole(copy, ids)
             shutil.rmtree(copy)
         run(path, ids)
+
+
+@pytest.fixture
+def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PowerModel]:
+    (tmp_path / "disk").mkdir()
+    model = PowerModel(tmp_path / "disk", monkeypatch)
+    yield model
+    model.close()
+
+
+@pytest.mark.parametrize(
+    "seeds", [[None, 1], pytest.param([None, *range(50)], marks=pytest.mark.exhaustive)], ids=["some", "many"]
+)
+def test_power_lost_at_any_step_costs_nothing_that_was_added(
+    tmp_path: Path, power: PowerModel, seeds: list[int | None]
+) -> None:
+    """Nor after the last step. The directories above the export's own are new as well."""
+    disk, path = tmp_path / "disk", tmp_path / "disk" / "above" / "out"
+    kept = tmp_path / "kept"
+    for before, ids in growing():
+        shutil.copytree(disk, kept)
+        steps = counted(path, ids).steps
+        for seed, step in itertools.product(seeds, range(steps + 1)):
+            shutil.rmtree(disk / "above", ignore_errors=True)
+            shutil.copytree(kept, disk, dirs_exist_ok=True)
+            power.settle()
+            added = list(before)
+            with suppress(KilledError):
+                run(path, ids, SteppedDisk(step, killed, torn=seed is not None), added=added)
+            power.lose_power(None if seed is None else random.Random(f"{seed} {step}"))
+            assert set(added) <= set(seen(path)) <= set(ids), f"seed {seed}, step {step}"
+            run(path, ids)
+            check_whole(path, ids)
+        shutil.rmtree(kept)
+
+
+def test_power_lost_after_an_exporter_was_killed_costs_nothing_that_was_added(
+    tmp_path: Path, power: PowerModel
+) -> None:
+    disk, path = tmp_path / "disk", tmp_path / "disk" / "above" / "out"
+    ids = ROUNDS[0]
+    for step in range(counted(path, ids).steps):
+        shutil.rmtree(disk / "above", ignore_errors=True)
+        power.settle()
+        with pytest.raises(KilledError):
+            run(path, ids, SteppedDisk(step, killed))
+        run(path, ids)
+        power.lose_power()
+        assert seen(path) == sorted(ids)
+        run(path, ids)
+        check_whole(path, ids)
+
+
+def test_the_model_of_lost_power_keeps_what_was_synced_and_nothing_else(tmp_path: Path, power: PowerModel) -> None:
+    disk, real = tmp_path / "disk", Disk()
+    real.make_dir(disk / "d")
+    fd = real.create(disk / "d" / "a", b"synced")
+    os.write(fd, b", and not")
+    os.close(fd)
+    (disk / "d" / "b").write_bytes(b"never synced")
+    real.sync_dir(disk / "d")
+    real.rename(disk / "d" / "b", disk / "d" / "c")
+    for synced, left in ((False, {}), (True, {"d": None, "d/a": b"synced", "d/b": b""})):
+        if synced:
+            real.make_dir(disk / "d")
+            os.close(real.create(disk / "d" / "a", b"synced"))
+            (disk / "d" / "b").touch()
+            real.sync_dir(disk / "d")
+            real.sync_dir(disk)
+            (disk / "d" / "a").unlink()
+            real.rename(disk / "d" / "b", disk / "c")
+        power.lose_power()
+        found = {str(path.relative_to(disk)): path for path in disk.rglob("*")}
+        assert {name: None if path.is_dir() else path.read_bytes() for name, path in found.items()} == left
+    real.rename(disk / "d" / "b", disk / "c")
+    outcomes = set()
+    for seed in range(50):
+        power.lose_power(random.Random(seed))
+        outcomes.add(tuple(sorted(str(path.relative_to(disk)) for path in disk.rglob("[bc]"))))
+        shutil.rmtree(disk / "d")
+        (disk / "c").unlink(missing_ok=True)
+        (disk / "d").mkdir()
+        (disk / "d" / "b").touch()
+        power.settle()
+        real.rename(disk / "d" / "b", disk / "c")
+    assert outcomes == {("c",), ("d/b",), ("c", "d/b")}
 
 
 @pytest.mark.exhaustive

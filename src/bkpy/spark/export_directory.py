@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError
@@ -146,15 +147,27 @@ class ExportDirectory:
         Raises what `look` raises, `ConfigError` for a file system without an atomic rename, and `OSError`.
         """
         disk = disk or Disk()
-        look(path, source, layout)  # before anything is made
-        path.mkdir(parents=True, exist_ok=True)
+        state = look(path, source, layout)  # before anything is made
         directory = cls(path, State(source, layout), disk)
         try:
+            if state.next_batch == 0:
+                directory._make()
             directory._take_over(source, layout)
         except BaseException:
             directory.close()
             raise
         return directory
+
+    def _make(self) -> None:
+        """Make the directory and those above that are missing, each of them on disk before anything is in it."""
+        missing = list(takewhile(lambda path: not path.exists(), (self.path, *self.path.parents)))
+        # The lowest that exists may have been made by an exporter that was killed before it had synced its entry.
+        above = missing[-1].parent if missing else self.path
+        with suppress(PermissionError):  # it was made by somebody else, or its owner has restricted it since
+            self._disk.sync_dir(above.parent)
+        for path in reversed(missing):
+            self._disk.make_dir(path)
+            self._disk.sync_dir(path.parent)
 
     def _take_over(self, source: ExportSource, layout: ExportLayout) -> None:
         self._disk.make_dir(self._hidden)
