@@ -35,7 +35,7 @@ help:
 	@echo "make bench-tls  appends and reads with TLS, beside the same without"
 	@echo "make bench-streaming  whether a Spark stream keeps up with a log that is written beside it, for five minutes"
 	@echo "make bench-memory  ten minutes of the heaviest load, and how much memory it takes, minute by minute"
-	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: ten minutes, no failures; PEERS=kafka,nats: and on these)"
+	@echo "make bench-peers  the same loads on bkpy and on Apache BookKeeper, in turn (needs a JDK and Maven; QUICK=1: about ten minutes, no failures; PEERS=kafka,nats: and on these)"
 	@echo "make clean      remove everything that the others made"
 
 demo: $(VENV)/.demo

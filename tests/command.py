@@ -66,7 +66,7 @@ def on_terminal(columns: int, *arguments: object, uri: str | None) -> list[str]:
                 shown += chunk
         os.close(master)
         assert running.wait(PATIENCE_S) == 0, shown.decode()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
     return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
 
 

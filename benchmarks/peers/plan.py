@@ -15,7 +15,8 @@ PEER_IDLE_S: Final = 11.0
 class Plan:
     """How long to measure: seconds of a round, rounds of each system, warm-ups after a start and for each row.
 
-    `setting_time_max_s` is what each setting of a further peer adds to `time_max_s`.
+    `setting_time_max_s` is what each setting of a further peer adds to `time_max_s`. `leaves_out`: rows that would end
+    after that are left out and named, instead of an error.
     """
 
     seconds: float
@@ -26,6 +27,7 @@ class Plan:
     setting_time_max_s: float
     ceiling_each_round: bool
     sustained: bool  # whether rows of a minute a round are measured, too
+    leaves_out: bool
 
 
 FULL: Final = Plan(
@@ -37,6 +39,7 @@ FULL: Final = Plan(
     setting_time_max_s=1800.0,
     ceiling_each_round=True,
     sustained=True,
+    leaves_out=False,
 )
 QUICK: Final = Plan(
     seconds=2.0,
@@ -47,4 +50,10 @@ QUICK: Final = Plan(
     setting_time_max_s=240.0,
     ceiling_each_round=False,
     sustained=False,
+    leaves_out=True,
 )
+
+
+def fits(left_s: float, taken_s: list[float]) -> bool:
+    """Whether another row can be measured in the time that is left: it may take as long as the longest one before."""
+    return not taken_s or max(taken_s) <= left_s

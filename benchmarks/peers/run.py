@@ -23,7 +23,7 @@ from bookkeeper import JavaCluster, fetch
 from disk import settle
 from further import Further, further_header, further_peers, peer_names
 from peer import Peer, PeerError
-from plan import COLD_S, FULL, IDLE_S, PEER_IDLE_S, QUICK, Plan
+from plan import COLD_S, FULL, IDLE_S, PEER_IDLE_S, QUICK, Plan, fits
 from report import comparisons, further_table, summary, tables
 from rich.console import Console
 from rows import DRIVES, READ_MODES, ROWS, Row
@@ -166,20 +166,31 @@ async def output(command: list[str], timeout_s: float) -> dict[str, Any]:
 
 async def measure(
     plan: Plan, rows: list[Row], directory: str, class_path: str, peers: list[Peer], save: Callable[[Any], None]
-) -> None:
-    """Measure the rows, and hand each to `save` when it is done; `PeerError` if the time isn't enough for all."""
+) -> list[Row]:
+    """Measure the rows, and hand each to `save` when it is done; the rows that the plan leaves out.
+
+    `PeerError` if the time isn't enough, and the plan leaves out none.
+    """
     theirs = JavaCluster(Path(directory) / "bookkeeper", class_path)
     further = Further(peers, plan, directory)
     time_max_s = plan.time_max_s + len(further.columns) * plan.setting_time_max_s
+    ends = time.monotonic() + time_max_s
+    taken_s: list[float] = []
+    left_out: list[Row] = []
     try:
-        async with asyncio.timeout(time_max_s):
+        async with asyncio.timeout(None if plan.leaves_out else time_max_s):
             await theirs.start()
             await further.start()
             comparison = Comparison(plan, theirs, further, directory)
             for row in rows:
                 began = time.monotonic()
+                if plan.leaves_out and not fits(ends - began, taken_s):
+                    left_out.append(row)
+                    continue
                 save(await comparison.row(row))
-                print(f"{row.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+                taken_s.append(time.monotonic() - began)
+                print(f"{row.name}: {taken_s[-1]:.0f} s", file=sys.stderr)
+            return left_out
     except TimeoutError:
         raise PeerError(f"not all rows were measured within {time_max_s:g} s") from None
     finally:
@@ -188,7 +199,7 @@ async def measure(
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="under ten minutes without --peers, and rougher")
+    parser.add_argument("--quick", action="store_true", help="about ten minutes without --peers, and rougher")
     parser.add_argument("--peers", metavar="NAME,NAME", type=peer_names, default=(), help="as well: kafka, nats")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures to FILE")
     parser.add_argument("--dir", metavar="DIRECTORY", help="where the servers keep their files while it runs")
@@ -208,6 +219,7 @@ def main() -> None:
         rows = [ROWS[int(n) - 1] for n in options.rows.split(",")]
     found: dict[str, Any] = {"rows": []}
     failure = None
+    left_out: list[Row] = []
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bkpy-peers-") as directory:
         try:
             class_path, version = fetch()
@@ -226,10 +238,13 @@ def main() -> None:
                 if options.json is not None:
                     options.json.write_text(json.dumps(found, indent=1) + "\n")
 
-            asyncio.run(measure(plan, rows, directory, class_path, peers, save))
+            left_out = asyncio.run(measure(plan, rows, directory, class_path, peers, save))
         except (PeerError, BookKeeperError, OSError) as e:
             failure = f"bench-peers: {e}"
     show(found)
+    if left_out:
+        numbers = ",".join(str(ROWS.index(row) + 1) for row in left_out)
+        print(f"not measured for want of time: {', '.join(row.name for row in left_out)} (--rows {numbers})")
     if failure is not None:
         raise SystemExit(failure)
 

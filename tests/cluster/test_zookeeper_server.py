@@ -116,7 +116,7 @@ def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as caught:
         java.find_java()
-    assert "pip install '.[local]' in bkpy's source tree" in str(caught.value)
+    assert "pip install 'bkpy[local]'" in str(caught.value)
     assert "JAVA_HOME (/nowhere)" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -124,7 +124,7 @@ def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 def test_without_the_jars_one_line_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("bkpy.local.zookeeper.find_java", lambda: java.Java(Path("/"), Path("/j"), 17, frozenset(), ""))
-    with pytest.raises(ConfigError, match=r"PySpark, which is not installed: pip install '.\[local\]' in"):
+    with pytest.raises(ConfigError, match=r"PySpark, which is not installed: pip install 'bkpy\[local\]'"):
         ZooKeeperServer(tmp_path).launch()
 
 

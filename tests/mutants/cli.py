@@ -13,6 +13,13 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "control characters of the upper half reach the terminal",
+        "an entry moves the cursor, and shows what isn't there",
+        '(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in',
+        '(char < " " or char in',
+        ("tests/cluster/test_cli_terminal.py::test_entries_are_escaped_on_a_terminal_and_raw_elsewhere",),
+    ),
+    Mutant(
         "a part that ends at once is started again without growing pauses",
         "a bookie that can't start keeps the machine busy",
         "pause_s = min(2 * pause_s, self._pause_max_s)",

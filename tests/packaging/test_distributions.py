@@ -121,5 +121,5 @@ def test_a_command_that_lacks_an_extra_says_which(installed: Path) -> None:
     command = [str(installed / "bkpy"), "local", "--dir", str(installed.parent / "local")]
     done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 1
-    assert "pip install '.[local]'" in done.stderr, done.stderr
+    assert "pip install 'bkpy[local]'" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr

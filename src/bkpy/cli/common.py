@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bkpy.cli.formats import printable_lines
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import FrameType
@@ -258,7 +260,7 @@ def _paragraph(columns: Sequence[str], row: Sequence[object], width: int) -> str
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
-    return "-" if value is None else str(value)
+    return "-" if value is None else printable_lines(str(value))
 
 
 @contextlib.contextmanager
@@ -387,7 +389,7 @@ def _answer(question: str, nothing: str) -> str:
 
 def say(message: str) -> None:
     """A line for people, on standard error."""
-    click.echo(message, err=True)
+    click.echo(printable_lines(message), err=True)
 
 
 def human_entries(count: int) -> str:

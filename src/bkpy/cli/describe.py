@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bkpy.cli.common import human_bytes, print_table
+from bkpy.cli.formats import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +104,7 @@ def show(ledger: LedgerMetadata, told: Told) -> None:
             f"given up: {', '.join(loss['bookies']) or 'damaged copies'}"
         )
     rows = [(name.replace("_", " "), value) for name, value in described.items()]
-    rows += [(f"custom {name}", value) for name, value in custom.items()]
+    rows += [(printable(f"custom {name}"), printable(value)) for name, value in custom.items()]
     print_table(("", ""), [(name, "-" if value is None else str(value)) for name, value in rows])
     click.echo()
     print_table(("fragment", "entries", "bookie", "has to hold", "count", "says it has"), list(_shares(ledger, told)))

@@ -22,7 +22,7 @@ from bkpy.cli.common import (
 )
 from bkpy.cli.deleting import delete_all
 from bkpy.cli.explain import explain
-from bkpy.cli.formats import FORMATS, json_line, payload_line
+from bkpy.cli.formats import FORMATS, json_line, payload_line, raw_option
 from bkpy.config.password_file import read_password
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+@raw_option
 @password_option
 def read(
     uri: str,
@@ -185,6 +186,7 @@ def read(
 @click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
+@raw_option
 @password_option
 def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, password: bytes) -> None:
     """Print the entries of LEDGER and go on as more are acknowledged, until the ledger is closed."""

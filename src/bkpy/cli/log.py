@@ -22,7 +22,7 @@ from bkpy.cli.common import (
     say,
 )
 from bkpy.cli.deleting import delete_all
-from bkpy.cli.formats import FORMATS, json_line, payload_line
+from bkpy.cli.formats import FORMATS, json_line, payload_line, raw_option
 from bkpy.cli.ledger import creation_arguments, digest_option, password_option, quorums_option
 from bkpy.cli.units import duration, seconds, size
 
@@ -170,6 +170,7 @@ def write(uri: str, name: str, file: str, as_json: bool, no_takeover: bool, **op
     "--until", metavar="TIME", callback=_time, help="End before the first entry that isn't earlier than this."
 )
 @_format_option
+@raw_option
 @_lines_option
 @password_option
 def read(
@@ -205,6 +206,7 @@ def read(
 @_since_option
 @click.option("--new", is_flag=True, help="Only what is appended from now on.")
 @_format_option
+@raw_option
 @_lines_option
 @password_option
 def tail(

@@ -12,6 +12,7 @@ import click
 
 from bkpy.cli.app import bkpy, debugging
 from bkpy.cli.common import Terminated
+from bkpy.cli.formats import printable_lines
 from bkpy.cli.statuses import INTERRUPTED, TERMINATED
 from bkpy.errors import BookKeeperError
 
@@ -115,9 +116,9 @@ def _path(name: object) -> str:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """What a library warns of is for the user of the command; the line of code that caused it is not."""
-    print(f"bkpy: warning: {message}", file=sys.stderr)
+    print(printable_lines(f"bkpy: warning: {message}"), file=sys.stderr)
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"bkpy: {message}", file=sys.stderr)
+    print(printable_lines(f"bkpy: {message}"), file=sys.stderr)
     return status

@@ -21,7 +21,7 @@ _AVERAGED_DAYS: Final = 7
 def check_chart() -> None:
     """`ConfigError` if pictures can't be drawn here."""
     if find_spec("matplotlib") is None:
-        raise ConfigError("matplotlib is missing; get it with pip install '.[demo]' in bkpy's source tree")
+        raise ConfigError("matplotlib is missing; get it with pip install 'bkpy[demo]'")
 
 
 def draw(windows: Sequence[DelayWindow], path: Path) -> None:

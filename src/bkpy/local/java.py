@@ -58,9 +58,7 @@ def find_java() -> Java:
         else:
             return java
     found = f" ({'; '.join(rejected)})" if rejected else ""
-    raise ConfigError(
-        f"no Java {JAVA_VERSION_MIN} or newer found{found}; get one with pip install '.[local]' in bkpy's source tree"
-    )
+    raise ConfigError(f"no Java {JAVA_VERSION_MIN} or newer found{found}; get one with pip install 'bkpy[local]'")
 
 
 def java_home_for_spark() -> Path:

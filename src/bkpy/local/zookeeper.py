@@ -256,9 +256,7 @@ def _escaped(character: str) -> str:
 def _classpath() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigError(
-            "ZooKeeper's jars come with PySpark, which is not installed: pip install '.[local]' in bkpy's source tree"
-        )
+        raise ConfigError("ZooKeeper's jars come with PySpark, which is not installed: pip install 'bkpy[local]'")
     directory = Path(spec.origin).parent / "jars"
     found = [_jar(directory, prefix) for prefix in _JARS]
     return os.pathsep.join(found)

@@ -54,7 +54,7 @@ def local_session(
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as e:
-        raise ConfigError(f"{e.name} is missing; get it with pip install '.[spark]' in bkpy's source tree") from None
+        raise ConfigError(f"{e.name} is missing; get it with pip install 'bkpy[spark]'") from None
     local = master.startswith("local")
     settings = {"spark.master": master, "spark.app.name": app_name, **_QUIET}
     settings |= {**(_PRIVATE if local else {}), **(config or {})}
