@@ -176,8 +176,45 @@ def test_nothing_is_deleted_without_a_yes(uri: str) -> None:
 def test_deleting_goes_on_past_a_ledger_that_is_missing_and_says_what_became_of_each(uri: str) -> None:
     one, two = write(uri, b"x\n"), write(uri, b"x\n")
     message = bkpy("ledger", "delete", "-y", one, 123456, two, one, uri=uri, status=1).stderr.decode()
-    assert message == f"bkpy: deleted: {one}, {two}; not deleted: 123456 (there is no such ledger)\n"
+    assert message == f"bkpy: deleted: {one}-{two}; not deleted: 123456 (there is no such ledger)\n"
     assert not {one, two} & set(map(int, bkpy("ledger", "list", uri=uri).stdout.split()))
+
+
+def test_every_command_of_ledgers_takes_ids_and_ranges(uri: str) -> None:
+    one, two = write(uri, b"x\n"), write(uri, b"x\n")
+    assert two == one + 1
+    for given in ([f"{one}-{two}"], [f"{two}, {one}"], [two, one, one]):
+        shown = as_json("ledger", "show", *given, uri=uri)
+        assert {ledger["ledger_id"] for ledger in shown} == {one, two}
+    assert as_json("ledger", "show", f"{one}-{one}", uri=uri)["ledger_id"] == one
+    explained = as_json("ledger", "explain", f"{one}-{two}", uri=uri)
+    assert [ledger["ledger_id"] for ledger in explained] == [one, two]
+    recovered = as_json("ledger", "recover", f"{one}-{two}", uri=uri)
+    assert [ledger["state"] for ledger in recovered] == ["CLOSED", "CLOSED"]
+    table = bkpy("ledger", "show", f"{one}-{two},123456", uri=uri, status=1)
+    assert table.stderr.decode() == "bkpy: there is no such ledger [ledger 123456]\n"
+    assert {str(one), str(two)} <= set(table.stdout.decode().split())
+    bkpy("ledger", "delete", f"{one}-{two}", uri=uri, stdin=b"y\n")
+    message = bkpy("ledger", "delete", "--yes", f"{one}-{two}", uri=uri, status=1).stderr.decode()
+    assert message == f"bkpy: deleted: none; not deleted: {one}-{two} (there is no such ledger)\n"
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "recover", "delete", "read", "tail"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("5-x", "expected ledger ids such as 7,9-12; '5-x' is none"), ("9-5", "the range 9-5 ends before it begins")],
+)
+def test_no_command_takes_anything_else(command: str, given: str, words: str) -> None:
+    message = bkpy("ledger", command, given, uri="zk://127.0.0.1:1/ledgers", status=2).stderr.decode()
+    assert words in message
+
+
+def test_a_command_of_one_ledger_refuses_several() -> None:
+    for command in (["ledger", "read"], ["ledger", "tail"], ["inspect", "ledger", "/nowhere"]):
+        message = bkpy(*command, "5-9", uri="zk://127.0.0.1:1/ledgers", status=2).stderr.decode()
+        assert "expected one ledger, and 5-9 names 5" in message
+    message = bkpy("ledger", "recover", "--accept-loss", "5-9", uri="zk://127.0.0.1:1/ledgers", status=2).stderr
+    assert b"--accept-loss takes one ledger at a time" in message
 
 
 async def abandoned(uri: str, entries: list[bytes], **creation: Any) -> int:

@@ -101,7 +101,7 @@ def test_a_bookie_is_found_by_its_settings_a_directory_or_a_file(stopped: Path) 
 def test_numbers_that_are_too_large_are_refused_by_name(stopped: Path) -> None:
     large = 1 << 63
     for words in (("ledger", stopped / "ledgers0", large), ("index", stopped / "ledgers0", "--ledger", large)):
-        assert f"{large} is not in the range" in inspect(*words, status=2).stderr.decode()
+        assert f"{large} is too large: a ledger id is at most" in inspect(*words, status=2).stderr.decode()
     file = next((stopped / "journal0").glob("*.txn"))
     assert f"{large} is not in the range" in inspect("journal", file, "--from", large, status=2).stderr.decode()
 

@@ -20,6 +20,20 @@ MUTANTS: list[Mutant] = [
         ("tests/cluster/test_cli_terminal.py::test_entries_are_escaped_on_a_terminal_and_raw_elsewhere",),
     ),
     Mutant(
+        "a ledger that does not exist holds up those behind it",
+        "a range with one deleted ledger can't be shown or recovered",
+        "if len(ledger_ids) == 1:\n    raise",
+        "raise",
+        (f"{COMMANDS}test_every_command_of_ledgers_takes_ids_and_ranges",),
+    ),
+    Mutant(
+        "a range of ledgers ends before its last one",
+        "a ledger that should be deleted or exported is left out",
+        "ids.update(range(first, last + 1))",
+        "ids.update(range(first, max(last, first + 1)))",
+        (f"{COMMANDS}test_every_command_of_ledgers_takes_ids_and_ranges", "tests/spark/test_spark_options.py"),
+    ),
+    Mutant(
         "a part that ends at once is started again without growing pauses",
         "a bookie that can't start keeps the machine busy",
         "pause_s = min(2 * pause_s, self._pause_max_s)",

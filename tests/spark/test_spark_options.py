@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bkpy.client.arguments import format_ledger_ids
 from bkpy.config.base import MIB
 from bkpy.errors import ConfigError
-from bkpy.spark.options import COLUMNS, format_ledgers, parse_ledgers, parse_options
+from bkpy.spark.options import COLUMNS, parse_ledgers, parse_options
 from bkpy.spark.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
@@ -206,9 +207,9 @@ def test_a_password_file_that_is_not_there(tmp_path: Path) -> None:
 def test_ledger_ids() -> None:
     assert parse_ledgers(" 9 - 12,7, 10") == (7, 9, 10, 11, 12)
     assert parse_ledgers(" Closed ") is None
-    assert format_ledgers([12, 7, 9, 10, 11, 7]) == "7,9-12"
+    assert format_ledger_ids([12, 7, 9, 10, 11, 7]) == "7,9-12"
 
 
 @given(st.sets(st.integers(0, 40) | st.integers(0, 2**63 - 1), min_size=1))
 def test_what_is_written_is_read(ids: set[int]) -> None:
-    assert parse_ledgers(format_ledgers(ids)) == tuple(sorted(ids))
+    assert parse_ledgers(format_ledger_ids(ids)) == tuple(sorted(ids))

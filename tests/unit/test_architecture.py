@@ -260,6 +260,7 @@ CONSTANTS = {
     "bookie/collector.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
+    "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},

@@ -137,6 +137,75 @@ def connect(uri: str) -> AbstractAsyncContextManager[Client]:
     return bkpy.connect(uri, **_client_settings)
 
 
+def _ledger_ids(text: str) -> tuple[int, ...]:
+    """Ids and ranges, as in 7,9-12: what every command that takes ledgers is given."""
+    from bkpy.client.arguments import parse_ledger_ids
+
+    try:
+        return parse_ledger_ids(text)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+
+
+def one_ledger(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
+    """The same, of a command that takes one ledger."""
+    if text is None:
+        return None
+    ids = _ledger_ids(text)
+    if len(ids) != 1:
+        raise click.BadParameter(f"expected one ledger, and {text} names {len(ids)}")
+    return ids[0]
+
+
+def _each_once(ctx: click.Context, _: click.Parameter, given: Sequence[str]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(ledger_id for text in given for ledger_id in _ledger_ids(text)))
+
+
+ledger_argument = click.argument("ledger_id", metavar="LEDGER", callback=one_ledger)
+ledgers_argument = click.argument("ledger_ids", nargs=-1, required=True, metavar="LEDGERS...", callback=_each_once)
+
+
+def show_each(
+    uri: str,
+    ledger_ids: Sequence[int],
+    act: Callable[[Client, int], Coroutine[Any, Any, T]],
+    described: Callable[[T], object],
+    show: Callable[[T], None],
+    *,
+    as_json: bool,
+) -> None:
+    """Show what `act` returns for each ledger: one as an object, several as a list.
+
+    Of several, one that does not exist or can't be recovered holds up no other, and is an error in the end.
+    """
+    found, failed = run(_each(uri, ledger_ids, act))
+    if as_json:
+        print_json(described(found[0]) if len(ledger_ids) == 1 else [described(one) for one in found])
+    else:
+        for one in found:
+            show(one)
+    if failed:
+        raise click.ClickException("; ".join(failed))
+
+
+async def _each(
+    uri: str, ledger_ids: Sequence[int], act: Callable[[Client, int], Coroutine[Any, Any, T]]
+) -> tuple[list[T], list[str]]:
+    from bkpy.errors import LedgerRecoveryError, NoSuchLedgerError
+
+    found: list[T] = []
+    failed: list[str] = []
+    async with connect(uri) as client:
+        for ledger_id in ledger_ids:
+            try:
+                found.append(await act(client, ledger_id))
+            except (NoSuchLedgerError, LedgerRecoveryError) as e:
+                if len(ledger_ids) == 1:
+                    raise
+                failed.append(str(e))
+    return found, failed
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 

@@ -24,20 +24,24 @@ def delete_all(
     missing: type[BookKeeperError],
     *,
     yes: bool,
+    listed: Callable[[Iterable[T]], str] = lambda names: ", ".join(map(str, names)),
 ) -> None:
-    """Delete one after the other, once that is confirmed. Only one that is `missing` is a reason to go on."""
+    """Delete one after the other, once that is confirmed. Only one that is `missing` is a reason to go on.
+
+    `listed` is how several are named.
+    """
     wanted = list(dict.fromkeys(names))
     if not yes:
-        confirm(f"Delete {', '.join(map(str, wanted))}, for good?")
+        confirm(f"Delete {listed(wanted)}, for good?")
     deleted: list[T] = []
     failed: dict[T, BookKeeperError] = {}
     try:
         run(_delete(uri, wanted, delete, missing, deleted, failed))
     except BaseException:
-        say(f"bkpy: {_told(wanted, deleted, failed)}")
+        say(f"bkpy: {_told(wanted, deleted, failed, listed)}")
         raise
     if failed:
-        raise click.ClickException(_told(wanted, deleted, failed))
+        raise click.ClickException(_told(wanted, deleted, failed, listed))
 
 
 async def _delete(
@@ -63,12 +67,21 @@ async def _delete(
                 deleted.append(name)
 
 
-def _told(wanted: Sequence[T], deleted: Sequence[T], failed: Mapping[T, BookKeeperError]) -> str:
-    parts = [f"deleted: {', '.join(map(str, deleted)) or 'none'}"]
+def _told(
+    wanted: Sequence[T],
+    deleted: Sequence[T],
+    failed: Mapping[T, BookKeeperError],
+    listed: Callable[[Iterable[T]], str],
+) -> str:
+    parts = [f"deleted: {listed(deleted) or 'none'}"]
     if failed:
-        parts.append("not deleted: " + ", ".join(f"{name} ({_reason(error)})" for name, error in failed.items()))
-    if rest := [str(name) for name in wanted if name not in deleted and name not in failed]:
-        parts.append(f"not tried, or unknown: {', '.join(rest)}")
+        reasons: dict[str, list[T]] = {}
+        for name, error in failed.items():
+            reasons.setdefault(_reason(error), []).append(name)
+        parts.append("not deleted: " + ", ".join(f"{listed(names)} ({reason})" for reason, names in reasons.items()))
+    tried = {*deleted, *failed}
+    if rest := [name for name in wanted if name not in tried]:
+        parts.append(f"not tried, or unknown: {listed(rest)}")
     return "; ".join(parts)
 
 

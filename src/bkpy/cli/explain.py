@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, connect_option, json_option, print_json, print_table, progress, run
+from bkpy.cli.common import connect_option, json_option, ledgers_argument, print_table, progress, show_each
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
@@ -19,53 +19,53 @@ if TYPE_CHECKING:
 _RANGES_MAX = 20  # of entries that nobody returns, for each copy that is to be made
 
 
-@click.command(short_help="Show which copies of a ledger are missing, and why.")
+@click.command(short_help="Show which copies of ledgers are missing, and why.")
 @connect_option
-@click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+@ledgers_argument
 @click.option("--read", is_flag=True, help="Read all that is to be copied, and say which entries nobody returns.")
 @json_option
-def explain(uri: str, ledger_id: int, read: bool, as_json: bool) -> None:
-    """Show where the copies of a ledger are, which are missing, what is done about it, and what is in the way.
+def explain(uri: str, ledger_ids: tuple[int, ...], read: bool, as_json: bool) -> None:
+    """Show where the copies of ledgers are, which are missing, what is done about it, and what is in the way.
 
-    By what the metadata store knows: whether a bookie that runs has all it should have, only --read can tell.
+    LEDGERS are ids and ranges, as in 7,9-12. By what the metadata store knows: whether a bookie that runs has all it
+    should have, only --read can tell.
     """
-    told = run(_explain(uri, ledger_id, read))
-    if as_json:
-        print_json(told)
-    else:
-        _show(told)
+
+    async def explain_one(client: bkpy.Client, ledger_id: int) -> dict[str, Any]:
+        return await _explain(client, ledger_id, read)
+
+    show_each(uri, ledger_ids, explain_one, lambda told: told, _show, as_json=as_json)
 
 
-async def _explain(uri: str, ledger_id: int, read: bool) -> dict[str, Any]:
+async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str, Any]:
     from bkpy.metadata.marks import Marks
     from bkpy.metadata.paths import ledger_lock
     from bkpy.metadata.resolve import read_if_there
     from bkpy.protocol.rereplication import plan
     from bkpy.recovery.upkeep import lacking
 
-    async with connect(uri) as client:
-        upkeep = client.upkeep
-        cluster = upkeep.cluster
-        metadata = await client.ledger_metadata(ledger_id)
-        mark = await Marks(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
-        lock = await read_if_there(cluster.store, ledger_lock(cluster.root, ledger_id))
-        bookies = upkeep.bookies()
-        named = {name for fragment in metadata.fragments for name in fragment.bookies}
-        leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
-        lacks = frozenset[str]() if mark is None else lacking(mark, upkeep.directory)
-        planned = plan(metadata, leaving, bookies, lacking=lacks)
-        return {
-            "ledger_id": ledger_id,
-            "state": metadata.state.value,
-            "fragments": list(_fragments(client, metadata, mark)),
-            "marked": None if mark is None else _marked(mark),
-            "locked_by": None if lock is None else parsed(lock[0]).get("holder"),
-            "to_do": _to_do(planned),
-            "in_the_way": [
-                *(one.told for one in planned.stuck),
-                *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),
-            ],
-        }
+    upkeep = client.upkeep
+    cluster = upkeep.cluster
+    metadata = await client.ledger_metadata(ledger_id)
+    mark = await Marks(cluster.store, cluster.root, cluster.store.runtime).read(ledger_id)
+    lock = await read_if_there(cluster.store, ledger_lock(cluster.root, ledger_id))
+    bookies = upkeep.bookies()
+    named = {name for fragment in metadata.fragments for name in fragment.bookies}
+    leaving = (named - bookies.readable) | (set() if mark is None else mark.lost.keys())
+    lacks = frozenset[str]() if mark is None else lacking(mark, upkeep.directory)
+    planned = plan(metadata, leaving, bookies, lacking=lacks)
+    return {
+        "ledger_id": ledger_id,
+        "state": metadata.state.value,
+        "fragments": list(_fragments(client, metadata, mark)),
+        "marked": None if mark is None else _marked(mark),
+        "locked_by": None if lock is None else parsed(lock[0]).get("holder"),
+        "to_do": _to_do(planned),
+        "in_the_way": [
+            *(one.told for one in planned.stuck),
+            *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),
+        ],
+    }
 
 
 async def _read(client: bkpy.Client, metadata: LedgerMetadata, copy: Copy) -> list[str]:

@@ -189,10 +189,11 @@ def _spark_output(verbose: bool) -> Iterator[int]:
 
 
 def _show(summary: ExportSummary, as_json: bool) -> None:
-    from bkpy.spark.options import format_ledgers
+    from bkpy.client.arguments import format_ledger_ids
 
     if summary.skipped:
-        say(f"left out {len(summary.skipped)} ledgers, which have another password: {format_ledgers(summary.skipped)}")
+        which = format_ledger_ids(summary.skipped)
+        say(f"left out {len(summary.skipped)} ledgers, which have another password: {which}")
     if summary.truncated:
         say(f"left out {summary.truncated:,} entries, which were truncated before they were exported")
     for first, last in summary.gaps:

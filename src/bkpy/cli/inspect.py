@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from bkpy.cli.common import ledger_argument, one_ledger
 from bkpy.cli.statuses import TERMINATED
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def inspect() -> None:
 
 _where = click.argument("where", metavar="WHERE", type=click.Path())
 _json = click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-_I64 = click.IntRange(0, (1 << 63) - 1)  # ids of ledgers, and places in files
+_I64 = click.IntRange(0, (1 << 63) - 1)  # places in files
 _limit = click.option("--limit", type=click.IntRange(0), default=1000, show_default=True, help="Findings to show.")
-_ledger = click.option("--ledger", "ledger_id", type=_I64, metavar="ID", help="Only what is this ledger's.")
+_ledger = click.option("--ledger", "ledger_id", callback=one_ledger, metavar="ID", help="Only what is this ledger's.")
 _offset = click.option(
     "--from", "offset", type=_I64, default=0, metavar="OFFSET", help="Begin there; WHERE is a file then."
 )
@@ -143,7 +144,7 @@ def index(where: str, ledger_id: int | None, limit: int, as_json: bool) -> int:
 
 @inspect.command()
 @_where
-@click.argument("ledger_id", metavar="LEDGER", type=_I64)
+@ledger_argument
 @_limit
 @_json
 def ledger(where: str, ledger_id: int, limit: int, as_json: bool) -> int:

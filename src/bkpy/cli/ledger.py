@@ -14,11 +14,14 @@ from bkpy.cli.common import (
     connect,
     connect_option,
     json_option,
+    ledger_argument,
+    ledgers_argument,
     print_json,
     print_table,
     progress,
     run,
     say,
+    show_each,
 )
 from bkpy.cli.deleting import delete_all
 from bkpy.cli.explain import explain
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
-_LEDGER = click.IntRange(min=0)
 _ENTRY = click.IntRange(min=0)
 
 
@@ -151,7 +153,7 @@ def write(uri: str, file: str, as_json: bool, **creation: Any) -> None:
 
 @ledger.command(short_help="Print entries.")
 @connect_option
-@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@ledger_argument
 @click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
 @click.option("--last", type=_ENTRY, help="The last entry to print.  [default: the last that is acknowledged]")
 @click.option(
@@ -182,7 +184,7 @@ def read(
 
 @ledger.command(short_help="Print entries as they come.")
 @connect_option
-@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@ledger_argument
 @click.option("--first", type=_ENTRY, default=0, show_default=True, help="The first entry to print.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json: one object a line.")
@@ -193,26 +195,30 @@ def tail(uri: str, ledger_id: int, first: int, form: str, as_json: bool, passwor
     run(_tail(uri, ledger_id, first, _formatter("json" if as_json else form), password))
 
 
-@ledger.command(short_help="Show a ledger, what each bookie has to hold of it, and what it has.")
+@ledger.command(short_help="Show ledgers, what each bookie has to hold of them, and what it has.")
 @connect_option
-@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@ledgers_argument
 @json_option
-def show(uri: str, ledger_id: int, as_json: bool) -> None:
-    """Show the metadata of LEDGER, which entries each bookie has to hold, and what the bookies say they have.
+def show(uri: str, ledger_ids: tuple[int, ...], as_json: bool) -> None:
+    """Show the metadata of ledgers, which entries each bookie has to hold, and what the bookies say they have.
 
-    Each bookie is asked for the last entry of LEDGER that it has. That tells what is missing at the end, not of holes
-    before it; a bookie that has later entries tells nothing of a fragment before them.
+    LEDGERS are ids and ranges, as in 7,9-12. Each bookie is asked for the last entry of a ledger that it has. That
+    tells what is missing at the end, not of holes before it; a bookie that has later entries tells nothing of a
+    fragment before them.
     """
-    shown, told = run(_metadata(uri, ledger_id))
-    if as_json:
-        print_json(describe.describe(shown, told))
-    else:
-        describe.show(shown, told)
+    show_each(
+        uri,
+        ledger_ids,
+        _metadata,
+        lambda found: describe.describe(*found),
+        lambda found: describe.show(*found),
+        as_json=as_json,
+    )
 
 
-@ledger.command(short_help="Close the ledger of a writer that is gone.")
+@ledger.command(short_help="Close the ledgers of writers that are gone.")
 @connect_option
-@click.argument("ledger_id", type=_LEDGER, metavar="LEDGER")
+@ledgers_argument
 @password_option
 @click.option(
     "--accept-loss",
@@ -222,25 +228,34 @@ def show(uri: str, ledger_id: int, as_json: bool) -> None:
 )
 @click.option("--yes", "-y", is_flag=True, help="With --accept-loss: don't ask.")
 @json_option
-def recover(uri: str, ledger_id: int, password: bytes, accept_loss: bool, yes: bool, as_json: bool) -> None:
-    """Find out where LEDGER ends, and close it there. Its writer, if there still is one, can't append any more.
+def recover(
+    uri: str, ledger_ids: tuple[int, ...], password: bytes, accept_loss: bool, yes: bool, as_json: bool
+) -> None:
+    """Find out where a ledger ends, and close it there. Its writer, if there still is one, can't append any more.
 
-    Nothing that was acknowledged is lost. If too few bookies can tell where the ledger ends, it stays IN_RECOVERY, and
-    a later try may succeed. A ledger that is CLOSED is left as it is.
+    LEDGERS are ids and ranges, as in 7,9-12; with --accept-loss one id. Nothing that was acknowledged is lost. If too
+    few bookies can tell where a ledger ends, it stays IN_RECOVERY, and a later try may succeed. A ledger that is CLOSED
+    is left as it is.
     """
     if yes and not accept_loss:
         raise click.UsageError("--yes goes with --accept-loss")
     if accept_loss:
+        if len(ledger_ids) > 1:
+            raise click.UsageError("--accept-loss takes one ledger at a time")
         from bkpy.cli.accept_loss import recover_accepting_loss, show
 
-        show(recover_accepting_loss(uri, ledger_id, password, yes=yes, as_json=as_json), as_json=as_json)
+        show(recover_accepting_loss(uri, ledger_ids[0], password, yes=yes, as_json=as_json), as_json=as_json)
         return
-    result = run(_recover(uri, ledger_id, password))
-    if as_json:
-        print_json(result)
-    else:
-        rows = [(name.replace("_", " "), value) for name, value in result.items()]
-        print_table(("", ""), [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in rows])
+
+    async def recover_one(client: Client, ledger_id: int) -> dict[str, Any]:
+        return await _recover(client, ledger_id, password)
+
+    show_each(uri, ledger_ids, recover_one, lambda result: result, _show_recovered, as_json=as_json)
+
+
+def _show_recovered(result: dict[str, Any]) -> None:
+    rows = [(name.replace("_", " "), value) for name, value in result.items()]
+    print_table(("", ""), [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in rows])
 
 
 @ledger.command("list")
@@ -261,20 +276,22 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
 
 @ledger.command(short_help="Delete ledgers, for good.")
 @connect_option
-@click.argument("ledger_ids", type=_LEDGER, nargs=-1, required=True, metavar="LEDGER...")
+@ledgers_argument
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool) -> None:
     """Delete ledgers, for good.
 
-    Asks first: a terminal, or whatever standard input is. Without an answer nothing is deleted, and the exit status is
-    2. A ledger that does not exist is told of in the end, and the others are deleted all the same.
+    LEDGERS are ids and ranges, as in 7,9-12. Asks first: a terminal, or whatever standard input is. Without an answer
+    nothing is deleted, and the exit status is 2. A ledger that does not exist is told of in the end, and the others are
+    deleted all the same.
     """
+    from bkpy.client.arguments import format_ledger_ids
     from bkpy.errors import NoSuchLedgerError
 
     async def delete_one(client: Client, ledger_id: int) -> None:
         await client.delete_ledger(ledger_id)
 
-    delete_all(uri, ledger_ids, delete_one, NoSuchLedgerError, yes=yes)
+    delete_all(uri, ledger_ids, delete_one, NoSuchLedgerError, yes=yes, listed=format_ledger_ids)
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------
@@ -377,26 +394,23 @@ async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password
         await reader.close()
 
 
-async def _metadata(uri: str, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
+async def _metadata(client: Client, ledger_id: int) -> tuple[LedgerMetadata, Mapping[str, int | BookKeeperError]]:
     """The ledger's metadata, and by bookie the last entry that it has."""
-
-    async with connect(uri) as client:
-        metadata = await client.ledger_metadata(ledger_id)
-        return metadata, await client.last_entries(metadata)
+    metadata = await client.ledger_metadata(ledger_id)
+    return metadata, await client.last_entries(metadata)
 
 
-async def _recover(uri: str, ledger_id: int, password: bytes) -> dict[str, Any]:
+async def _recover(client: Client, ledger_id: int, password: bytes) -> dict[str, Any]:
     import time
 
-    async with connect(uri) as client:
-        before = await client.ledger_metadata(ledger_id)
-        started = time.monotonic()
-        with progress(unit="") as bar:
-            bar.add_task(f"ledger {ledger_id} was {before.state.value}, recovering", total=None)
-            reader = await client.recover_ledger(ledger_id, password=password)
-        seconds = time.monotonic() - started
-        after = reader.metadata
-        await reader.close()
+    before = await client.ledger_metadata(ledger_id)
+    started = time.monotonic()
+    with progress(unit="") as bar:
+        bar.add_task(f"ledger {ledger_id} was {before.state.value}, recovering", total=None)
+        reader = await client.recover_ledger(ledger_id, password=password)
+    seconds = time.monotonic() - started
+    after = reader.metadata
+    await reader.close()
     return {
         "ledger_id": ledger_id,
         "state_before": before.state.value,

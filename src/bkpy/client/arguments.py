@@ -5,7 +5,9 @@ Invariant: nothing but whole numbers that fit the wire's 63 bits gets into a req
 
 from __future__ import annotations
 
+import re
 import sys
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from bkpy.config.password_file import PASSWORD_BYTES_MAX
@@ -13,8 +15,11 @@ from bkpy.errors import ConfigError
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+LEDGERS_MAX: Final = 1_000_000  # named at once
+
+_IDS: Final = re.compile(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", re.ASCII)
 _RESERVED: Final = "bkpy."  # names of custom metadata that begin so are for what bkpy itself makes
 
 
@@ -23,6 +28,33 @@ def check_ledger_id(ledger_id: Any) -> None:
     _check_whole("ledger_id", ledger_id)
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise ConfigError(f"ledger_id must be from 0 to {LEDGER_ID_MAX}, not {ledger_id}")
+
+
+def parse_ledger_ids(text: str) -> tuple[int, ...]:
+    """The ids, ascending, of ids and ranges such as "7,9-12". `ValueError` for anything else."""
+    ids: set[int] = set()
+    for part in text.split(","):
+        found = _IDS.fullmatch(part)
+        if found is None:
+            raise ValueError(f"expected ledger ids such as 7,9-12; {part.strip()!r} is none")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ValueError(f"the range {part.strip()} ends before it begins")
+        if last > LEDGER_ID_MAX:
+            raise ValueError(f"{last} is too large: a ledger id is at most {LEDGER_ID_MAX}")
+        if last - first >= LEDGERS_MAX or len(ids) + (last - first) >= LEDGERS_MAX:
+            raise ValueError(f"at most {LEDGERS_MAX} ledgers can be named")
+        ids.update(range(first, last + 1))
+    return tuple(sorted(ids))
+
+
+def format_ledger_ids(ids: Iterable[int]) -> str:
+    """The shortest text that `parse_ledger_ids` makes these ids of."""
+    runs = [
+        [ledger_id for _, ledger_id in run]
+        for _, run in groupby(enumerate(sorted(set(ids))), key=lambda pair: pair[1] - pair[0])
+    ]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def check_first(first: Any, ledger_id: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from bkpy.client.arguments import format_ledger_ids
 from bkpy.config.client import client_settings
 from bkpy.errors import (
     BookKeeperError,
@@ -29,7 +30,7 @@ from bkpy.spark.export_job import Job, Progress
 from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.lock import TargetLock, is_uri
 from bkpy.spark.manifest import NO_TOTALS, ExportLayout, ExportSource, State, Totals
-from bkpy.spark.options import SourceOptions, format_ledgers, parse_options
+from bkpy.spark.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,7 +134,7 @@ class ExportRequest:
             given["log"] = self.log
         elif self.ledgers is not None:
             given["skipUnauthorized"] = str(self.skip_unauthorized)
-            given["ledgers"] = self.ledgers if isinstance(self.ledgers, str) else format_ledgers(self.ledgers)
+            given["ledgers"] = self.ledgers if isinstance(self.ledgers, str) else format_ledger_ids(self.ledgers)
         if self.password_file is not None:
             given["passwordFile"] = self.password_file
         return given

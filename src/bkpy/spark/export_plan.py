@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import bkpy
+from bkpy.client.arguments import format_ledger_ids
 from bkpy.config.base import GIB
 from bkpy.config.client import ClientSettings
 from bkpy.errors import TruncatedError
 from bkpy.spark.id_runs import NOTHING, Runs
 from bkpy.spark.log_view import LogView
 from bkpy.spark.manifest import ExportSource, State
-from bkpy.spark.options import EARLIEST, format_ledgers, parse_options
+from bkpy.spark.options import EARLIEST, parse_options
 from bkpy.spark.planning import load_ledgers, plan
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _batch(ledgers: Sequence[LedgerMetadata], parts: Sequence[EntryRange], given
     return ExportBatch(
         runs,
         # A ledger that is closed meanwhile is no part of the plan any more.
-        {**given, "ledgers": format_ledgers(ids)},
+        {**given, "ledgers": format_ledger_ids(ids)},
         sum(part.entries for part in parts),
         len(parts),
         len(ids),

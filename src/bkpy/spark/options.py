@@ -8,12 +8,11 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from bkpy.client.arguments import parse_ledger_ids
 from bkpy.config import password_file
 from bkpy.config.base import GIB, MIB
 from bkpy.errors import ConfigError
@@ -22,7 +21,7 @@ from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
 from bkpy.protocol.log_list import checked_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
 CLOSED: Final = "closed"  # in place of ledger ids: all that are closed
 
@@ -34,13 +33,10 @@ LATEST: Final = "latest"
 COLUMNS: Final = ("log", "ledger_id", "entry_id", "payload", "length", "position")
 LOG_COLUMNS: Final = (*COLUMNS, "time")  # those of a log: only its entries have a time
 
-LEDGERS_MAX: Final = 1_000_000  # named in one read: the metadata of each is read before the first row
 PARTITIONS_MAX: Final = 100_000  # Spark's driver keeps a record of each
 PREFETCH_DEPTH_MAX: Final = 64  # times fetchBytes is what a task may hold in memory
 METADATA_REQUESTS_MAX: Final = 10_000  # in flight at once, on one connection
 TIMEOUT_S_MAX: Final = 3600.0
-
-_LEDGERS = re.compile(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?")
 
 
 # Of a log: a position, a time (the first entry that isn't earlier), or one of the words above.
@@ -163,29 +159,10 @@ def parse_ledgers(text: str) -> tuple[int, ...] | None:
     """Ids, ascending, of "7,9-12"; None for "closed". `ValueError` for anything else."""
     if text.strip().lower() == CLOSED:
         return None
-    ids: set[int] = set()
-    for part in text.split(","):
-        found = _LEDGERS.fullmatch(part)
-        if found is None:
-            raise ValueError(f'expected ledger ids such as 7,9-12, or "{CLOSED}"; {part.strip()!r} is none')
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first:
-            raise ValueError(f"the range {part.strip()} ends before it begins")
-        if last > LEDGER_ID_MAX:
-            raise ValueError(f"a ledger id is at most {LEDGER_ID_MAX}")
-        if last - first >= LEDGERS_MAX or len(ids) + (last - first) >= LEDGERS_MAX:
-            raise ValueError(f'at most {LEDGERS_MAX} ledgers can be named; "{CLOSED}" reads all there are')
-        ids.update(range(first, last + 1))
-    return tuple(sorted(ids))
-
-
-def format_ledgers(ids: Iterable[int]) -> str:
-    """The shortest text that `parse_ledgers` makes these ids of."""
-    runs = [
-        [ledger_id for _, ledger_id in run]
-        for _, run in groupby(enumerate(sorted(set(ids))), key=lambda pair: pair[1] - pair[0])
-    ]
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    try:
+        return parse_ledger_ids(text)
+    except ValueError as e:
+        raise ValueError(f'{e}; or "{CLOSED}" for all that are closed') from None
 
 
 def column_named(name: str) -> str:

@@ -13,12 +13,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import bkpy
+from bkpy.client.arguments import format_ledger_ids
 from bkpy.errors import ConfigError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
 from bkpy.metadata.log_upkeep import LOG_NAME
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bkpy.protocol.records import HEADER_BYTES, MAC_BYTES
 from bkpy.spark.id_runs import NOTHING, Runs
-from bkpy.spark.options import CLOSED, SourceOptions, format_ledgers
+from bkpy.spark.options import CLOSED, SourceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,7 +104,7 @@ def select(found: Sequence[LedgerMetadata], options: SourceOptions) -> Selection
             raise next(iter(refused.values()))
         why = "another password than the one given" if password else "a password, and none was given"
         raise UnauthorizedError(
-            f"{len(refused)} of the {len(found)} closed ledgers have {why} [ledgers {format_ledgers(refused)}]"
+            f"{len(refused)} of the {len(found)} closed ledgers have {why} [ledgers {format_ledger_ids(refused)}]"
         )
     return Selection([metadata for metadata in found if metadata.ledger_id not in refused], list(refused))
 
