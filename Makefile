@@ -27,7 +27,7 @@ help:
 	@echo "make check      format, lint, types, direction of imports"
 	@echo "make golden     write the golden files anew (a change of them is a change of a stored format)"
 	@echo "make scenarios  write the page of behaviours and the tests that hold them anew"
-	@echo "make settings   write the page of all settings anew"
+	@echo "make settings   write the page of all settings anew, and the signatures in that of the API"
 	@echo "make sim SEED=7 one simulated run of bookies and client, with its trace (SCENARIO=failover: of dying writers, crowd: of many ledgers; SEEDS=200: so many seeds)"
 	@echo "make bench      the standard table of throughput and latency"
 	@echo "make bench-export  exports to Parquet beside what the same Spark writes from a generator"
@@ -74,6 +74,7 @@ scenarios: $(VENV)/.dev
 
 settings: $(VENV)/.dev
 	$(BIN)/python -m tests.settings_page --write
+	$(BIN)/python -m tests.api_page --write
 
 SEED ?= 0
 SCENARIO ?= standard

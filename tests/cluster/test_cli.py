@@ -249,8 +249,8 @@ def test_show_says_which_entries_each_bookie_has_to_hold(uri: str) -> None:
     assert "no end yet" not in shown
 
     whole = write(uri, b"x\n" * 10)
-    assert shares(uri, whole) == [["all", "10", "complete"]] * 3
-    assert shares(uri, write(uri, b"")) == [["none", "0", "complete"]] * 3
+    assert shares(uri, whole) == [["all", "10", "to", "the", "end"]] * 3
+    assert shares(uri, write(uri, b"")) == [["none", "0", "to", "the", "end"]] * 3
 
 
 def test_the_ledger_of_a_writer_that_is_gone_is_recovered(uri: str) -> None:

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests import api_page
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -99,6 +100,11 @@ def test_every_exported_class_has_a_table_or_is_in_that_of_errors() -> None:
     arguments = {ARGUMENTS_OF.format(name) for name in CALLS}
     assert sections.keys() == classes | {LocalCluster.__name__, "Errors"} | arguments
     assert set(sections["Errors"]) == {cls.__name__ for cls in exported if inspect.isclass(cls)} - classes
+
+
+def test_the_page_has_the_signatures_as_they_are() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert api_page.with_signatures(text) == text, "make settings writes them anew"
 
 
 class Base:

@@ -114,8 +114,9 @@ def show(ledger: LedgerMetadata, told: Told) -> None:
 
 
 _SAYS = """
-complete: as far as the bookie's last
-entry tells; there may be holes before."""
+to the end: the bookie has its last entry.
+Before it, entries may be missing or
+damaged: `bkpy ledger explain ID --read`."""
 
 
 def _shares(ledger: LedgerMetadata, told: Told) -> Iterator[tuple[object, ...]]:
@@ -137,7 +138,7 @@ def _says(compared: dict[str, Any]) -> str:
     if compared["state"] == "growing":
         return "nothing yet" if compared["has_up_to"] < 0 else f"up to {compared['has_up_to']}"
     state: str = compared["state"]
-    return {"unknown": "can't tell", "later": "later entries"}.get(state, state)
+    return {"unknown": "can't tell", "later": "later entries", "complete": "to the end"}.get(state, state)
 
 
 def _progressions(share: Share) -> str:

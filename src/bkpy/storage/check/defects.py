@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 RESTORE: Final = "restore the file, or let `bkpy bookie rebuild-index` make the index anew"
-OTHER_COPIES: Final = "other bookies of the ledger have these entries; here they are answered as unknown"
+OTHER_COPIES: Final = (
+    "answered as unknown until they are copied here from the ledger's other bookies: soon after a scrub of the running "
+    "bookie has found it, or at once by `bkpy bookie integrity --now`"
+)
 JOURNAL: Final = "restore the file, or start with journal_damage = limbo"
 COOKIE: Final = "see `bkpy bookie cookie show`, and restore the right directory or use `bkpy bookie cookie update`"
 REBUILD: Final = "`bkpy bookie rebuild-index`"
