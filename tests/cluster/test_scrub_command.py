@@ -47,7 +47,7 @@ async def test_damage_on_the_disk_is_told_by_the_command(local: LocalCluster) ->
     line = f"damage in {found['path']}: ledger {ledger_id}, entries {found['first']} to {found['last']}, at offset"
     assert bookie.log_path.read_text().count(line) == 1
     shown = bkpy("bookie", "scrub", *which, uri=uri, status=1).stdout.decode()
-    assert "other bookies of the ledger have these entries" in shown
+    assert "the ledger's other bookies" in shown
     assert metrics(bookie.log_path) >= {"bkpy_bookie_scrub_damages 1.0", "bkpy_bookie_scrub_progress 1.0"}
 
     # The other bookies have these entries: they are copied from there.

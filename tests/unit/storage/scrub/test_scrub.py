@@ -156,7 +156,7 @@ def test_damage_in_any_block_is_found_told_once_and_forgotten(values: dict[str, 
             assert path == host.path_of(row)
             place = f"ledger {ledger_id}, entries {row.ids.first} to {row.ids.last}, at offset {row.place.offset}: "
             assert what.startswith(place)
-            assert "other bookies of the ledger have these entries" in what
+            assert "the ledger's other bookies" in what
         await check_all_is_there(storage)
         await storage.close()
 
