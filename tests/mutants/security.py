@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _RIGHTS = "tests/unit/bookie/test_rights.py"
 _TLS = "tests/unit/bookie/test_tls.py"
 _DISPUTES = "tests/unit/bookie/test_key_disputes.py"
+_MESSAGES = "tests/unit/protocol/test_messages.py"
 _ACCESS = "tests/unit/protocol/test_access.py"
 
 MUTANTS: list[Mutant] = [
@@ -177,5 +178,19 @@ MUTANTS: list[Mutant] = [
         "return Sight.NOT_MADE if held else Sight.NO_LEDGER",
         "return Sight.NO_LEDGER",
         (f"{_DISPUTES}::test_a_strangers_key_is_not_collected_between_the_drawing_of_its_id_and_the_creation",),
+    ),
+    Mutant(
+        "lists are made as long as their headers say",
+        "a stranger stops a bookie for a tenth of a second with 4 KiB",
+        "    return claimed > len(head)\n",
+        "    return claimed < 0\n",
+        (f"{_MESSAGES}::test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came",),
+    ),
+    Mutant(
+        "messages without arrays may have long ones",
+        "a stranger stops a bookie for a tenth of a second with 4 KiB, before its rights are looked at",
+        "value = _unpack(head, None if list in kinds or (int, list) in kinds else len(kinds))",
+        "value = msgpack.unpackb(head, max_map_len=16)",
+        (f"{_MESSAGES}::test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came",),
     ),
 ]

@@ -8,6 +8,7 @@ column by column, never batch by batch.
 from __future__ import annotations
 
 import enum
+import re
 from itertools import repeat
 from operator import ge, mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -272,9 +273,55 @@ def pack(value: Any) -> bytes:
     return packed
 
 
-def _unpack(head: Bytes) -> Any:
+# msgpack makes a list of as many elements as an array's header claims before it looks at the first one. Headers of
+# arrays inside arrays cost a few bytes each, so that a few KiB could ask for hundreds of MiB. A head this short can't.
+_SHORT_BYTES: Final = 128
+_LONG_ARRAYS_MAX: Final = 16  # headers that may claim more than 15 elements, in a head that isn't looked at closely
+_SCALARS: Final = re.compile(
+    rb"(?:[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|\xc4\x20.{32})*+",
+    re.DOTALL,
+)
+# By the first byte of what is no scalar: where its length or its number of elements is, and whether it has elements.
+_SIZED: Final = {
+    **{0xC4 + i: (1 << i, False) for i in range(3)},  # bytes
+    **{0xD9 + i: (1 << i, False) for i in range(3)},  # strings
+    **{0xDC + i: (2 << i, True) for i in range(2)},  # arrays
+}
+
+
+def _claims_too_much(head: bytes) -> bool:
+    """Whether the arrays of this value claim more elements than there are bytes."""
+    claimed = at = 0
+    while claimed <= len(head) and (at := _end_of_scalars(head, at)) < len(head):
+        first = head[at]
+        at += 1
+        if 0x90 <= first <= 0x9F:
+            claimed += first & 15
+        elif 0xA0 <= first <= 0xBF:
+            at += first & 31
+        elif (sized := _SIZED.get(first)) is not None:
+            size, has_elements = sized
+            number = int.from_bytes(head[at : at + size], "big")
+            at += size + (0 if has_elements else number)
+            claimed += number if has_elements else 0
+        elif not 0x80 <= first <= 0x8F:
+            return True  # a large map or an extension, of which no message has any
+    return claimed > len(head)
+
+
+def _end_of_scalars(head: bytes, at: int) -> int:
+    found = _SCALARS.match(head, at)
+    return at if found is None else found.end()
+
+
+def _unpack(head: Bytes, array_max: int | None = None) -> Any:
+    """The value, no array of which has more than `array_max` elements (None: than the head has bytes)."""
+    if array_max is None and len(head) > _SHORT_BYTES:
+        whole = bytes(head)
+        if whole.count(b"\xdc") + whole.count(b"\xdd") > _LONG_ARRAYS_MAX and _claims_too_much(whole):
+            raise ProtocolError("the head's arrays claim more elements than it has bytes")
     try:
-        return msgpack.unpackb(head, max_map_len=16)
+        return msgpack.unpackb(head, max_map_len=16, max_array_len=len(head) if array_max is None else array_max)
     except Exception as e:  # msgpack raises ValueError, its own kinds, RecursionError, UnicodeDecodeError
         raise ProtocolError(f"the head is not a msgpack value: {e}") from None
 
@@ -283,7 +330,7 @@ def _fields(
     head: Bytes, kinds: tuple[type | tuple[type, ...], ...], what: str, usual: tuple[type, ...] | None = None
 ) -> list[Any]:
     """The elements of an array head, with exactly these types (a bool is no int). `usual` saves a closer look."""
-    value = _unpack(head)
+    value = _unpack(head, None if list in kinds or (int, list) in kinds else len(kinds))
     if not isinstance(value, list) or len(value) != len(kinds):
         raise ProtocolError(f"{what}: expected an array of {len(kinds)}")
     if tuple(map(type, value)) == (usual or kinds):

@@ -1,6 +1,7 @@
 """Heads: round trips, and that no bytes get past the decoders as a wrong type."""
 
 import contextlib
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -130,3 +131,45 @@ def test_present_wants_whole_keys() -> None:
     assert m.decode_present(m.pack([[1], [KEY]])) == m.Present([1], [KEY])
     with pytest.raises(ProtocolError):
         m.decode_present(m.pack([[1], [KEY[:-1]]]))
+
+
+# --- arrays that claim more than there is -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "header", [b"\xdd\x00\x00\x10\x00", b"\xdc\x10\x00", b"\x91\xdc\xff\xff", b"\x92\xc0\xdd\x00\x00\x10\x00"]
+)
+@pytest.mark.parametrize("size", [100, 4096, 65_536])
+def test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came(decode: Any, header: bytes, size: int) -> None:
+    """A list is made as long as its header says, before its first element is looked at."""
+    head = header * min(1000, size // len(header))
+    head += b"\xc0" * (size - len(head))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode(head)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 300 * size
+
+
+@pytest.mark.parametrize("count", [1, 20, 1000, m.BATCHES_MAX])
+@pytest.mark.parametrize("number", [0xDC, 0xDDDD, 0xDCDCDCDC, 0xDDDDDDDD_DDDDDDDD >> 1])
+def test_ids_and_keys_that_look_like_headers_of_arrays_are_read_back(count: int, number: int) -> None:
+    columns = [0, [number] * count, [number >> 8] * count, [1] * count, 1, [64] * count]
+    assert list(m.decode_add(m.pack(columns), 64 * count)) == columns
+    for key in (b"\xdd" * 32, b"\xdc\x00" * 16):
+        assert m.decode_present(m.pack([[number] * count, [key] * count])).keys == [key] * count
+    unknown = [[number >> 16, number]] * count
+    assert len(m.decode_read_reply(m.pack([0, 9, unknown, -1])).unknown) == count
+
+
+@given(st.lists(JSON, min_size=1, max_size=30))
+def test_what_a_packer_has_made_never_claims_too_much(values: list[Any]) -> None:
+    marks = [b"\xdc" * 40, "\u0700" * 40, 0xDDDD]  # so that it is looked at closely
+    head = msgpack.packb([*marks, *values, *([0xDC] * 100)])
+    with pytest.raises(ProtocolError) as refused:
+        m.decode_add_reply(head, 1)
+    assert "claim" not in refused.value.message
