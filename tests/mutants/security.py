@@ -8,6 +8,7 @@ _RIGHTS = "tests/unit/bookie/test_rights.py"
 _TLS = "tests/unit/bookie/test_tls.py"
 _DISPUTES = "tests/unit/bookie/test_key_disputes.py"
 _MESSAGES = "tests/unit/protocol/test_messages.py"
+_CLOSED = "tests/unit/bookie/test_closed_connections.py"
 _ACCESS = "tests/unit/protocol/test_access.py"
 
 MUTANTS: list[Mutant] = [
@@ -192,5 +193,27 @@ MUTANTS: list[Mutant] = [
         "value = _unpack(head, None if list in kinds or (int, list) in kinds else len(kinds))",
         "value = msgpack.unpackb(head, max_map_len=16)",
         (f"{_MESSAGES}::test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came",),
+    ),
+    Mutant(
+        "appends hold on to a connection that is lost",
+        "each client that was there leaves its keys behind until the cycle collector runs",
+        "            self._service.receive_budget.change(-self.backlog.popleft()[0])\n"
+        "        self._connection = LostConnection(self._connection.address)",
+        "            self._service.receive_budget.change(-self.backlog.popleft()[0])",
+        (f"{_CLOSED}::test_a_closed_connection_is_freed_without_the_cycle_collector[greeted]",),
+    ),
+    Mutant(
+        "a receive buffer holds on to a connection that is lost",
+        "each client that was there leaves its keys behind until the cycle collector runs",
+        "        self._on_room = _nothing  # its owner's, who has this",
+        "        self._wanted = 0",
+        (f"{_CLOSED}::test_a_closed_connection_is_freed_without_the_cycle_collector[said nothing]",),
+    ),
+    Mutant(
+        "presented keys are not bounded together",
+        "a stranger takes a gigabyte with a hundred connections",
+        "        if self._part.used > self._bytes_max:\n            self._shrink(",
+        "        if self._part.used < 0:\n            self._shrink(",
+        (f"{_CLOSED}::test_keys_count_and_those_with_the_most_forget_first",),
     ),
 ]

@@ -154,6 +154,7 @@ BOOKIE: Mapping[str, Bound] = {
     "deferred_sync_bytes_max": Bound((1, 4 * KIB)),
     "presented_ledgers_max": Bound((1, 3, 10)),
     "key_lookups_at_once": Bound((1, 2)),
+    "presented_keys_bytes_max": Bound((1,)),
     "key_lookup_timeout_s": Bound((1.0, 5.0)),
     "receive_chunk_bytes_min": Bound((1, 100)),
     "receive_chunk_bytes_max": Bound((100, 4 * KIB)),

@@ -258,6 +258,7 @@ CONSTANTS = {
     },
     "bookie/identity.py": {"_NAMED_MAX": OF_A_TEXT},
     "bookie/collector.py": {"_NAMED_MAX": OF_A_TEXT},
+    "bookie/keys.py": {"_FREE_KEYS": OF_MEMORY, "_KEY_MEMORY_BYTES": OF_MEMORY},
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
@@ -325,6 +326,8 @@ CONSTANTS = {
         "ENTRY_ID_MAX": ON_DISK,
     },
     "protocol/messages.py": {
+        "_LONG_ARRAYS_MAX": OF_THE_CPU,
+        "_SHORT_BYTES": OF_THE_CPU,
         "I64_MAX": ON_THE_WIRE,
         "KEY_BYTES": ON_THE_WIRE,
         "HELLO_BYTES_MAX": ON_THE_WIRE,

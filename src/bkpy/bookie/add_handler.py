@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bkpy.errors import BookKeeperError, CorruptDataError, ProtocolError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
+from bkpy.protocol.access import NO_OPS
 from bkpy.protocol.draining import takes_entries
 from bkpy.protocol.messages import Flags, Op, Status
 
@@ -52,6 +53,24 @@ class AddConnection(Protocol):
     def resume(self, reason: str) -> None: ...
 
     def abort(self) -> None: ...
+
+
+class LostConnection:
+    """Takes the place of one that is gone, for requests that are still under way: nobody reads what they answer."""
+
+    forbidden = NO_OPS
+    lost = True
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def _nothing(self, *args: object) -> None:
+        pass
+
+    reply = bad_request = refuse = request_ended = memory_full = pause = resume = abort = flush = _nothing
+
+    def no_right(self, to: str) -> str:
+        return f"the connection is lost, and with it the right to {to}"
 
 
 class AddHandler:
@@ -107,6 +126,7 @@ class AddHandler:
         """The connection is gone: what waits is dropped."""
         while self.backlog:
             self._service.receive_budget.change(-self.backlog.popleft()[0])
+        self._connection = LostConnection(self._connection.address)
 
     def _store(
         self, frame: wire.Frame, columns: m.AddColumns, head: Bytes, body: Bytes, answer: bytes | None = None

@@ -1,6 +1,7 @@
 """One client's connection: frames in, requests to the storage, replies out.
 
-Invariants: nothing is answered before HELLO; what is pending for a connection is bounded, by not reading from the
+Invariants: a connection that is lost is freed without the cycle collector, which runs too seldom: its parts let go of
+it; nothing is answered before HELLO; what is pending for a connection is bounded, by not reading from the
 socket; a request that makes no sense is answered with that, and only bytes that are not a frame cost the connection.
 """
 
@@ -55,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, service: BookieService, owner: ConnectionOwner) -> None:
         self.service = service
-        self.keys = Keys(service.settings.presented_ledgers_max)
+        self.keys = Keys(service.settings.presented_ledgers_max, service.key_memory)
         self.adds = AddHandler(service, self, self.keys)
         self.requests = RequestHandler(service, self, self.keys)
         self.address = "?"  # the client's
@@ -94,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self.requests.close()
         self.adds.close()
+        self.keys.close()
         self._receive.close()
         self._out.clear()
         self._owner.closed(self)
@@ -237,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, error: BookKeeperError) -> None:
         """The client broke the protocol: say why, once, and hang up."""
         self.service.metrics.frame_refused()
-        self.service.complain_of_frames("closing the connection from %s: %s", self.address, error)
+        self.service.complain_of_frames("closing the connection from %s: %s", self.address, str(error))
         status = Status.TOO_LARGE if isinstance(error, FrameTooLargeError) else Status.BAD_REQUEST
         self.reply(0, 0, m.pack([int(status), str(error)]))
         self.close()
@@ -245,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
     def bad_request(self, frame: wire.Frame, error: ProtocolError) -> None:
         """Say that this frame, a whole one, is no request. The client's other requests go on."""
         self.service.metrics.request_refused()
-        self.service.complain_of_frames("a bad request from %s: %s", self.address, error)
+        self.service.complain_of_frames("a bad request from %s: %s", self.address, str(error))
         status = int(Status.BAD_REQUEST)
         head = m.pack(status if frame.opcode == Op.ADD else [status, str(error)])
         self.reply(frame.opcode, frame.correlation_id, head)

@@ -15,10 +15,13 @@ answer of the metadata, and never of the order in which keys have arrived.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.protocol.collection import Sight
 from bkpy.protocol.messages import Present, Status
+
+_FREE_KEYS: Final = 100  # of each connection, which count as a part of what it is
+_KEY_MEMORY_BYTES: Final = 200  # of a ledger id, its key and their place in a dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.sightings import Lookout
     from bkpy.storage.engine import LedgerStorage
+    from bkpy.storage.memory_budget import MemoryBudget
 
 
 class Claim(NamedTuple):
@@ -52,9 +56,10 @@ class Claim(NamedTuple):
 class Keys:
     """`authorised`: ledgers whose key this connection has shown. It stays the same set, so that others can keep it."""
 
-    def __init__(self, ledgers_max: int) -> None:
+    def __init__(self, ledgers_max: int, memory: KeyMemory) -> None:
         self.authorised: set[int] = set()
         self._ledgers_max = ledgers_max
+        self._memory = memory
         self._taken: dict[int, bytes] = {}  # not authorised so far: of ledgers never seen, or wrong
         self._arrived: dict[int, bytes] = {}
 
@@ -68,14 +73,29 @@ class Keys:
     def take(self, present: Present) -> None:
         """It is the turn of these keys. All earlier ones are forgotten if these are too many beside them."""
         if len(self.authorised) + len(self._taken) + len(present.keys) > self._ledgers_max:
-            # Forgetting is always safe: the next ADD is answered KEY_REQUIRED, and the client presents again.
-            self.authorised.clear()
-            self._taken.clear()
+            self.forget()
         for ledger_id, key in zip(present.ledger_ids, present.keys, strict=True):
             self.authorised.discard(ledger_id)
             self._taken[ledger_id] = key
             if self._arrived.get(ledger_id) is key:
                 del self._arrived[ledger_id]
+        self._memory.taken(self)
+
+    @property
+    def kept(self) -> int:
+        """How many may be forgotten at any time."""
+        return len(self.authorised) + len(self._taken)
+
+    def forget(self) -> None:
+        """Forget all that were taken: the next ADD is answered KEY_REQUIRED, and the client presents again."""
+        self.authorised.clear()
+        self._taken.clear()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.forget()
+        self._arrived.clear()
+        self._memory.closed(self)
 
     def authorise(self, ledger_id: int) -> None:
         """The claim to this ledger was found good."""
@@ -95,6 +115,50 @@ class Keys:
         if (key := self._arrived.get(ledger_id)) is not None:
             return Claim(key, False)
         return self.claim_in_turn(ledger_id)
+
+
+class KeyMemory:
+    """What the keys of all connections take of a bookie's memory, beyond a few for each connection.
+
+    Invariant: that is at most `bytes_max`, and what the connection that presented last has given. At the bound the
+    connections with the most keys forget theirs, and so they do when others need the memory.
+    """
+
+    def __init__(self, budget: MemoryBudget, bytes_max: int) -> None:
+        self._part = budget.cache("presented keys", self._give_way)
+        self._bytes_max = bytes_max
+        self._held: dict[Keys, int] = {}  # bytes, of those connections that have more than a few
+
+    def taken(self, keys: Keys) -> None:
+        """A connection has presented some more."""
+        self._hold(keys, _bytes_of(keys))
+        if self._part.used > self._bytes_max:
+            self._shrink(self._part.used - self._bytes_max // 2, sparing=keys)
+
+    def closed(self, keys: Keys) -> None:
+        self._hold(keys, 0)
+
+    def _hold(self, keys: Keys, size: int) -> None:
+        had = self._held.pop(keys, 0)
+        if size:
+            self._held[keys] = size
+        self._part.change(size - had)
+
+    def _give_way(self, excess: int) -> None:
+        self._shrink(excess, sparing=None)
+
+    def _shrink(self, excess: int, *, sparing: Keys | None) -> None:
+        wanted = self._part.used - excess
+        for keys in sorted(self._held, key=self._held.__getitem__, reverse=True):
+            if self._part.used <= wanted:
+                return
+            if keys is not sparing:
+                keys.forget()
+                self._hold(keys, 0)
+
+
+def _bytes_of(keys: Keys) -> int:
+    return max(0, keys.kept - _FREE_KEYS) * _KEY_MEMORY_BYTES
 
 
 class KeyAuthority:

@@ -12,6 +12,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from bkpy.bookie.add_handler import LostConnection
 from bkpy.errors import BookKeeperError
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
@@ -145,6 +146,7 @@ class RequestHandler:
         self.resume_writing()
         for waiter in self._waits:
             waiter.end()
+        self._connection = LostConnection(self._connection.address)
 
     @contextlib.asynccontextmanager
     async def _answering(self, bytes_: int) -> AsyncIterator[AnswerPlace]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bkpy.bookie.answers import Answers
 from bkpy.bookie.chunks import BookieChunks
 from bkpy.bookie.complaint import Complaint
-from bkpy.bookie.keys import KeyAuthority
+from bkpy.bookie.keys import KeyAuthority, KeyMemory
 from bkpy.bookie.waiters import Waiters
 from bkpy.protocol.receive_buffer import ReceiveBudget
 
@@ -65,6 +65,7 @@ class BookieService:
         self.stopping = False
         self._runtime = runtime
         self.complain_of_frames = self.complaint()
+        self.key_memory = KeyMemory(storage.memory, settings.presented_keys_bytes_max)
         self.key_authority = KeyAuthority(storage, metadata, settings, metrics.key_decided, self.complaint())
 
     def complaint(self) -> Complaint:

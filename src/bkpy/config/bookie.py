@@ -366,6 +366,11 @@ class BookieSettings(SecuritySettings):
         default=MEMORY_PARTS["deferred_sync_bytes_max"],
         description="bytes that wait for a journal, above which adds with deferred sync wait for it as all others do",
     )
+    presented_keys_bytes_max: Size = Field(
+        default=MEMORY_PARTS["presented_keys_bytes_max"],
+        description="bytes of the keys that all connections have presented, beyond 100 keys each, and what one PRESENT "
+        "has brought; the connections with the most forget theirs then, which clients present again",
+    )
     key_lookups_at_once: Size = Field(
         default=16,
         description="ledgers whose keys are looked up in the metadata at the same time, because a client presented "

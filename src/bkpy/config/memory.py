@@ -20,6 +20,7 @@ MEMORY_PARTS: Final[Mapping[str, int]] = {
     "receive_bytes_max": 128 * MIB,
     "answers_bytes_max": 128 * MIB,
     "block_cache_bytes_max": 32 * MIB,
+    "presented_keys_bytes_max": 32 * MIB,
     "ledger_states_max": 100_000,
 }
 

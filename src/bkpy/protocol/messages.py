@@ -116,7 +116,7 @@ _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
     Status.FENCED: LedgerFencedError,
     # Clients present the key of the metadata and no other: the bookie is wrong, or has read other metadata.
     Status.UNAUTHORIZED: BookieUnavailableError,
-    Status.KEY_REQUIRED: UnauthorizedError,
+    Status.KEY_REQUIRED: BookieUnavailableError,  # it has forgotten the key again
     Status.READ_ONLY: ReadOnlyBookieError,
     Status.TOO_MANY_REQUESTS: TooManyRequestsError,
     Status.BAD_REQUEST: ProtocolError,
@@ -134,6 +134,7 @@ _ERRORS: Final[dict[Status, type[BookKeeperError]]] = {
 ENDS_WRITER: Final = frozenset((Status.FENCED, Status.FORBIDDEN))
 
 _MESSAGES = {
+    Status.KEY_REQUIRED: "the bookie has forgotten the ledger's key each time that it was presented",
     Status.UNAUTHORIZED: "the bookie refuses the ledger's key, and takes another one for that of the metadata",
     Status.UNAVAILABLE: "the bookie is stopping or starting, or can't read the ledger's metadata now",
     Status.FENCED: "fenced: somebody else is recovering the ledger, or has closed it; go on in a new one",

@@ -234,6 +234,7 @@ class ReceiveBuffer:
         if self._budget is not None:
             self._budget.leave(self, self.charged)
             self._drop(self._budget)
+        self._on_room = _nothing  # its owner's, who has this
 
     def _drop(self, budget: ReceiveBudget) -> None:
         charged, self.charged = self.charged, 0
@@ -290,3 +291,7 @@ class ReceiveBuffer:
             self._start += wanted
             self._wanted = 0
             yield frame
+
+
+def _nothing() -> None:
+    pass
