@@ -518,6 +518,11 @@ def cache_of(ledgers: Ledgers) -> LedgerCache:
     return ledgers._cache
 
 
+def elsewhere(ledgers: Ledgers) -> set[int]:
+    """The ledgers that are known to be in another shard than that of their id."""
+    return set(ledgers._shard_overrides)
+
+
 def states_max(cache: LedgerCache) -> int:
     """How many states are kept in memory if no more are needed."""
     return cache._infos_max

@@ -41,11 +41,13 @@ from .marks import (
     DIRECTORY_ADDED,
     FENCE_OF_UNSEEN,
     FENCE_RACED_ADD,
+    INSPECTED,
     SEVERAL_LEDGERS,
     SPARE_COLLECTED,
     WINDOW_OF_ONE,
     observed,
 )
+from .store import SimStores
 from .world import Host, World
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from bkpy.storage.space.hiding import Hidden
 
     from .metadata import SimSession
+    from .store import SimStore
 
 T = TypeVar("T")
 
@@ -181,6 +184,30 @@ class Bookie:
         self.taken_late: set[int] = set()  # where it accepted an append all the same
         self.mends = False  # with an integrity check
         self.rebuilds = False  # its directories may be empty
+        self._inspections = world.stream(f"inspections-{name}")
+        self._inspector: SimStore | None = None
+        recording = self.host.disk.observer
+
+        def observe(operation: str, path: str) -> None:
+            assert recording is not None
+            recording(operation, path)
+            self._inspect(operation, path)
+
+        self.host.disk.observer = observe
+
+    def _inspect(self, operation: str, path: str) -> None:
+        """Let a tool open an index between two steps of what a start does to it, and have it open for a while."""
+        index, in_index, _ = path.rpartition("/index")
+        if not in_index or operation == "commit" or self._inspections.random() < 0.7:
+            return
+        if self._inspector is not None:
+            self._inspector.close()
+            self._inspector = None
+        disk = self.host.disk
+        with contextlib.suppress(FileNotFoundError):  # it is only now made
+            stores = SimStores(disk, survives=True)
+            self._inspector = stores.open(f"{index}/index", read_only=self._inspections.random() < 0.5)
+            self.world.marks[INSPECTED] += disk.exists(f"{index}/index.shrunk")
 
     def true_sight(self, ledger_id: int) -> Sight:
         """What there is to be seen of the ledger in the metadata store now."""

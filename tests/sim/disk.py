@@ -87,10 +87,12 @@ class SimDisk:
         self.dead = False  # crashed and not yet started again
         self.never_syncs: str | None = None  # syncs of paths with this part do nothing: to see that a test notices
         self.no_links: int | None = None  # the error of each attempt to give a file a further name
+        self.no_exchange: int | None = None  # the error of each attempt to let two directories exchange their names
         self.observer: Callable[[str, str], None] | None = None  # (operation, path) of all that changes the disk
         self.on_crash: Callable[[], None] | None = None
         self._faults: list[_Fault] = []
         self.directories: dict[str, Directory] = {"/": Directory()}
+        self._exchanges: list[tuple[str, str]] = []  # of directories, that are not durable
         self._locks: set[str] = set()
         self._stalled = False
         self._waiting: list[Callable[[], None]] = []  # workers that go on when the stall ends
@@ -100,8 +102,9 @@ class SimDisk:
     def crash_at(self, nth: int, *, operation: str | None = None, path: str = "") -> None:
         """Crash the process at the `nth` matching operation from now (1 is the next), before it takes full effect.
 
-        Operations: open, pwritev, fdatasync, allocate, truncate, rename, link, unlink, make_dirs, sync_dir, commit (of
-        a store), pread; None matches all but pread. `path` is a part of the path. A write may leave a prefix behind.
+        Operations: open, pwritev, fdatasync, allocate, truncate, rename, link, unlink, make_dirs, sync_dir, commit and
+        exchange (of stores), pread; None matches all but pread. `path` is a part of the path. A write may leave a
+        prefix behind.
         """
         self._faults.append(_Fault(None, nth, operation, path, repeat=True))
 
@@ -159,6 +162,10 @@ class SimDisk:
         """The process and the page cache are gone; `fate` decides about each dirty thing, by default at random."""
         self.power_cuts += 1
         choose = fate or self._random_fate
+        for number, (path, other) in reversed([*enumerate(self._exchanges)]):
+            if choose(Dirty("exchange", path, number)) is Fate.DROPPED:
+                self._exchange(path, other)
+        self._exchanges.clear()
         for item, inodes in self._undecided().items():
             self._settle(item, inodes, choose(item))
         for directory in self.directories.values():
@@ -213,6 +220,7 @@ class SimDisk:
         copied.rng.setstate(self.rng.getstate())
         copied._faults = [copy.copy(fault) for fault in self._faults]
         copied._locks = set(self._locks)
+        copied._exchanges = list(self._exchanges)
         twins: dict[int, Inode] = {}  # a file may have several names
 
         def twin(inode: Inode) -> Inode:
@@ -337,6 +345,18 @@ class SimDisk:
         if new_name != name:
             directory.change([(name, None), (new_name, inode)])
 
+    def exchange(self, path: str, other: str) -> None:
+        """Let two directories in the same one exchange their names."""
+        self.operate("exchange", path)
+        if self.no_exchange is not None:
+            raise OSError(self.no_exchange, os.strerror(self.no_exchange), path)
+        self._exchange(path, other)
+        self._exchanges.append((path, other))
+
+    def _exchange(self, path: str, other: str) -> None:
+        at = self.directories
+        at[path], at[other] = at[other], at[path]
+
     def link(self, path: str, further: str) -> None:
         self.operate("link", further)
         inode = self.inode(path)
@@ -363,6 +383,7 @@ class SimDisk:
         if at not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self.directories[at].sync()
+        self._exchanges = [pair for pair in self._exchanges if posixpath.dirname(pair[0]) != at]
 
     def space(self, path: str) -> tuple[int, int]:
         return max(0, self.capacity_bytes - self.used_bytes()), self.capacity_bytes

@@ -65,6 +65,7 @@ LOG_TRUNCATED = "a log was truncated"
 LOSS_ACCEPTED = "a loss was accepted"
 STRANGER_FIRST = "a stranger was the first to fence a ledger"
 KEY_GAVE_WAY = "a key of a stranger gave way"
+INSPECTED = "a tool opened an index that was being made smaller"
 REBALANCED = "copies were moved to a new bookie"
 
 _STORAGE = (
@@ -82,7 +83,7 @@ _STORAGE = (
 EXPECTED: Mapping[str, tuple[str, ...]] = {
     "standard": (
         *(*_STORAGE, TORN_TAIL, COLLECTED, SPARE_COLLECTED, ZOMBIE_REFUSED, MOVED_COPY, SCRUBBED),
-        *(STRANGER_FIRST, KEY_GAVE_WAY),
+        *(STRANGER_FIRST, KEY_GAVE_WAY, INSPECTED),
     ),
     "failover": (
         *(*_STORAGE, WINDOW_OF_ONE, SEVERAL_LEDGERS, CHANGED_IN_RECOVERY, DOUBT_RESOLVED, DOUBT_STAYED),

@@ -30,7 +30,7 @@ class Fate(enum.Enum):
 class Dirty:
     """Something that a power cut decides about: a sector, the size of a file, or an operation on a directory."""
 
-    kind: str  # "sector", "size" or "entry"
+    kind: str  # "sector", "size", "entry" or "exchange"
     path: str
     index: int  # number of the sector, or of the operation
 
@@ -47,6 +47,7 @@ class Inode:
     size: int = 0
     durable_size: int = 0
     rows: Any = None  # what an ordered store keeps in its data file
+    shared: Any = None  # what the processes that have a store's lock file open keep in it
 
     def read(self, length: int, offset: int) -> bytes:
         end = min(offset + length, self.size)
@@ -91,7 +92,7 @@ class Inode:
         self.durable_size = self.size
 
     def copy(self) -> Inode:
-        """The same file on another disk. Rows are shared: a state of a store is never changed."""
+        """The same file on another disk, where no process has it open. A store's rows are shared: they never change."""
         dirty = {sector: list(versions) for sector, versions in self.dirty.items()}
         return Inode(dict(self.view), dict(self.durable), dirty, self.size, self.durable_size, self.rows)
 

@@ -22,6 +22,8 @@ from .disk import SimDisk, SimulatedCrash
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bkpy.runtime.interfaces import OrderedStore
+
     from .platter import Inode
 
 _KEY_BYTES_MAX = 511  # LMDB's
@@ -34,17 +36,30 @@ class _Rows:
     values: dict[bytes, bytes] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)  # sorted
     file_bytes: int = 0  # the most that there ever were: a store never gives space back by itself
+    transaction: int = 0  # that left them so
 
     @property
     def used_bytes(self) -> int:
         return sum(map(len, self.keys)) + sum(map(len, self.values.values()))
 
 
-class SimStores:
-    """Opens ordered stores on one disk, as `bkpy.runtime.interfaces.Stores`."""
+@dataclass
+class _Lock:
+    """What LMDB keeps in `lock.mdb` as long as any process has it open: the newest transaction, for all of them."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    transaction: int = 0
+    openers: list[SimStore] = field(default_factory=list)
+
+
+class SimStores:
+    """Opens ordered stores on one disk, as `bkpy.runtime.interfaces.Stores`.
+
+    With `survives` it is another process than the bookie's, and outlives that.
+    """
+
+    def __init__(self, disk: SimDisk, *, survives: bool = False) -> None:
         self.disk = disk
+        self.survives = survives
         self._open: set[str] = set()
         self._generation = disk.generation
 
@@ -74,8 +89,28 @@ class SimStores:
         if inode.rows is None:
             inode.rows = _Rows()
         assert path not in self._open, f"the store {path} is already open in this process"
+        lock = self._lock(posixpath.join(path, "lock.mdb"), inode.rows, read_only)
         self._open.add(path)
-        return SimStore(self, path, inode, bytes_max, readers_max, read_only)
+        store = SimStore(self, path, inode, lock, bytes_max, readers_max, read_only)
+        if lock is not None:
+            lock.openers.append(store)
+        return store
+
+    def _lock(self, path: str, rows: _Rows, read_only: bool) -> _Lock | None:
+        """The lock file's contents: kept if a process has it open, of the data file as it is otherwise."""
+        if not self.disk.exists(path):
+            if read_only:
+                return None
+            self.disk.replace(path, b"")
+        inode = self.disk.inode(path)
+        lock: _Lock = inode.shared or _Lock()
+        inode.shared = lock
+        lock.openers = [store for store in lock.openers if store.is_open(self.disk)]
+        if not lock.openers:
+            lock.transaction = rows.transaction
+        elif lock.transaction != rows.transaction:
+            raise OSError(errno.EBUSY, "a process holds the lock file of another data file", path)
+        return lock
 
     def closed(self, path: str) -> None:
         self._open.discard(path)
@@ -85,6 +120,12 @@ class SimStores:
         data = posixpath.join(path, "data.mdb")
         if self.disk.exists(data) and (damage := self.disk.contents(data)):
             raise CorruptDataError(damage.decode(), path=data)
+
+    def exchange(self, store: OrderedStore, other: OrderedStore) -> None:
+        assert isinstance(store, SimStore)
+        assert isinstance(other, SimStore)
+        self.disk.exchange(store.path, other.path)
+        store.path, other.path = other.path, store.path
 
     def move(self, source: str, target: str) -> None:
         assert source not in self._open
@@ -102,13 +143,21 @@ class SimStore:
     """An open store, as `bkpy.runtime.interfaces.OrderedStore`."""
 
     def __init__(
-        self, stores: SimStores, path: str, inode: Inode, bytes_max: int, readers_max: int, read_only: bool
+        self,
+        stores: SimStores,
+        path: str,
+        inode: Inode,
+        lock: _Lock | None,
+        bytes_max: int,
+        readers_max: int,
+        read_only: bool,
     ) -> None:
         self._read_only = read_only
         self._stores = stores
         self._disk = stores.disk
-        self._path = path
+        self.path = path
         self._inode = inode
+        self._lock = lock
         self._bytes_max = bytes_max
         self._readers_max = readers_max
         self._readers = 0
@@ -116,17 +165,22 @@ class SimStore:
         self._writing = False
         self.closed = False
 
+    def is_open(self, disk: SimDisk) -> bool:
+        """Whether a process that lives on that disk has it open."""
+        alive = self._stores.survives or self._generation == disk.generation
+        return alive and not self.closed and self._disk is disk
+
     def _check(self) -> None:
-        if self._disk.dead or self._generation != self._disk.generation:
-            raise SimulatedCrash(f"store {self._path} after the crash")
-        assert not self.closed, f"the store {self._path} is closed"
+        if not self._stores.survives and (self._disk.dead or self._generation != self._disk.generation):
+            raise SimulatedCrash(f"store {self.path} after the crash")
+        assert not self.closed, f"the store {self.path} is closed"
 
     @contextlib.contextmanager
     def read(self) -> Iterator[SimReadTransaction]:
         self._check()
         transaction = SimReadTransaction(self._inode.rows)
         self._readers += 1
-        assert self._readers <= self._readers_max, f"{self._path} has {self._readers} readers at the same time"
+        assert self._readers <= self._readers_max, f"{self.path} has {self._readers} readers at the same time"
         try:
             yield transaction
         finally:
@@ -136,8 +190,8 @@ class SimStore:
     @contextlib.contextmanager
     def write(self) -> Iterator[SimWriteTransaction]:
         self._check()
-        assert not self._read_only, f"{self._path} was opened to be read"
-        assert not self._writing, f"a second write transaction on {self._path} would wait for ever"
+        assert not self._read_only, f"{self.path} was opened to be read"
+        assert not self._writing, f"a second write transaction on {self.path} would wait for ever"
         self._writing = True
         transaction = SimWriteTransaction(self._inode.rows)
         try:
@@ -151,13 +205,16 @@ class SimStore:
     def _commit(self, transaction: SimWriteTransaction) -> None:
         if not transaction.changed:
             return
-        self._disk.operate("commit", self._path)
+        self._disk.operate("commit", self.path)
         rows = transaction.result()
         used = rows.used_bytes
         if used > self._bytes_max:
-            raise OSError(errno.ENOSPC, "the store is full", self._path)
+            raise OSError(errno.ENOSPC, "the store is full", self.path)
         rows.file_bytes = max(self._inode.rows.file_bytes, used)
+        rows.transaction = self._inode.rows.transaction + 1
         self._inode.rows = rows
+        if self._lock is not None:
+            self._lock.transaction = rows.transaction
 
     def sizes(self) -> tuple[int, int]:
         self._check()
@@ -165,10 +222,12 @@ class SimStore:
 
     def copy(self, path: str) -> None:
         self._check()
-        file = self._disk.open(path, create=True)
-        file.fdatasync()
+        self._disk.make_dirs(path)
+        data = posixpath.join(path, "data.mdb")
+        self._disk.open(data, create=True).fdatasync()
         rows = self._inode.rows
-        self._disk.inode(path).rows = _Rows(rows.values, rows.keys, rows.used_bytes)
+        self._disk.inode(data).rows = _Rows(rows.values, rows.keys, rows.used_bytes, 1)
+        self._disk.sync_dir(path)
 
     def prepare_check(self, share: float) -> None:
         """There are no pages to look through."""
@@ -177,7 +236,7 @@ class SimStore:
 
     def close(self) -> None:
         if not self.closed and self._generation == self._disk.generation:
-            self._stores.closed(self._path)
+            self._stores.closed(self.path)
         self.closed = True
 
 

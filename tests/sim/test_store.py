@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bkpy.config.bookie import BookieSettings
 from bkpy.runtime.ordered_store import LmdbStores
-from bkpy.runtime.system import RealFiles
+from bkpy.runtime.system import RealFiles, SystemRuntime, real_runtime
 from bkpy.storage.index.shrink import shrink
 
 from .disk import SimDisk, SimulatedCrash
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bkpy.runtime.interfaces import Files, OrderedStore, Stores
+
+
+SETTINGS = BookieSettings(
+    metadata_uri="zk://127.0.0.1:2181/ledgers", bookie_id="a", journal_directories=["/j"], ledger_directories=["/d"]
+)
+
+
+def runtime_of(files: Files, stores: Stores) -> SystemRuntime:
+    return dataclasses.replace(real_runtime(), files=files, store=stores)
 
 
 def drop(item: Dirty) -> Fate:
@@ -195,8 +206,8 @@ def test_a_copy_has_the_rows_and_no_free_space(kind: str, disk: SimDisk, tmp_pat
     kept = rows(store)
     file_bytes, used = store.sizes()
     assert used < 0.3 * file_bytes
-    assert shrink(store, f"{root}/index", files)
-    store = stores.open(f"{root}/index", bytes_max=1 << 26)
+    store = shrink(store, root, runtime_of(files, stores), SETTINGS)
+    assert files.listdir(root) == ["index"]
     assert rows(store) == kept
     shrunk, used_now = store.sizes()
     assert used_now <= shrunk < 1.2 * used
@@ -223,7 +234,7 @@ def test_a_reader_of_the_old_file_does_no_harm_to_the_new_one(tmp_path: Path) ->
     )
     assert tool.stdout is not None
     tool.stdout.readline()
-    assert shrink(store, str(tmp_path / "index"), RealFiles())
+    shrink(store, str(tmp_path), runtime_of(RealFiles(), stores), SETTINGS).close()
     for i in range(3):
         store = stores.open(str(tmp_path / "index"), bytes_max=1 << 26)
         assert rows(store) == [(b"k", b"6"), *[(b"l%d" % j, b"") for j in range(i)]]

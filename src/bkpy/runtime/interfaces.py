@@ -145,10 +145,7 @@ class OrderedStore(Protocol):
         """(bytes of the file, how many of them are in use)."""
 
     def copy(self, path: str) -> None:
-        """Write the rows to a new file `path` that has no free space; it is on disk when this returns.
-
-        The caller syncs the directory.
-        """
+        """Write the rows to a new store in directory `path`, without free space; all in it is on disk on return."""
 
     def prepare_check(self, share: float) -> None:
         """Look through what was written, beside its use, so that the next `Stores.check` has less to look at.
@@ -175,7 +172,8 @@ class Stores(Protocol):
         """The store in directory `path`, whose parent exists; one that is created is durable on return.
 
         Without `create` a missing one raises `FileNotFoundError`. One that is opened `read_only` may be open in another
-        process, which writes to it, and is never changed through this opening.
+        process, which writes to it, and is never changed through this opening. `OSError` if another process holds
+        something that would show an older state of the store, or none of its rows.
         """
 
     def check(self, path: str) -> None:
@@ -183,6 +181,13 @@ class Stores(Protocol):
 
         Without it, a damaged store may end the process, or hide rows that are there. What is in the rows is not looked
         at. No store is no damage.
+        """
+
+    def exchange(self, store: OrderedStore, other: OrderedStore) -> None:
+        """Atomically give two stores, open here in the same directory, each other's path; the caller syncs that.
+
+        At each moment both paths name a store. `OSError` of `ENOTSUP` where the file system can't exchange names; then,
+        as after any other error, nothing has changed.
         """
 
     def move(self, source: str, target: str) -> None:

@@ -13,7 +13,7 @@ import lmdb
 
 from bkpy.errors import CorruptDataError
 from bkpy.runtime import lmdb_pages
-from bkpy.runtime.directories import sync_dir
+from bkpy.runtime.directories import exchange, sync_dir
 
 if TYPE_CHECKING:
     import contextlib
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _META_PAGES = 2
+_OPENINGS_MAX = 3  # of one store, until its files are found to belong together
 _log = logging.getLogger("bkpy.bookie")
 
 
@@ -96,8 +97,24 @@ def _child(statement: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
 
 
+def _shows_newest(env: lmdb.Environment) -> bool:
+    """Whether transactions begin with the newest state that is in the data file.
+
+    They take the number of it from the lock file, as long as any process has that open. A lock file that came from
+    another data file, or from an older state of this one, makes LMDB read either of the two meta pages: an old state,
+    or no rows at all.
+    """
+    for _ in range(3):  # the process that writes may commit between the two
+        with env.begin() as txn:
+            number = txn.id()
+        if number == env.info()["last_txnid"]:
+            return True
+    return False
+
+
 class LmdbStore:
-    def __init__(self, env: lmdb.Environment) -> None:
+    def __init__(self, path: str, env: lmdb.Environment) -> None:
+        self.path = path
         self._env = env
         self._preparing: subprocess.Popen[bytes] | None = None
         self._prepared_to = -1  # this transaction, or beyond
@@ -116,7 +133,10 @@ class LmdbStore:
         return (self._env.info()["last_pgno"] + 1) * stat["psize"], (pages + _META_PAGES) * stat["psize"]
 
     def copy(self, path: str) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.mkdir(path, os.stat(self.path).st_mode & 0o777)
+        mode = os.stat(os.path.join(self.path, lmdb_pages.DATA_NAME)).st_mode & 0o777
+        file = os.path.join(path, lmdb_pages.DATA_NAME)
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             self._env.copyfd(fd, compact=True)
             os.fsync(fd)
@@ -124,9 +144,10 @@ class LmdbStore:
             raise _as_os_error(e) from e
         finally:
             os.close(fd)
+        sync_dir(path)
 
     def prepare_check(self, share: float) -> None:
-        path, newest = self._env.path(), self._env.info()["last_txnid"]
+        path, newest = self.path, self._env.info()["last_txnid"]
         if self._preparing is not None:
             code = self._preparing.poll()
             if code is None:
@@ -163,12 +184,12 @@ class LmdbStores:
         readers_max: int = 512,
         read_only: bool = False,
     ) -> OrderedStore:
-        if not create and not os.path.exists(os.path.join(path, "data.mdb")):
+        if not create and not os.path.exists(os.path.join(path, lmdb_pages.DATA_NAME)):
             raise FileNotFoundError(f"no LMDB environment in {path}")
-        # sync and metasync are on by default: a commit is on disk when it returns.
-        try:
-            store = LmdbStore(
-                lmdb.open(
+        for _ in range(_OPENINGS_MAX):  # a reader may open one file before an exchange, and the other one after it
+            # sync and metasync are on by default: a commit is on disk when it returns.
+            try:
+                env = lmdb.open(
                     path,
                     map_size=bytes_max,
                     create=create,
@@ -179,13 +200,22 @@ class LmdbStores:
                     # no such file, or it can't be written to, then nobody writes.
                     lock=not read_only or os.access(os.path.join(path, "lock.mdb"), os.W_OK),
                 )
+            except lmdb.Error as e:
+                raise _as_os_error(e) from e
+            if _shows_newest(env):
+                break
+            env.close()
+        else:
+            raise OSError(
+                errno.EBUSY,
+                "lock.mdb belongs to another data.mdb, or to an older state of it, and a process has it open: end the "
+                "processes that read this index (`bkpy bookie check --running`, `bkpy inspect`) and try again",
+                path,
             )
-        except lmdb.Error as e:
-            raise _as_os_error(e) from e
         if create:  # LMDB syncs its file, and not the directories that name it
             sync_dir(path)
             sync_dir(os.path.dirname(os.path.abspath(path)))
-        return store
+        return LmdbStore(path, env)
 
     def check(self, path: str) -> None:
         # In a process of its own: what the library does with a damaged file may be the end of it.
@@ -200,6 +230,12 @@ class LmdbStores:
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason is given"])[-1]
             raise CorruptDataError(f"it can't be looked through: {reason}", path=file)
+
+    def exchange(self, store: OrderedStore, other: OrderedStore) -> None:
+        assert isinstance(store, LmdbStore)
+        assert isinstance(other, LmdbStore)
+        exchange(store.path, other.path)
+        store.path, other.path = other.path, store.path
 
     def move(self, source: str, target: str) -> None:
         os.rename(source, target)

@@ -7,6 +7,7 @@ from typing import Final
 LOCK_NAME: Final = "lock"  # of the file that the process which uses a directory has locked
 INDEX_NAME: Final = "index"  # of the directory of a ledger directory's LMDB environment
 NEW_INDEX_NAME: Final = "index.new"  # of one that is being made of the entry logs
+SHRUNK_INDEX_NAME: Final = "index.shrunk"  # of a copy of the index, until the two have exchanged their names
 OLD_INDEX_NAME: Final = "index.old"  # of the one in whose place that came; further ones have a number behind it
 SCRUB_NAME: Final = "scrub.json"  # of what keeps how far the scrub of a ledger directory is
 

@@ -271,7 +271,7 @@ class _Opening:
                 path=path,
             ) from None
         with _closed_on_error(store):
-            remove_copy(path, self._files)
+            remove_copy(directory.path, self._runtime)
             try:
                 row = index.load_shard(store)
             except CorruptDataError as e:
@@ -294,9 +294,9 @@ class _Opening:
             if not sound:
                 self._observer.damage("rows of the index were lost or damaged: all its ledgers are in limbo", path)
                 row = index.put_all_in_limbo(store, row)
-            if not worth_shrinking(store, self._settings) or not shrink(store, path, self._files):
-                return store, row
-        return self._open_index(path), row
+            if worth_shrinking(store, self._settings):
+                store = shrink(store, directory.path, self._runtime, self._settings)
+            return store, row
 
     def _shard(self, number: int, directory: str, store: OrderedStore, row: ShardRow) -> Shard:
         """The shard, which closes its index from here on."""

@@ -209,7 +209,8 @@ class Replay:
 
         Then the index where it would be made known is ahead of the record, and nothing would end it once more.
         """
-        home = self._ledgers.shards[self._ledgers.shard_of(ledger_id)]
+        shards = self._ledgers.shards
+        home = shards[ledger_id % len(shards)]
         deleted = self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
         return deleted and sequence < home.row.marks[number].sequence
 

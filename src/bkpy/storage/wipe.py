@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Files
 
 _BROKEN = ".broken"  # a copy of what was cut off a journal file
-_INDEX_FILES = ("data.mdb", "lock.mdb", "sound.pages", "sound.pages.new")
+# The third is of versions up to 0.2.0, which made a smaller copy beside the index's own file.
+_INDEX_FILES = ("data.mdb", "lock.mdb", "data.mdb.new", "sound.pages", "sound.pages.new")
 
 
 class Belongings(NamedTuple):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from bkpy.runtime.ordered_store import LmdbStores
 
@@ -46,4 +50,81 @@ def test_a_reader_that_was_killed_keeps_no_pages(tmp_path: Path) -> None:
     reader.stdout.close()
     rewrite(store, 200)
     assert store.sizes()[0] < 1.2 * during
+    store.close()
+
+
+def commit(store: OrderedStore, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        with store.write() as txn:
+            txn.put(b"row %03d" % number, b"")
+
+
+def rows(store: OrderedStore) -> int:
+    with store.read() as txn:
+        return len(list(txn.scan(b"a", b"z")))
+
+
+@pytest.mark.parametrize("commits", [6, 7])
+def test_the_lock_file_of_another_data_file_is_refused(tmp_path: Path, commits: int) -> None:
+    """LMDB would go by the transaction's number in it: one of two meta pages, of which one has no rows."""
+    path, copy = str(tmp_path / "index"), str(tmp_path / "copy")
+    store = LmdbStores().open(path, create=True, bytes_max=1 << 30)
+    commit(store, 0, commits)
+    store.copy(copy)
+    store.close()
+    reader = subprocess.Popen([sys.executable, "-c", READER, path], stdout=subprocess.PIPE)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"%d\n" % commits
+    os.rename(f"{copy}/data.mdb", f"{path}/data.mdb")
+    for read_only in (False, True):
+        with pytest.raises(OSError, match="belongs to another") as raised:
+            LmdbStores().open(path, bytes_max=1 << 30, read_only=read_only)
+        assert (raised.value.errno, raised.value.filename) == (errno.EBUSY, path)
+    reader.kill()
+    reader.wait()
+    reader.stdout.close()
+    store = LmdbStores().open(path, bytes_max=1 << 30)
+    assert rows(store) == commits
+    store.close()
+
+
+OPENER = """
+import sys
+from bkpy.runtime.ordered_store import LmdbStores
+
+turn = 0
+while True:
+    store = LmdbStores().open(sys.argv[1], bytes_max=1 << 30, read_only=turn % 2 == 0)
+    with store.read() as txn:
+        print(sum(1 for _ in txn.scan(b"a", b"z")), flush=True)
+    store.close()
+    turn += 1
+"""
+
+
+def test_a_reader_that_opens_a_store_during_exchanges_finds_all_rows_and_hides_none(tmp_path: Path) -> None:
+    """Between the openings of the two files the directory that has their name may be another one."""
+    path, other = str(tmp_path / "index"), str(tmp_path / "other")
+    stores = LmdbStores()
+    store = stores.open(path, create=True, bytes_max=1 << 30)
+    commit(store, 0, 8)
+    reader = subprocess.Popen([sys.executable, "-c", OPENER, path], stdout=subprocess.PIPE)
+    assert reader.stdout is not None
+    for turn in range(100):
+        store.copy(other)
+        copy = stores.open(other, bytes_max=1 << 30)
+        assert rows(copy) == 8 + turn
+        stores.exchange(store, copy)
+        store.close()
+        stores.remove(other)
+        store = copy
+        commit(store, 8 + turn, 1)
+        store.close()
+        store = stores.open(path, bytes_max=1 << 30)
+        assert rows(store) == 9 + turn
+        found = int(reader.stdout.readline())
+        assert 8 <= found <= 9 + turn
+    reader.kill()
+    reader.wait()
+    reader.stdout.close()
     store.close()

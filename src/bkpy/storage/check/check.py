@@ -173,7 +173,7 @@ class _Check:
             if not self._running:
                 self._runtime.store.check(path)
             return self._runtime.store.open(
-                path, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max
+                path, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max, read_only=True
             )
         except CorruptDataError as e:
             self._found(Defect(e.path or path, None, None, f"the index is damaged: {e.message}", REBUILD))

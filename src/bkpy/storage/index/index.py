@@ -360,6 +360,18 @@ def ledgers_fit(txn: ReadTransaction, shard: ShardRow) -> bool:
     return (count, checksum) == (shard.ledgers, shard.checksum)
 
 
+def is_whole(txn: ReadTransaction, uuid: bytes) -> bool:
+    """Whether this is the index of that uuid, with the ledger rows that its own row counts."""
+    value = txn.get(SHARD_KEY)
+    if value is None:
+        return False
+    try:
+        shard = decode_shard(value)
+    except CorruptDataError:
+        return False
+    return shard.uuid == uuid and ledgers_fit(txn, shard)
+
+
 def load_shard(store: OrderedStore) -> ShardRow | None:
     """The shard's row, None in an environment that was never initialised."""
     with store.read() as txn:

@@ -1,24 +1,28 @@
-"""Makes the file of an index smaller: it never gives space back by itself, it only uses it again.
+"""Makes an index smaller: LMDB never gives space back to the file system, it only uses it again.
 
-At a start, when more than a share of the file is free, its rows are copied to a new file, which then takes its place.
+At a start, when more than a share of the file is free, its rows are copied to an index in a directory of its own, which
+then exchanges its name with the old one.
 
-Invariants: the copy is synced before it gets the name, and the directory before anything is written to it; whatever
-fails leaves the old file as it was.
+Invariants: at each moment the index's name is that of a whole index with all rows, and of the lock file that belongs to
+it; the copy serves only after all of its rows were read back, and nothing is written to it before its name is durable;
+while it gets its name it is open, so that no reader can begin its lock file; any failure before the exchange leaves the
+old index in use.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-from typing import TYPE_CHECKING, Final
+import logging
+import zlib
+from typing import TYPE_CHECKING
+
+from bkpy.storage.file_names import INDEX_NAME, SHRUNK_INDEX_NAME
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import Files, OrderedStore
+    from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
 
-DATA_NAME: Final = "data.mdb"
-LOCK_NAME: Final = "lock.mdb"
-COPY_NAME: Final = "data.mdb.new"
+_log = logging.getLogger("bkpy.bookie")
 
 
 def worth_shrinking(store: OrderedStore, settings: BookieSettings) -> bool:
@@ -28,28 +32,66 @@ def worth_shrinking(store: OrderedStore, settings: BookieSettings) -> bool:
     return file_bytes >= settings.index_shrink_bytes_min and free > settings.index_free_share_max * file_bytes
 
 
-def shrink(store: OrderedStore, path: str, files: Files) -> bool:
-    """Put a copy without free space in the place of the file, and close `store`; False if there is no space for it."""
-    copy = f"{path}/{COPY_NAME}"
+def shrink(store: OrderedStore, directory: str, runtime: DiskRuntime, settings: BookieSettings) -> OrderedStore:
+    """Put a copy without free space in the place of a ledger directory's index; the index to use, `store` or the copy.
+
+    Blocks. `store` stays open if it raises.
+    """
+    path = f"{directory}/{SHRUNK_INDEX_NAME}"
     try:
-        remove_copy(path, files)
-        store.copy(copy)
+        store.copy(path)
     except OSError as e:
-        with contextlib.suppress(OSError):
-            remove_copy(path, files)
         if e.errno != errno.ENOSPC:
             raise
-        return False
-    store.close()
-    # It counts transactions of the old file; who still reads that, keeps both.
-    if files.exists(f"{path}/{LOCK_NAME}"):
-        files.unlink(f"{path}/{LOCK_NAME}")
-    files.rename(copy, f"{path}/{DATA_NAME}")
-    files.sync_dir(path)
-    return True
+        remove_copy(directory, runtime)
+        return store
+    copy = runtime.store.open(path, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max)
+    try:
+        refusal = _exchange(store, copy, runtime)
+        if refusal is None:
+            runtime.files.sync_dir(directory)
+            store.close()
+            remove_copy(directory, runtime)
+            return copy
+    except BaseException:
+        copy.close()
+        raise
+    copy.close()
+    remove_copy(directory, runtime)
+    _log.warning("%s/%s is not made smaller: %s", directory, INDEX_NAME, refusal)
+    return store
 
 
-def remove_copy(path: str, files: Files) -> None:
-    """Remove what an earlier start left of a copy."""
-    if files.exists(f"{path}/{COPY_NAME}"):
-        files.unlink(f"{path}/{COPY_NAME}")
+def _exchange(store: OrderedStore, copy: OrderedStore, runtime: DiskRuntime) -> str | None:
+    """Let the copy take the place of the index; why it didn't, None if it did."""
+    if _sums(copy) != _sums(store):
+        return "a copy of it doesn't have the same rows"
+    try:
+        runtime.store.exchange(store, copy)
+    except OSError as e:
+        if e.errno != errno.ENOTSUP:
+            raise
+        return (
+            f"the file system can't exchange the names of two directories ({e}); index_free_share_max=1 saves the try"
+        )
+    return None
+
+
+def _sums(store: OrderedStore) -> tuple[int, int]:
+    """How many rows there are, and the XOR of their checksums."""
+    count, checksum = 0, 0
+    with store.read() as txn:
+        for key, value in txn.scan(b"\0", b"\xff"):
+            count += 1
+            checksum ^= zlib.crc32(value, zlib.crc32(key))  # a crc32c of what ends with its own is the same for all
+    return count, checksum
+
+
+def remove_copy(directory: str, runtime: DiskRuntime) -> None:
+    """Remove what is left of a copy: of one that a start didn't finish, or the index whose place it took."""
+    path = f"{directory}/{SHRUNK_INDEX_NAME}"
+    if runtime.files.exists(path):
+        runtime.store.remove(path)
+    beside = f"{directory}/{INDEX_NAME}/data.mdb.new"  # where versions up to 0.2.0 made it
+    if runtime.files.exists(beside):
+        runtime.files.unlink(beside)

@@ -44,13 +44,15 @@ class Ledgers:
         self.fenced: set[int] = set()
         self.on_key_void: list[Callable[[int], None]] = []
         self.writable: Callable[[set[int]], set[int]] = lambda _: set()
-        self._sweep_at = settings.ledger_states_max  # so many in `fenced` are a reason to look which are needed
+        self._sweep_at = settings.ledger_states_max  # so many beside the cache are a reason to look which are needed
         self._settings = settings
         self._observer = observer
         self._cache = LedgerCache(settings.ledger_states_max)
         states = memory.part("ledger states")
         memory.measures.append(lambda: states.set(len(self._cache) * STATE_BYTES))
-        self._shard_overrides: dict[int, int] = {}  # of ledgers that are older than the present number of shards
+        # The shards of ledgers outside the shard of their id: those are older than the present number of shards. Like
+        # `fenced`, it has all whose states are in memory or who are `writable`, and is swept of others.
+        self._shard_overrides: dict[int, int] = {}
         self._loading = asyncio.Lock()
         self._unseen: set[int] = set()  # what the last load found nowhere
         self._buried: set[int] = set()  # what of it was deleted here once
@@ -140,13 +142,19 @@ class Ledgers:
 
     def _adopt(self, ledger_id: int, row: LedgerRow, number: int) -> LedgerInfo:
         """Put a ledger that an index knows into the cache."""
-        if number != ledger_id % len(self.shards):
-            self._shard_overrides[ledger_id] = number
         if row.fenced:
             self.fenced.add(ledger_id)
+        self._locate(ledger_id, number)
         info = LedgerInfo(ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number)
         self._cache.put(info)
         return info
+
+    def _locate(self, ledger_id: int, number: int) -> None:
+        """The ledger's entries are, and go, into the shard of that number."""
+        if number == ledger_id % len(self.shards):
+            self._shard_overrides.pop(ledger_id, None)
+        else:
+            self._shard_overrides[ledger_id] = number
 
     def introduce(self, ledger_id: int, key: bytes) -> LedgerInfo:
         """Make a ledger known that isn't, as was just found out; in limbo and fenced where data was lost.
@@ -158,7 +166,9 @@ class Ledgers:
         self._unseen.discard(ledger_id)
         limbo = self.doubts(ledger_id)
         fenced = limbo or ledger_id in self._buried
-        info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=ledger_id % len(self.shards))
+        home = ledger_id % len(self.shards)
+        self._locate(ledger_id, home)  # an earlier life may have been elsewhere
+        info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=home)
         if fenced:
             self.fenced.add(ledger_id)
         self._cache.put(info)
@@ -181,10 +191,15 @@ class Ledgers:
     def trim(self, keep: Collection[int] = ()) -> None:
         """Evict what nothing needs and isn't in `keep`. To be called where no other state was just handed out."""
         self._cache.trim(keep)
-        if len(self.fenced) > self._sweep_at:
-            evicted = {ledger_id for ledger_id in self.fenced if self._cache.get(ledger_id) is None}
-            self.fenced -= evicted - self.writable(evicted)
-            self._sweep_at = max(self._settings.ledger_states_max, 2 * len(self.fenced))
+        if len(self.fenced) + len(self._shard_overrides) > self._sweep_at:
+            known = self.fenced.union(self._shard_overrides)
+            evicted = {ledger_id for ledger_id in known if self._cache.get(ledger_id) is None}
+            unneeded = evicted - self.writable(evicted)
+            self.fenced -= unneeded
+            for ledger_id in unneeded.intersection(self._shard_overrides):
+                del self._shard_overrides[ledger_id]
+            kept = len(self.fenced) + len(self._shard_overrides)
+            self._sweep_at = max(self._settings.ledger_states_max, 2 * kept)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -239,7 +254,8 @@ class Ledgers:
         if info is not None and info.shard == shard.number:
             info.gone = True
             self._cache.remove(ledger_id)
-            self._shard_overrides.pop(ledger_id, None)
+        if self._shard_overrides.get(ledger_id) == shard.number:  # also of a state that was evicted
+            del self._shard_overrides[ledger_id]
         shard.deletions.condemned.add(ledger_id)
         if self._cache.get(ledger_id) is None:  # else it has a second life already, in another directory
             self.fenced.discard(ledger_id)
@@ -251,12 +267,12 @@ class Ledgers:
     def add_shard(self, shard: Shard) -> None:
         """Add a ledger directory. Ledgers seen before stay where they are."""
         self.shards.append(shard)
+        self._shard_overrides.clear()  # the shard of an id is another one now; states not in memory are found again
         for info in self._cache.all():
-            if info.shard != info.ledger_id % len(self.shards):
-                self._shard_overrides[info.ledger_id] = info.shard
+            self._locate(info.ledger_id, info.shard)
 
     def shard_of(self, ledger_id: int) -> int:
-        """The number of the shard that holds the ledger, whose state was loaded once."""
+        """The number of the shard that holds the ledger, whose state is in memory, or that is `writable`."""
         return self._shard_overrides.get(ledger_id, ledger_id % len(self.shards))
 
     @property
@@ -303,6 +319,8 @@ class Ledgers:
             shard.close()
 
     def check_invariants(self) -> None:
+        for known in self._cache.all():
+            assert self.shard_of(known.ledger_id) == known.shard, f"entries of ledger {known.ledger_id} go elsewhere"
         for shard in self.shards:
             shard.check_invariants()
             for generation in (shard.active, shard.sealed):
@@ -311,7 +329,7 @@ class Ledgers:
                     assert info is not None, f"ledger {ledger_id} has changes, but was evicted"
                     assert info.pins > 0
                     assert info.fenced <= (ledger_id in self.fenced)
-                    assert info.shard == self.shard_of(ledger_id) == shard.number
+                    assert info.shard == shard.number
 
 
 def _marks(shard: Shard, ends: Sequence[Mark]) -> tuple[Mark, ...]:

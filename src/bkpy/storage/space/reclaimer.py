@@ -1,8 +1,8 @@
 """Gives back one shard's space in the background: deleted ledgers leave the index, logs in which little lives go.
 
-Invariants: a log's file goes only after the commit that took its row away, and that only when nothing in it lives;
-whatever is done is done in short steps, with pauses; a full disk, or a log that can't be written or removed, only puts
-it off.
+Invariants: a log's file goes only after the commit that took its row away, and that only when nothing in it lives, by
+an index that has all of its ledgers' rows; whatever is done is done in short steps, with pauses; a full disk, or a log
+that can't be written or removed, only puts it off.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.storage.entry_log.entry_log import log_name
 from bkpy.storage.file_names import INDEX_NAME
-from bkpy.storage.index.index import LogRow, log_key, log_rows
+from bkpy.storage.index.index import LogRow, is_whole, log_key, log_rows
 from bkpy.storage.space.compaction import Compactor
 from bkpy.storage.space.pauses import WorkPauses
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.runtime.interfaces import DiskRuntime, ReadTransaction
     from bkpy.storage.observer import StorageObserver
     from bkpy.storage.shard import Shard
 
@@ -52,6 +52,8 @@ class Reclaimer:
         self._due = 0.0  # compaction of which logs has to be tried again, since it failed
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
         self._dead: list[tuple[int, LogRow]] = []  # logs without a row, whose files are still to be removed
+        self._index_was_whole = False  # when its rows were looked at last
+        self._told_of_loss = False
         self._woken = asyncio.Event()
         self._reclaiming = asyncio.Lock()
         self._log = logging.getLogger("bkpy.bookie")
@@ -166,7 +168,11 @@ class Reclaimer:
         await shard.on_index(counting.close)
 
     def _size_of(self, log_id: int) -> int:
-        file = self._files.open(f"{self._shard.directory}/{log_name(log_id)}", read_only=True)
+        """Bytes of a log's file, 0 if it is gone."""
+        try:
+            file = self._files.open(f"{self._shard.directory}/{log_name(log_id)}", read_only=True)
+        except FileNotFoundError:
+            return 0
         try:
             return file.size()
         finally:
@@ -179,12 +185,34 @@ class Reclaimer:
     def _take_dead_logs(self) -> list[tuple[int, LogRow]]:
         """Take the rows away of logs in which nothing lives; those logs. Blocks."""
         with self._shard.store.read() as txn:
-            dead = [(log_id, row) for log_id, row in log_rows(txn).items() if row is not None and row.living == 0]
+            rows = log_rows(txn)
+            dead = [(log_id, row) for log_id, row in rows.items() if row is not None and row.living == 0]
+            if dead and not self._trusts(txn, nothing_lives=len(dead) == len(rows)):
+                return []
         if dead:
             with self._shard.store.write() as txn:
                 for log_id, _ in dead:
                     txn.delete(log_key(log_id))
         return dead
+
+    def _trusts(self, txn: ReadTransaction, *, nothing_lives: bool) -> bool:
+        """Whether logs may go on the word of this index. Blocks.
+
+        All ledgers' rows are looked at before the first log of a run goes, and where nothing lives in any log: an index
+        that lost its rows says the same.
+        """
+        if self._index_was_whole and not nothing_lives:
+            return True
+        whole = is_whole(txn, self._shard.row.uuid)
+        if not whole and not self._told_of_loss:
+            self._told_of_loss = True
+            self._observer.damage(
+                "the ledger rows are not those that the index counts, so no entry log is removed; stop the bookie, run "
+                "`bkpy bookie check`, and `bkpy bookie rebuild-index` if that says so",
+                f"{self._shard.directory}/{INDEX_NAME}",
+            )
+        self._index_was_whole = whole
+        return whole
 
     def _list(self) -> dict[int, LogRow | None]:
         with self._shard.store.read() as txn:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from tests.sim.disk import SimulatedCrash
+from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.space.test_deletion import delete, put
 from tests.unit.storage.support import Batch, Host, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of, dropped
 
 from bkpy.errors import StorageFailedError
+from bkpy.storage.index.index import ledger_rows, seal
+from bkpy.storage.wipe import wipe
 
 
 async def mostly_free(**values: Any) -> Host:
@@ -37,7 +40,7 @@ async def boot_and_check(host: Host) -> int:
         have, unknown = await read_all(storage, ledger_id, 0, 50)
         assert (have.keys(), unknown) == (wanted, set())
     assert host.disk.listdir("/b/ledgers0/index")[0] == "data.mdb"
-    assert "data.mdb.new" not in host.disk.listdir("/b/ledgers0/index")
+    assert "index.shrunk" not in host.disk.listdir("/b/ledgers0")
     size = storage.shards[0].store.sizes()[0]
     await put(storage, Batch(7, 0))
     await storage.checkpoint()
@@ -73,11 +76,97 @@ async def test_the_smaller_file_has_its_name_for_good() -> None:
     assert not host.reports.damages
 
 
-@pytest.mark.parametrize("operation", ["open", "fdatasync"])
+@pytest.mark.parametrize("operation", ["make_dirs", "open", "fdatasync"])
 async def test_without_space_for_the_copy_it_stays_as_it_is(operation: str) -> None:
     host = await mostly_free()
-    host.disk.fail_at(1, errno.ENOSPC, operation=operation, path="data.mdb.new")
+    host.disk.fail_at(1, errno.ENOSPC, operation=operation, path="index.shrunk")
     assert await boot_and_check(host) > 3000
+
+
+async def test_a_file_system_that_can_not_exchange_names_leaves_it_as_it_is() -> None:
+    host = await mostly_free()
+    host.disk.no_exchange = errno.ENOTSUP
+    assert await boot_and_check(host) > 3000
+
+
+@pytest.mark.parametrize("change", ["a row is missing", "a row has another value", "there are no rows"])
+async def test_a_copy_whose_rows_are_not_those_of_the_index_never_serves(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = await mostly_free()
+    copy = SimStore.copy
+
+    def copy_badly(store: SimStore, path: str) -> None:
+        copy(store, path)
+        copied = SimStores(host.disk).open(path)
+        with copied.write() as txn:
+            rows = list(txn.scan(b"\0", b"\xff"))
+            if change == "a row has another value":
+                txn.put(rows[0][0], seal(rows[0][0], b"another value"))
+            for key, _ in rows if change == "there are no rows" else rows[:1] if change == "a row is missing" else ():
+                txn.delete(key)
+        copied.close()
+
+    monkeypatch.setattr(SimStore, "copy", copy_badly)
+    assert await boot_and_check(host) > 3000
+
+
+def test_a_reader_that_opens_the_index_between_any_two_steps_hides_nothing() -> None:
+    before = asyncio.run(mostly_free(journal_max_backups=0, journal_recycled_files_max=0))
+    steps: list[str] = []
+    whole = copy_of(before)
+    whole.disk.observer = lambda operation, path: steps.append(operation)
+
+    async def boot(host: Host) -> None:
+        (await host.boot()).release()
+
+    asyncio.run(boot(whole))
+
+    async def read_at(nth: int, read_only: bool) -> None:
+        host = copy_of(before)
+        readers: list[SimStore] = []
+        done = 0
+
+        def open_reader(operation: str, path: str) -> None:
+            nonlocal done
+            done += 1
+            if done == nth:
+                readers.append(SimStores(host.disk, survives=True).open("/b/ledgers0/index", read_only=read_only))
+
+        host.disk.observer = open_reader
+        for _ in range(2):  # the reader stays
+            storage = await host.boot()
+            await reclaim(storage)
+            for entry_id in range(3):  # each a transaction, so that both meta pages are written
+                await put(storage, Batch(7, entry_id))
+                await storage.checkpoint()
+            assert (await read_all(storage, 4, 0, 40))[0].keys() == {2 * k for k in range(20)}
+            assert (await read_all(storage, 7, 0, 2))[0].keys() == {0, 1, 2}
+            with readers[0].read() as txn:
+                assert {4} <= {ledger_id for ledger_id, _, _ in ledger_rows(txn)}
+            storage.release()
+            host.disk.power_cut()
+
+    for nth in range(1, len(steps) + 1):
+        for read_only in (False, True):
+            asyncio.run(read_at(nth, read_only))
+
+
+async def test_nothing_of_a_copy_is_left_when_a_bookie_is_wiped() -> None:
+    host = await mostly_free(index_free_share_max=1.0)
+    (await host.boot()).release()
+    host.disk.make_dirs("/b/ledgers0/index.shrunk")
+    for name in ("index/data.mdb.new", "index.shrunk/data.mdb"):
+        host.disk.replace(f"/b/ledgers0/{name}", b"half of it")
+    wipe(host.disk, ["/b/ledgers0"])
+    assert host.disk.listdir("/b/ledgers0/index") == host.disk.listdir("/b/ledgers0/index.shrunk") == []
+
+
+async def test_what_an_earlier_version_left_of_a_copy_goes() -> None:
+    host = await mostly_free(index_free_share_max=1.0)
+    host.disk.replace("/b/ledgers0/index/data.mdb.new", b"half of it")
+    (await host.boot()).release()
+    assert host.disk.listdir("/b/ledgers0/index") == ["data.mdb", "lock.mdb"]
 
 
 @pytest.mark.parametrize("fault", ["crash", "EIO"])
@@ -91,7 +180,7 @@ def test_a_fault_at_every_operation_of_it_does_no_harm(fault: str) -> None:
         (await host.boot()).release()
 
     asyncio.run(boot(whole))
-    assert "rename /b/ledgers0/index/data.mdb.new" in seen
+    assert "exchange /b/ledgers0/index" in seen
 
     async def strike(nth: int) -> None:
         host = copy_of(before)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,17 @@ from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
 
 from bkpy.errors import CorruptDataError, StorageFailedError
+from bkpy.storage import open as opening
 from bkpy.storage.entry_log.entry_log import Place
-from bkpy.storage.index.index import block_rows, decode_log, encode_log, ledger_rows, trash_rows
+from bkpy.storage.index.index import (
+    block_rows,
+    decode_log,
+    encode_log,
+    ledger_rows,
+    log_key,
+    log_rows,
+    trash_rows,
+)
 from bkpy.storage.index.tombstones import bury, is_buried, tombstone_key
 from bkpy.storage.shard import Shard
 
@@ -558,6 +568,63 @@ async def test_yesterdays_rows_of_logs_are_counted() -> None:
     await reclaim(storage)
     check_living_bytes(storage)
     assert storage.space.living > 5 * 4000
+
+
+@pytest.mark.parametrize("before", ["a start", "a round"])
+async def test_no_log_goes_on_the_word_of_an_index_that_lost_its_rows(before: str) -> None:
+    """As LMDB shows it by a lock file of another time: all rows are there, and none is to be seen."""
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, *(Batch(i, 0, 5, payload=b"x" * 1000) for i in range(1, 6)))
+    await storage.close()
+    data = host.disk.inode("/b/ledgers0/index/data.mdb")
+    rows = data.rows
+    if before == "a start":
+
+        def lose_all(store: OrderedStore, *_: object) -> OrderedStore:
+            data.rows = type(rows)()
+            return store
+
+        with patch.object(opening, "worth_shrinking", lambda *_: True), patch.object(opening, "shrink", lose_all):
+            storage = await host.boot()
+    else:
+        storage = await host.boot()
+        with storage.shards[0].store.write() as txn:
+            for key, value in list(txn.scan(b"b", b"m")):
+                if key.startswith(b"g"):
+                    txn.put(key, encode_log(int.from_bytes(key[1:], "big"), decode_log(key, value)._replace(living=0)))
+                else:
+                    txn.delete(key)
+    files = logs(host)
+    assert files
+    for _ in range(3):
+        await reclaim(storage)
+    assert logs(host) == files
+    assert len([what for what, _ in host.reports.damages if "no entry log is removed" in what]) == 1
+    storage.release()
+    host.disk.crash()
+    data.rows = rows
+    storage = await host.boot()
+    for i in range(1, 6):
+        assert (await read_all(storage, i, 0, 4))[0].keys() == set(range(5))
+
+
+async def test_a_damaged_row_of_a_log_that_is_gone_holds_up_nothing() -> None:
+    host = Host(settings=bookie_settings(block_bytes=4096))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, payload=b"x" * 4000), Batch(2, 0))
+    await storage.close()
+    store = SimStores(host.disk).open("/b/ledgers0/index")
+    with store.write() as txn:
+        txn.put(log_key(77), b"no row")
+    store.close()
+    storage = await host.boot()
+    await delete(storage, 1)
+    await delete(storage, 2)
+    await reclaim(storage)
+    assert logs(host) == []
+    with storage.shards[0].store.read() as txn:
+        assert log_rows(txn) == {}
 
 
 def old_log_row(key: bytes, value: bytes) -> bytes:
