@@ -17,6 +17,41 @@ _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "appends that wait charged for ever when their connection ends",
+        "clients that come and go use up what a bookie receives into, and it takes nothing any more",
+        "self._service.receive_budget.change(-self.backlog.popleft()[0])",
+        "self.backlog.popleft()",
+        (f"{_WAITING}::test_what_waits_for_the_states_of_ledgers_is_charged_until_it_ends",),
+    ),
+    Mutant(
+        "appends that wait without a bound of their number",
+        "one client makes a bookie hold any number of frames",
+        "if len(self.backlog) >= self._frames_max or budget.exhausted:",
+        "if budget.exhausted:",
+        (f"{_WAITING}::test_a_connection_whose_appends_wait_is_read_no_further_than_its_bound",),
+    ),
+    Mutant(
+        "a bad append that waited charged for ever",
+        "a client's mistakes use up what a bookie receives into, and it takes nothing any more",
+        "finally:\n    self._service.receive_budget.change(-size)",
+        "else:\n    self._service.receive_budget.change(-size)",
+        (f"{_WAITING}::test_a_bad_append_that_waited_is_not_charged_any_longer",),
+    ),
+    Mutant(
+        "requests of one connection without a bound",
+        "one client takes all that a bookie serves at once",
+        "pending, bound = self.in_flight - self._long_polls, self._settings.requests_in_flight_max",
+        "pending, bound = 0, self._settings.requests_in_flight_max",
+        (f"{_WAITING}::test_what_one_connection_waits_for_is_bounded_beside_its_long_polls",),
+    ),
+    Mutant(
+        "the fence of a ledger never seen answered before it is durable",
+        "a recovery counts on a fence that a power cut takes back, and the writer goes on",
+        "state = self._storage.create(ledger_id, claim.key)",
+        "state = self._storage.create(ledger_id, claim.key)\nstate.fenced = True\nself._storage.fenced.add(ledger_id)",
+        (f"{_WAITING}::test_a_fence_of_a_ledger_never_seen_is_answered_when_it_is_durable",),
+    ),
+    Mutant(
         "a bad request hangs up",
         "one bad argument of a reader takes the bookie from all writers of its client",
         "            self.bad_request(frame, e)",

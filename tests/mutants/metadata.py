@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _OUTCOMES = "tests/unit/metadata/test_outcomes.py"
+_WITHOUT_ANSWER = "tests/unit/metadata/zookeeper/test_writes_without_answer.py"
 _EDGES = "tests/unit/metadata/test_edges.py"
 _IN_DOUBT = "tests/unit/client/test_unknown_outcomes.py"
 _CLOSING = "tests/unit/client/test_closing_write.py"
@@ -15,6 +16,23 @@ _REFUSALS = "tests/cluster/test_zookeeper_refusals.py"
 _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookies_that_the_stored_change_does_not_name"
 
 MUTANTS: list[Mutant] = [
+    Mutant(
+        "a write that a server refused as of a session that is over sent in the next one",
+        "a bookie's or a worker's node comes back after its owner was told that it is gone",
+        'if write:\n    raise MetadataUnavailableError("the session ended before the write was done") from None',
+        "pass",
+        (
+            f"{_WITHOUT_ANSWER}::test_a_write_that_a_server_refuses_as_of_a_session_that_is_over_is_not_sent_in_the_"
+            "next_session",
+        ),
+    ),
+    Mutant(
+        "a write without an answer taken for one that was not done",
+        "a change that was stored counts as not made: a writer goes on with bookies that were replaced",
+        "outcome_unknown=write and sent,",
+        "outcome_unknown=False,",
+        (f"{_WITHOUT_ANSWER}::test_a_write_that_a_server_does_not_answer_in_time_may_have_been_done",),
+    ),
     Mutant(
         "a read-back that fails ends a write as an error, which says that nothing was written",
         "an acknowledged entry is cut off when the ledger is recovered",

@@ -21,6 +21,16 @@ _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "later frames looked for in what is read at once alone",
+        "damage in a long frame is cut off as a torn end: acknowledged entries are denied",
+        "start += len(chunk)\nif len(chunk) < self._read_bytes:\n    break",
+        "break",
+        (
+            f"{_TESTS}/journal/test_journal_damage.py::"
+            "test_damage_in_a_frame_that_is_longer_than_what_is_read_at_once_is_not_taken_for_a_torn_end",
+        ),
+    ),
+    Mutant(
         "limbo ended without a look at the index",
         "a bookie denies what it has lost and not got back",
         "sound = blocks_fit(txn, ledger_id, row) and holds_all(txn, metadata, bookie_id)",

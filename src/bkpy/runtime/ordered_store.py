@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _META_PAGES = 2
-_OPENINGS_MAX = 3  # of one store, until its files are found to belong together
+_OPENINGS = 3  # of one store, until its files are found to belong together
 _log = logging.getLogger("bkpy.bookie")
 
 
@@ -186,7 +186,7 @@ class LmdbStores:
     ) -> OrderedStore:
         if not create and not os.path.exists(os.path.join(path, lmdb_pages.DATA_NAME)):
             raise FileNotFoundError(f"no LMDB environment in {path}")
-        for _ in range(_OPENINGS_MAX):  # a reader may open one file before an exchange, and the other one after it
+        for _ in range(_OPENINGS):  # a reader may open one file before an exchange, and the other one after it
             # sync and metasync are on by default: a commit is on disk when it returns.
             try:
                 env = lmdb.open(

@@ -115,6 +115,10 @@ class Raw:
             for got in self._buffer.received(count):
                 self._replies[got.correlation_id] = (got.opcode, msgpack.unpackb(got.head))
 
+    def has_reply(self, correlation_id: int) -> bool:
+        """Whether the reply to that request came with what was waited for."""
+        return correlation_id in self._replies
+
     def forget_replies(self) -> None:
         """Those that came and that nobody asks for."""
         self._replies.clear()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
-from tests.hooks import pauses_of
+from tests.hooks import journal_worker, pauses_of
 from tests.in_process import InProcess, eventually
 from tests.unit.bookie.raw import Raw, add, frame
+from tests.unit.storage.support import Stall
 
 from bkpy.bookie.chunks import BookieChunks
 from bkpy.protocol.messages import Flags, Op, Status
@@ -107,6 +108,116 @@ async def test_what_one_bookie_waits_for_is_bounded_over_all_connections(cluster
     assert (await second.reply(22))[1][0] == Status.OK
     second.close()
     await eventually(lambda: cluster.service("a").requests_in_flight == 0)
+
+
+class Held:
+    """Holds up calls of a storage's method until `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cluster: InProcess, method: str) -> None:
+        storage = cluster.storage("a")
+        function = getattr(storage, method)
+        self.calls = 0
+        self._going_on = asyncio.Event()
+
+        async def wait_first(*args: Any) -> Any:
+            self.calls += 1
+            await self._going_on.wait()
+            return await function(*args)
+
+        monkeypatch.setattr(storage, method, wait_first)
+
+    def go_on(self) -> None:
+        self._going_on.set()
+
+
+@pytest.mark.parametrize("ends", ["closed", "answered"])
+async def test_what_waits_for_the_states_of_ledgers_is_charged_until_it_ends(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    budget = cluster.service("a").receive_budget
+    held = Held(monkeypatch, cluster, "states")
+    raw = await Raw.connect(cluster)
+    raw.send(frame(Op.PRESENT, [[LEDGER], [KEY]]))
+    raw.send(*(add(LEDGER, i, payload=bytes(3000), correlation_id=10 + i) for i in range(20)))
+    await eventually(lambda: budget.used >= 20 * 3000)
+    if ends == "closed":
+        raw.close()
+        await eventually(lambda: not cluster.connections("a"))
+        held.go_on()
+    else:
+        held.go_on()
+        assert [(await raw.reply(10 + i))[1] for i in range(20)] == [Status.OK] * 20
+    await eventually(lambda: budget.used == 0)
+    raw.close()
+
+
+async def test_a_bad_append_that_waited_is_not_charged_any_longer(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = cluster.service("a").receive_budget
+    held = Held(monkeypatch, cluster, "states")
+    raw = await Raw.connect(cluster)
+    raw.send(frame(Op.PRESENT, [[LEDGER], [KEY]]))
+    raw.send(*(frame(Op.ADD, [0, [LEDGER]], bytes(3000), correlation_id=10 + i) for i in range(5)))
+    await eventually(lambda: budget.used >= 5 * 3000)
+    held.go_on()
+    assert [(await raw.reply(10 + i))[1] for i in range(5)] == [Status.BAD_REQUEST] * 5
+    await eventually(lambda: budget.used == 0)
+    raw.close()
+
+
+async def test_a_connection_whose_appends_wait_is_read_no_further_than_its_bound(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.settings["backlog_frames_max"] = 4
+    await cluster.restart("a")
+    held = Held(monkeypatch, cluster, "states")
+    raw = await Raw.connect(cluster)
+    raw.send(frame(Op.PRESENT, [[LEDGER], [KEY]]))
+    raw.send(*(add(LEDGER, i, payload=bytes(1000), correlation_id=10 + i) for i in range(50)))
+    await eventually(lambda: "backlog" in pauses_of(raw.near))
+    assert len(raw.near.adds.backlog) <= 4 + 4  # what one chunk of 4 KiB holds comes at once
+    held.go_on()
+    assert [(await raw.reply(10 + i))[1] for i in range(50)] == [Status.OK] * 50
+    assert not pauses_of(raw.near)
+    raw.close()
+
+
+async def test_what_one_connection_waits_for_is_bounded_beside_its_long_polls(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.settings["requests_in_flight_max"] = 3
+    await cluster.restart("a")
+    raw = await Raw.connect(cluster)
+    raw.send(*(frame(Op.WAIT_LAC, [6, -1, False, 60_000], correlation_id=i) for i in (10, 11)))
+    await eventually(lambda: cluster.service("a").requests_in_flight == 2)
+    held = Held(monkeypatch, cluster, "read")
+    raw.send(*(frame(Op.READ, [0, 6, 0, 0, 100], correlation_id=i) for i in range(20, 24)))
+    assert (await raw.reply(23))[1] == [
+        Status.TOO_MANY_REQUESTS,
+        "3 requests of this connection and 5 of all are in flight, which is the limit",
+    ]
+    held.go_on()
+    assert [(await raw.reply(i))[1][0] for i in (20, 21, 22)] == [Status.OK] * 3
+    raw.close()
+
+
+async def test_a_fence_of_a_ledger_never_seen_is_answered_when_it_is_durable(cluster: InProcess) -> None:
+    storage = cluster.storage("a")
+    stall = Stall(journal_worker(storage.journals[0]))
+    stall.begin()
+    raw = await Raw.connect(cluster)
+    raw.send(frame(Op.PRESENT, [[LEDGER], [KEY]]), frame(Op.READ_LAC, [int(Flags.RECOVERY), LEDGER], correlation_id=10))
+    await eventually(lambda: LEDGER in storage.fenced)
+    for i in range(20, 40):  # round trips, each longer than an answer takes
+        raw.send(frame(Op.READ, [0, 6, 0, 0, 100], correlation_id=i))
+        assert (await raw.reply(i))[1][0] == Status.OK
+    assert not raw.has_reply(10)
+    stall.end()
+    assert (await raw.reply(10))[1][0] == Status.OK
+    raw.close()
+    await cluster.restart("a")
+    assert (await cluster.storage("a").last_entry(LEDGER)).fenced
 
 
 def test_answers_that_are_not_read_are_bounded_over_all_connections_and_end(tmp_path: Path) -> None:

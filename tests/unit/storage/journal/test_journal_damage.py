@@ -75,6 +75,21 @@ async def flip_and_check(host: Host, told: Told, path: str, offset: int) -> str:
     return "refused"
 
 
+async def test_damage_in_a_frame_that_is_longer_than_what_is_read_at_once_is_not_taken_for_a_torn_end() -> None:
+    host = Host(settings=bookie_settings(journal_read_bytes=4096))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await add(storage, Batch(1, 0, payload=b"x" * 50_000))
+    await add(storage, Batch(2, 0))  # the frame that shows that the first is no end
+    host.disk.crash()
+    path = host.journal_files()[-1]
+    host.disk.flip(path, host.disk.contents(path).index(b"x" * 1000) + 2000)
+    before = host.disk.contents(path)
+    with pytest.raises(CorruptDataError, match="although a later one is at offset"):
+        await host.boot()
+    assert host.disk.contents(path) == before, "nothing is cut off"
+
+
 @pytest.mark.scenario(44)
 @pytest.mark.parametrize("stride", [1999, pytest.param(157, marks=pytest.mark.exhaustive)])
 def test_a_flipped_byte_is_refused_or_puts_everything_in_limbo(stride: int) -> None:
