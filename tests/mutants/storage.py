@@ -540,6 +540,13 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/index/test_shrink.py::test_the_smaller_file_has_its_name_for_good",),
     ),
     Mutant(
+        "pages of recycled journal files thrown out of the page cache",
+        "each write to the journal allocates memory that was there before, and takes several times as long",
+        "if self._uncaches and size >= self._uncache_bytes_min:",
+        "if size >= self._uncache_bytes_min:",
+        (f"{_TESTS}/journal/test_journal.py::test_large_writes_to_new_files_do_not_stay_in_the_page_cache",),
+    ),
+    Mutant(
         "a smaller copy of an index not read back",
         "an index without its rows takes the place of the right one: all is denied, and then removed",
         "if _sums(copy) != _sums(store):",

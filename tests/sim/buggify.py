@@ -41,6 +41,7 @@ BOOKIE: Mapping[str, Bound] = {
     "journal_group_bytes_max": Bound((1, 4 * KIB, 64 * KIB)),
     "journal_recycled_files_max": Bound((0, 1)),
     "journal_read_bytes": Bound((4 * KIB,)),
+    "journal_uncache_bytes_min": Bound((1, 4 * KIB)),
     "journal_run_bytes_min": Bound((1, 1, 200), 0.5),
     "journal_run_share_min": Bound((0.0, 1.0)),
     "memtable_fill_min": Bound((0.01, 1.0)),

@@ -424,6 +424,7 @@ class SimFile:
         self._read_only = read_only
         self._generation = disk.generation
         self._closed = False
+        self.uncached: list[tuple[int, int]] = []
 
     def _check(self, operation: str) -> None:
         if self._disk.dead or self._generation != self._disk.generation:
@@ -472,6 +473,13 @@ class SimFile:
             raise
         if self._disk.never_syncs is None or self._disk.never_syncs not in self.path:
             self._inode.sync(sectors)
+
+    def uncache(self, offset: int, length: int) -> None:
+        """There is no page cache of its own; but what is forgotten must be on disk."""
+        self._check("uncache")
+        unsynced = self._inode.dirty.keys() & range(offset // SECTOR_BYTES, -(-(offset + length) // SECTOR_BYTES))
+        assert not unsynced or self._disk.never_syncs is not None, f"{self.path} is forgotten before it is synced"
+        self.uncached.append((offset, length))
 
     def allocate(self, length: int) -> None:
         self._check("allocate")

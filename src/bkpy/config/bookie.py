@@ -95,6 +95,10 @@ class BookieSettings(SecuritySettings):
         description="leave large batches in the journal files that hold them already, instead of writing them to an "
         "entry log as well, where there is one ledger directory and the journal is on the same file system",
     )
+    journal_uncache_bytes_min: Size = Field(
+        default=64 * KIB,
+        description="bytes of a write to a new journal file that doesn't stay in the system's page cache",
+    )
     journal_run_bytes_min: Size = Field(
         default=64 * KIB, description="bytes of a batch that is large enough to be left in its journal file"
     )

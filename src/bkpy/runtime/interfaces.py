@@ -49,6 +49,12 @@ class File(Protocol):
     def fdatasync(self) -> None:
         """Return once everything written to this file is on disk. After an error nothing is known: never retry."""
 
+    def uncache(self, offset: int, length: int) -> None:
+        """Let the system forget these bytes, which are on disk, in memory: nobody is expected to read them soon.
+
+        It may not. What is read of them is the same, only later.
+        """
+
     def allocate(self, length: int) -> None:
         """Reserve disk space for the first `length` bytes and make the file at least that long (zeros)."""
 

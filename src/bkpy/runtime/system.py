@@ -88,6 +88,11 @@ class RealFile:
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
 
+    def uncache(self, offset: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # of a file system that keeps nothing in memory
+                os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+
     def allocate(self, length: int) -> None:
         try:
             os.posix_fallocate(self._fd, 0, length)

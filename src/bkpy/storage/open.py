@@ -334,6 +334,7 @@ class _Opening:
                 file_bytes_max=settings.journal_max_size_mb * MIB,
                 backups=settings.journal_max_backups,
                 recycled_max=settings.journal_recycled_files_max,
+                uncache_bytes_min=settings.journal_uncache_bytes_min,
                 end=end,
             )
             writer.begin_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,27 @@ def test_a_durable_write_takes_any_number_of_buffers(tmp_path: Path) -> None:
     file.write_durably([b"abc"], 0)
     file.close()
     assert (tmp_path / "file").read_bytes() == b"abc" + b"".join(buffers)
+
+
+def test_what_is_not_kept_in_the_page_cache_is_read_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+    advise = os.posix_fadvise
+
+    def watch(fd: int, offset: int, length: int, advice: int) -> None:
+        asked.append((offset, length, advice))
+        advise(fd, offset, length, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", watch)
+    file = RealFiles().open(str(tmp_path / "file"), create=True)
+    data = random.Random(1).randbytes(300_000)
+    file.write_durably([data], 4096)
+    file.uncache(4096, len(data))
+    assert asked == [(4096, len(data), os.POSIX_FADV_DONTNEED)]
+    assert file.pread(len(data), 4096) == data
+    file.close()
+    file.uncache(0, 1)  # whatever the system says to it
 
 
 class Kernel:

@@ -81,6 +81,7 @@ SMALLEST: dict[str, Any] = {
     "journal_max_backups": 0,
     "journal_recycled_files_max": 0,
     "journal_read_bytes": 4096,
+    "journal_uncache_bytes_min": 1,
     "journal_run_bytes_min": 1,
     "journal_run_share_min": 0.0,
     "memtable_bytes_max": 1,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.storage.support import SMALLEST, Batch, Host, add, check_living_bytes, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 LEDGERS = 3
+DIRECTORIES_MAX = 4
 
 batches = st.builds(
     lambda ledger_id, first, count, stride, size: (ledger_id, first, count, stride, size),
@@ -24,6 +29,7 @@ batches = st.builds(
 )
 actions = st.lists(
     st.one_of(
+        st.tuples(st.just("grow"), st.booleans()),
         st.tuples(st.just("add"), st.lists(batches, min_size=1, max_size=4)),
         st.tuples(st.just("checkpoint"), st.none()),
         st.tuples(st.just("crash"), st.booleans()),
@@ -39,7 +45,7 @@ actions = st.lists(
 async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **bounds: Any) -> None:
     host = Host(settings=bookie_settings(journals=journals, ledgers=ledgers, **{"block_bytes": 4096, **bounds}))
     storage = await host.boot()
-    model: dict[int, dict[int, bytes]] = {ledger_id: {} for ledger_id in range(LEDGERS)}
+    model: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
     for number, (action, argument) in enumerate([*script, ("crash", True), ("close", None)]):
         if action == "add":
             frame = [
@@ -58,6 +64,16 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
             else:
                 host.disk.crash()
             storage = await host.boot()
+        elif action == "grow":
+            if argument:
+                host.disk.power_cut()
+            else:
+                host.disk.crash()
+            directories = host.settings.ledger_directories
+            if len(directories) < DIRECTORIES_MAX:
+                more = [*directories, f"/b/ledgers{len(directories)}"]
+                host.settings = host.settings.model_copy(update={"ledger_directories": more})
+            storage = await host.boot()
         elif action == "delete":
             hidden = await storage.hide(argument)  # type: ignore[arg-type]
             if hidden is not None:
@@ -72,7 +88,7 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
         storage.check_invariants()
         check_living_bytes(storage)
         first, length, bytes_max = argument if action == "read" else (0, 250, 1 << 20)  # type: ignore[misc]
-        for ledger_id, entries in model.items():
+        for ledger_id, entries in list(model.items()):
             wanted = {i: entries[i] for i in sorted(entries) if first <= i <= first + length}
             assert await read_all(storage, ledger_id, first, first + length, bytes_max) == (wanted, set())
     assert not host.reports.damages
@@ -107,14 +123,30 @@ def test_every_bound_at_its_smallest(script: list[tuple[str, object]]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(100))
 def test_long_runs(seed: int) -> None:
-    rng = random.Random(seed)
+    script = random_script(random.Random(seed), LEDGERS, (*KINDS, "read", "close", "checkpoint"))
+    asyncio.run(run(script, 1 + seed % 2, 1 + seed % 3, journal_run_bytes_min=(1, 1 << 16)[seed % 5 > 1]))
+
+
+@pytest.mark.scenario(47)
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(12, 200))]
+)
+def test_more_ledgers_than_states_and_directories_that_are_added(seed: int) -> None:
+    script = random_script(random.Random(seed), 5, (*KINDS, "delete", "delete", "crash", "grow"))
+    asyncio.run(run(script, 1 + seed % 2, 1, ledger_states_max=1 + seed % 2, journal_max_backups=0))
+
+
+KINDS = ("add", "add", "add", "add", "crash", "delete", "reclaim")
+
+
+def random_script(rng: random.Random, ledgers: int, kinds: Sequence[str]) -> list[tuple[str, object]]:
     script: list[tuple[str, object]] = []
     for _ in range(60):
-        kind = rng.choice(("add", "add", "add", "add", "checkpoint", "crash", "close", "read", "delete", "reclaim"))
+        kind = rng.choice(kinds)
         if kind == "add":
             frame = [
                 (
-                    rng.randrange(3),
+                    rng.randrange(ledgers),
                     rng.randrange(200),
                     rng.randrange(1, 40),
                     rng.choice((1, 1, 2, 5)),
@@ -124,11 +156,11 @@ def test_long_runs(seed: int) -> None:
             ]
             script.append((kind, frame))
         elif kind == "delete":
-            script.append((kind, rng.randrange(3)))
+            script.append((kind, rng.randrange(ledgers)))
         elif kind == "read":
             script.append((kind, (rng.randrange(200), rng.randrange(80), rng.randrange(1, 20_000))))
         elif kind == "reclaim":
             script.append((kind, rng.choice((0.0, 0.5, 0.99))))
         else:
             script.append((kind, rng.random() < 0.5))
-    asyncio.run(run(script, 1 + seed % 2, 1 + seed % 3, journal_run_bytes_min=(1, 1 << 16)[seed % 5 > 1]))
+    return script

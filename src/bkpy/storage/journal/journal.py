@@ -69,6 +69,7 @@ class JournalWriter:
         file_bytes_max: int,
         backups: int,
         recycled_max: int,
+        uncache_bytes_min: int,
         end: Mark,
     ) -> None:
         self._runtime = runtime
@@ -78,8 +79,12 @@ class JournalWriter:
         self._file_bytes_max = file_bytes_max
         self._backups = backups
         self._recycled_max = recycled_max
+        self._uncache_bytes_min = uncache_bytes_min
         self._file: File | None = None
         self._nonce = b""
+        # A new file's pages stay out of the page cache: on a virtual machine each that it grows by costs more than
+        # its write. What is in them is in the memtable, and of a bookie that falls behind, read from the disk later.
+        self._uncaches = False
         self._old: deque[tuple[int, bool]] = deque()  # files that nobody needs, and whether they may be recycled
         self.position = end
 
@@ -116,10 +121,12 @@ class JournalWriter:
         while self._old:
             file_id, own = self._old.popleft()
             if own:
+                self._uncaches = False  # what the page cache has of it is written to once more
                 # Its blocks are allocated and written: syncs of its frames change no metadata and are faster.
                 self._files.rename(self._path(file_id), path)
                 return self._files.open(path)
             self._files.unlink(self._path(file_id))
+        self._uncaches = True
         return self._files.open(path, create=True)
 
     def write(self, kind: FrameKind, records: int, body: list[Bytes], sync: bool = True) -> tuple[Mark, int, float]:
@@ -133,6 +140,8 @@ class JournalWriter:
         assert self._file is not None
         if sync:
             self._file.write_durably(buffers, at.offset)
+            if self._uncaches and size >= self._uncache_bytes_min:
+                self._file.uncache(at.offset, size)
         else:
             self._file.pwritev(buffers, at.offset)
         self.position = Mark(at.file_id, at.offset + size, at.sequence + 1, checksum)

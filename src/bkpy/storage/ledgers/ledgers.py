@@ -254,8 +254,6 @@ class Ledgers:
         if info is not None and info.shard == shard.number:
             info.gone = True
             self._cache.remove(ledger_id)
-        if self._shard_overrides.get(ledger_id) == shard.number:  # also of a state that was evicted
-            del self._shard_overrides[ledger_id]
         shard.deletions.condemned.add(ledger_id)
         if self._cache.get(ledger_id) is None:  # else it has a second life already, in another directory
             self.fenced.discard(ledger_id)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from tests.sim.disk import SimulatedCrash
+from tests.sim.platter import Fate
 from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.space.test_deletion import delete, put
 from tests.unit.storage.support import Batch, Host, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
-from tests.unit.storage.told import copy_of, dropped
+from tests.unit.storage.told import copy_of
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.index.index import ledger_rows, seal
@@ -66,13 +67,12 @@ async def test_a_start_shrinks_what_is_mostly_free() -> None:
 
 async def test_the_smaller_file_has_its_name_for_good() -> None:
     host = await mostly_free(journal_max_backups=0, journal_recycled_files_max=0)
-    for entry_id in range(4):  # until no journal file is left from before the first of these starts
-        storage = await host.boot()
-        await put(storage, Batch(7, entry_id))
-        await storage.close()
-    host.disk.power_cut(dropped)
+    before = host.disk.inode("/b/ledgers0/index/data.mdb")
+    (await host.boot()).release()  # by which marks were moved in the new one, and journal files went
+    host.disk.power_cut(lambda item: Fate.DROPPED if item.kind == "exchange" else Fate.KEPT)
+    assert host.disk.inode("/b/ledgers0/index/data.mdb") is not before
     storage = await host.boot()
-    assert (await read_all(storage, 7, 0, 9))[0].keys() == set(range(4))
+    assert (await read_all(storage, 4, 0, 40))[0].keys() == {2 * k for k in range(20)}
     assert not host.reports.damages
 
 

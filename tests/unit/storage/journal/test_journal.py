@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
-from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.disk import SimDisk, SimFile, SimulatedCrash
 from tests.sim.platter import Dirty, Fate
 from tests.unit.storage.support import SteppingClock, sim_runtime
 
@@ -65,6 +66,7 @@ class Journal:
             file_bytes_max=self.file_bytes,
             backups=self.backups,
             recycled_max=self.recycled_max,
+            uncache_bytes_min=8 * PAGE_BYTES,
             end=end,
         )
         self.writer.begin_file()
@@ -323,6 +325,30 @@ def test_recycling_keeps_backups_and_at_most_two_files_to_take() -> None:
     assert journal.files == before[-4:], "two to be taken, one backup, the one being written"
     journal.write(*BODIES)
     assert set(before[-2:]) <= set(journal.files), "the backup was not taken"
+
+
+def test_large_writes_to_new_files_do_not_stay_in_the_page_cache() -> None:
+    """The pages of a recycled file are written to once more: without them its writes are as slow as a new one's."""
+    journal = Journal(file_bytes=64 * PAGE_BYTES, backups=0, recycled_max=1)
+    forgotten: list[tuple[str, int, int]] = []
+
+    def uncache(file: SimFile, offset: int, length: int) -> None:
+        forgotten.append((file.path, offset, length))
+
+    with patch.object(SimFile, "uncache", uncache):
+        journal.write(b"x" * 1000)
+        assert not forgotten, "small writes share pages of the cache with the next ones"
+        (mark,) = journal.write(b"x" * (8 * PAGE_BYTES))
+        new_file = f"{DIRECTORY}/{file_name(mark.file_id)}"
+        assert forgotten == [(new_file, mark.offset, 9 * PAGE_BYTES)]
+        following = journal.writer.begin_file()
+        journal.writer.retain(following.file_id)  # the first may be recycled
+        journal.write(b"x" * (8 * PAGE_BYTES))
+        assert len(forgotten) == 2
+        recycled = journal.writer.begin_file()
+        assert journal.disk.listdir(DIRECTORY) == sorted(map(file_name, (following.file_id, recycled.file_id)))
+        journal.write(b"x" * (8 * PAGE_BYTES))
+        assert len(forgotten) == 2
 
 
 @pytest.mark.parametrize("recycled_max", range(4))

@@ -13,7 +13,16 @@ from bkpy.storage.journal.reader import JournalReader
 def test_frames_that_come_while_it_is_read_are_no_damage() -> None:
     disk = SimDisk()
     disk.make_dirs("/j")
-    writer = JournalWriter(sim_runtime(disk), "/j", 0, file_bytes_max=1 << 20, backups=0, recycled_max=0, end=START)
+    writer = JournalWriter(
+        sim_runtime(disk),
+        "/j",
+        0,
+        file_bytes_max=1 << 20,
+        backups=0,
+        recycled_max=0,
+        uncache_bytes_min=1 << 16,
+        end=START,
+    )
     writer.begin_file()
     bodies = [b"frame %d" % i for i in range(40)]
     left = list(bodies)
