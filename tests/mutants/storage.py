@@ -547,6 +547,20 @@ MUTANTS: list[Mutant] = [
         (f"{_TESTS}/journal/test_journal.py::test_large_writes_to_new_files_do_not_stay_in_the_page_cache",),
     ),
     Mutant(
+        "what was stored again after a deletion committed before that is durable",
+        "without a journal, a crash replays the deletion of an earlier life over the later one",
+        "while self._unjournaled and (again := shard.active.dirty & self._deleting.keys()):",
+        "while False and (again := shard.active.dirty & self._deleting.keys()):",
+        (f"{_DELETION}::test_without_a_journal_the_deletion_of_an_earlier_life_never_strikes_a_later_one",),
+    ),
+    Mutant(
+        "copies of torn frames kept for ever",
+        "a machine that loses power often fills its journal's disk",
+        "for name in copies[: -max(1, copies_max)]:",
+        "for name in ():",
+        ("tests/unit/storage/journal/test_journal_damage.py::test_of_what_starts_cut_off_only_the_newest_copies_stay",),
+    ),
+    Mutant(
         "a smaller copy of an index not read back",
         "an index without its rows takes the place of the right one: all is denied, and then removed",
         "if _sums(copy) != _sums(store):",

@@ -363,7 +363,11 @@ CONSTANTS = {
         "_STEP_PAGES": "is how often a child looks whether its parent is there, every few milliseconds",
         "_UNWRITTEN_MAX": "refuses a page number that is nonsense",
     },
-    "runtime/ordered_store.py": {"_META_PAGES": "is LMDB's"},
+    "runtime/directories.py": {"_AT_FDCWD": OF_ANOTHER, "_RENAME_EXCHANGE": OF_ANOTHER},
+    "runtime/ordered_store.py": {
+        "_META_PAGES": "is LMDB's",
+        "_OPENINGS": "a reader needs a second one at most, during an exchange",
+    },
     "runtime/system.py": {"_IOV_MAX": OF_ANOTHER},
     "storage/identity.py": {"VERSION": ON_DISK, "_COOKIE_BYTES_MAX": "refuses a file that is no cookie"},
     "storage/entry_log/entry_log.py": {

@@ -69,7 +69,10 @@ class BookieSettings(SecuritySettings):
     )
     journal_max_size_mb: Size = Field(default=64, description="MiB after which a new journal file is begun")
     journal_max_backups: int = Field(
-        default=2, ge=0, description="journal files kept after everything in them was checkpointed, for inspection"
+        default=2,
+        ge=0,
+        description="journal files kept after everything in them was checkpointed, for inspection; as many copies of "
+        "torn frames that starts cut off",
     )
     journal_group_bytes_max: Size = Field(
         default=8 * MIB, description="bytes that one sync covers at most, so that no request waits for a huge write"

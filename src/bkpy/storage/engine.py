@@ -113,6 +113,7 @@ class LedgerStorage:
         self._runtime = runtime
         self._release = release
         self._fencing: dict[int, asyncio.Future[None]] = {}
+        self._deleting: dict[int, asyncio.Future[None]] = {}  # ledgers whose deletions are not durable yet
         self._publishing: dict[int, asyncio.Future[None]] = {}  # the last explicit last add confirmed of each ledger
         self._flushing: set[int] = set()  # shards whose memtables are full
         self._closed = False
@@ -381,10 +382,15 @@ class LedgerStorage:
     async def journal_deleted(self, info: LedgerInfo) -> None:
         """From this call on the ledger is gone; returns when that is durable. For `hiding` only."""
         self.ledgers.condemn(info.ledger_id, self.shards[info.shard])
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._record(RecordKind.DELETED, info.ledger_id, b"", lambda: done.set_result(None))
+        done = self._deleting[info.ledger_id] = asyncio.get_running_loop().create_future()
+        self._record(RecordKind.DELETED, info.ledger_id, b"", lambda: self._deleted(info.ledger_id, done))
         await self._durable(done)
         self.reclaimers[info.shard].wake()
+
+    def _deleted(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        done.set_result(None)
+        if self._deleting[ledger_id] is done:
+            del self._deleting[ledger_id]
 
     @property
     def space(self) -> SpaceTotals:
@@ -413,6 +419,9 @@ class LedgerStorage:
 
     async def _checkpoint(self, shard: Shard, close_log: bool) -> None:
         async with shard.checkpointing:
+            # Entries that no journal has would be behind the record of a deletion only by a mark that has passed it.
+            while self._unjournaled and (again := shard.active.dirty & self._deleting.keys()):
+                await self._durable(self._deleting[again.pop()])
             self._check()
             try:
                 written = await self.ledgers.checkpoint(shard, self._ends, close_log=close_log)

@@ -93,7 +93,8 @@ class Replay:
             self._observer.damage(
                 f"a torn frame at offset {offset}, {standing}, was cut; a copy is in {path}.broken", path
             )
-            cut_torn_frame(self._files, path, offset, read_bytes=read_bytes)
+            copies_max = self._settings.journal_max_backups
+            cut_torn_frame(self._files, path, offset, read_bytes=read_bytes, copies_max=copies_max)
         for path in journal.unfinished:  # a start that found no space left them behind, and this one needs it
             self._files.unlink(path)
         self._observer.replayed(frames, size)

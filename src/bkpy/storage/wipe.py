@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.file_names import INDEX_NAME, SCRUB_NAME
 from bkpy.storage.identity import COOKIE_NAME
-from bkpy.storage.journal.format import file_id_of
+from bkpy.storage.journal.format import file_id_of, is_broken_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bkpy.runtime.interfaces import Files
 
-_BROKEN = ".broken"  # a copy of what was cut off a journal file
 # The third is of versions up to 0.2.0, which made a smaller copy beside the index's own file.
 _INDEX_FILES = ("data.mdb", "lock.mdb", "data.mdb.new", "sound.pages", "sound.pages.new")
 
@@ -76,7 +75,7 @@ def _ours(files: Files, directory: str) -> Iterator[tuple[str, str]]:
     if not files.exists(directory):
         return
     for name in files.listdir(directory):
-        if file_id_of(name.removesuffix(_BROKEN)) is not None:
+        if file_id_of(name) is not None or is_broken_copy(name):
             yield "journals", f"{directory}/{name}"
         elif log_id_of(name) is not None:
             yield "logs", f"{directory}/{name}"

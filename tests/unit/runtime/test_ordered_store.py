@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bkpy.runtime.directories import exchange
 from bkpy.runtime.ordered_store import LmdbStores
 
 if TYPE_CHECKING:
@@ -86,6 +88,23 @@ def test_the_lock_file_of_another_data_file_is_refused(tmp_path: Path, commits: 
     store = LmdbStores().open(path, bytes_max=1 << 30)
     assert rows(store) == commits
     store.close()
+
+
+def test_an_exchange_that_can_not_be_done_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    with pytest.raises(FileNotFoundError):
+        exchange(str(one), str(other))
+    other.mkdir()
+    (one / "file").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(ctypes, "CDLL", lambda *_, **__: object())  # a library that has no such call
+        with pytest.raises(OSError, match="not supported") as refused:
+            exchange(str(one), str(other))
+        assert refused.value.errno == errno.ENOTSUP
+    assert os.listdir(one) == ["file"]
+    exchange(str(one), str(other))
+    assert os.listdir(other) == ["file"]
 
 
 OPENER = """

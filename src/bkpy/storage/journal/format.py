@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bkpy.buffers import Bytes
 
 PAGE_BYTES: Final = 4096
+BROKEN_SUFFIX: Final = ".broken"  # behind a journal file's name: a copy of what was cut off it
 VERSION: Final = 1
 FILE_MAGIC: Final = b"bkpyjrnl"
 FRAME_MAGIC: Final = b"bkJF"
@@ -107,6 +108,11 @@ def file_name(file_id: int) -> str:
 def file_id_of(name: str) -> int | None:
     """The id of a journal file's name, None if it isn't one."""
     return number_of(name, SUFFIX)
+
+
+def is_broken_copy(name: str) -> bool:
+    """Whether it is the name of a copy of what a start cut off a journal file."""
+    return name.endswith(BROKEN_SUFFIX) and file_id_of(name.removesuffix(BROKEN_SUFFIX)) is not None
 
 
 def padded(size: int) -> int:

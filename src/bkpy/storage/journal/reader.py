@@ -14,6 +14,7 @@ from crc32c import crc32c
 from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.protocol.journal_recovery import AtBreak, Break, BreakAction, NextFile, decide
 from bkpy.storage.journal.format import (
+    BROKEN_SUFFIX,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     FRAME_NONCE_OFFSET,
@@ -31,6 +32,7 @@ from bkpy.storage.journal.format import (
     file_id_of,
     file_name,
     frame_nonce,
+    is_broken_copy,
     looks_like_frame,
 )
 
@@ -314,10 +316,15 @@ def oldest_mark(files: Files, directory: str) -> Mark | None:
     return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)
 
 
-def cut_torn_frame(files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20) -> None:
-    """Cut a torn frame off, after copying it to `<path>.broken`. Both are synced, in this order."""
+def cut_torn_frame(
+    files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20, copies_max: int | None = None
+) -> None:
+    """Cut a torn frame off, after copying it to `<path>.broken`. Both are synced, in this order.
+
+    Of earlier such copies in the directory the newest stay, `copies_max` in all, at least this one.
+    """
     directory = path.rpartition("/")[0]
-    copy_path = f"{path}.broken"
+    copy_path = f"{path}{BROKEN_SUFFIX}"
     if files.exists(copy_path):  # of a start that did not get further than this
         files.unlink(copy_path)
     file = files.open(path)
@@ -335,6 +342,10 @@ def cut_torn_frame(files: Files, path: str, offset: int, *, read_bytes: int = 1 
     finally:
         copy.close()
         file.close()
+    if copies_max is not None:
+        copies = [name for name in files.listdir(directory) if is_broken_copy(name)]
+        for name in copies[: -max(1, copies_max)]:
+            files.unlink(f"{directory}/{name}")
 
 
 def refuse(damages: list[Damage]) -> CorruptDataError:

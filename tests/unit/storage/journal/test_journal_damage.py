@@ -90,6 +90,23 @@ async def test_damage_in_a_frame_that_is_longer_than_what_is_read_at_once_is_not
     assert host.disk.contents(path) == before, "nothing is cut off"
 
 
+@pytest.mark.parametrize("backups", [0, 2])
+async def test_of_what_starts_cut_off_only_the_newest_copies_stay(backups: int) -> None:
+    host = Host(settings=bookie_settings(journal_max_backups=backups, journal_recycled_files_max=0))
+    for turn in range(5):
+        storage = await host.boot()
+        await storage.states((1,))
+        await add(storage, Batch(1, turn, payload=b"the last frame"))
+        host.disk.crash()
+        path = host.journal_files()[-1]
+        host.disk.flip(path, host.disk.contents(path).index(b"the last frame"))  # as if it were torn
+    await host.boot()
+    assert any("was cut" in what for what, _ in host.reports.damages)
+    directory = host.settings.journal_directories[0]
+    copies = [name for name in host.disk.listdir(directory) if name.endswith(".broken")]
+    assert len(copies) == max(1, backups)
+
+
 @pytest.mark.scenario(44)
 @pytest.mark.parametrize("stride", [1999, pytest.param(157, marks=pytest.mark.exhaustive)])
 def test_a_flipped_byte_is_refused_or_puts_everything_in_limbo(stride: int) -> None:

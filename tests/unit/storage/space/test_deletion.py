@@ -633,6 +633,29 @@ def old_log_row(key: bytes, value: bytes) -> bytes:
     return encode_log(int.from_bytes(key[1:], "big"), row._replace(living=None))
 
 
+async def test_without_a_journal_the_deletion_of_an_earlier_life_never_strikes_a_later_one() -> None:
+    """The deletion is journaled, and what is stored again is not: a replay must not meet the one behind the other."""
+    host = Host(settings=bookie_settings(journal_write_data=False))
+    storage = await host.boot()
+    await put(storage, Batch(1, 0, payload=OLD), Batch(2, 0))
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    stall = Stall(journal_worker(storage.journals[0]))
+    stall.begin()
+    deleting = asyncio.ensure_future(storage.delete(hidden))
+    await turns()
+    await put(storage, Batch(1, 0, 3, payload=NEW))
+    checkpoint = asyncio.ensure_future(storage.checkpoint())
+    await turns()
+    assert not checkpoint.done()
+    stall.end()
+    assert await deleting
+    await checkpoint
+    host.disk.crash()
+    storage = await host.boot()
+    assert (await read_all(storage, 1, 0, 2))[0] == dict.fromkeys(range(3), NEW)
+
+
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
