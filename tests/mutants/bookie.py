@@ -26,7 +26,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "appends that wait without a bound of their number",
         "one client makes a bookie hold any number of frames",
-        "if len(self.backlog) >= self._frames_max or budget.exhausted:",
+        "if len(self.backlog) + self._undecided >= self._frames_max or budget.exhausted:",
         "if budget.exhausted:",
         (f"{_WAITING}::test_a_connection_whose_appends_wait_is_read_no_further_than_its_bound",),
     ),
