@@ -18,7 +18,7 @@ _NOTHING_IS_ACKNOWLEDGED = f"{_IN_DOUBT}::test_nothing_is_acknowledged_on_bookie
 MUTANTS: list[Mutant] = [
     Mutant(
         "a write that a server refused as of a session that is over sent in the next one",
-        "a bookie's or a worker's node comes back after its owner was told that it is gone",
+        "a bookie's or a worker's node comes back after its owner learnt that it is gone",
         'if write:\n    raise MetadataUnavailableError("the session ended before the write was done") from None',
         "pass",
         (

@@ -53,7 +53,7 @@ class Reclaimer:
         self._logs: dict[int, LogRow | None] = {}  # as of the last round
         self._dead: list[tuple[int, LogRow]] = []  # logs without a row, whose files are still to be removed
         self._index_was_whole = False  # when its rows were looked at last
-        self._told_of_loss = False
+        self._loss_reported = False
         self._woken = asyncio.Event()
         self._reclaiming = asyncio.Lock()
         self._log = logging.getLogger("bkpy.bookie")
@@ -204,8 +204,8 @@ class Reclaimer:
         if self._index_was_whole and not nothing_lives:
             return True
         whole = is_whole(txn, self._shard.row.uuid)
-        if not whole and not self._told_of_loss:
-            self._told_of_loss = True
+        if not whole and not self._loss_reported:
+            self._loss_reported = True
             self._observer.damage(
                 "the ledger rows are not those that the index counts, so no entry log is removed; stop the bookie, run "
                 "`bkpy bookie check`, and `bkpy bookie rebuild-index` if that says so",
