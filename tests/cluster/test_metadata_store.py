@@ -58,6 +58,20 @@ async def test_how_many_children_a_node_has_had(harness: Harness, store: Metadat
         await store.children_made(f"{path}/none")
 
 
+async def test_when_a_node_was_written_last(harness: Harness, store: MetadataStore) -> None:
+    path = f"{harness.root}/a"
+    await store.create(path, b"")
+    made = await store.written_ms(path)
+    assert abs(made - store.runtime.clock.time() * 1000) < 3_600_000
+    await store.create(f"{path}/below", b"")
+    assert await store.written_ms(path) == made, "children are not its value"
+    while await store.written_ms(path) == made:
+        await store.put(path, b"again", (await store.get(path))[1])
+    assert await store.written_ms(path) > made
+    with pytest.raises(NoNode):
+        await store.written_ms(f"{path}/none")
+
+
 async def test_refusals_name_the_node_and_change_nothing(harness: Harness, store: MetadataStore) -> None:
     path = f"{harness.root}/a"
     await store.create(path, b"one")

@@ -192,4 +192,49 @@ MUTANTS: list[Mutant] = [
         "    return name\n",
         (f"{_MARKS}::test_a_mark_whose_value_names_no_node_can_not_be_read",),
     ),
+    Mutant(
+        "a bookie's return ends the marks of all of its ledgers",
+        "a bookie misses entries that were acknowledged while it was away, until a weekly check samples them",
+        "act = self._marks.remove if closed else self._marks.return_bookies",
+        "act = self._marks.remove",
+        (f"{_AUDITOR}::test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_returns",),
+    ),
+    Mutant(
+        "a ledger whose metadata did not change was closed",
+        "what an open ledger got while a bookie was away is missing there after its return",
+        "return metadata.state is LedgerState.CLOSED and await",
+        "return await",
+        (f"{_AUDITOR}::test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_returns",),
+    ),
+    Mutant(
+        "a writer that closes short marks nothing",
+        "a bookie that was away for a moment misses acknowledged entries until a weekly check samples them",
+        "        if lacking:\n            await self._fragments.mark_short(self._ledger_id, lacking)\n",
+        "",
+        (
+            "tests/unit/recovery/test_returned_bookies.py"
+            "::test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed",
+        ),
+    ),
+    Mutant(
+        "a bookie that returned keeps its place unverified",
+        "what it missed while it was away is never copied",
+        "            if missing(copy.share, following, held.examined_to, held.intact):\n                return False\n"
+        "            await self._rate",
+        "            await self._rate",
+        (
+            "tests/unit/recovery/test_returned_bookies.py"
+            "::test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed",
+        ),
+    ),
+    Mutant(
+        "of two places that have nowhere to go one is stuck",
+        "a bookie that an open ledger still names is taken off the mark",
+        "Obstacle.NO_TARGET, first, first, 0, ()) for i in leave]",
+        "Obstacle.NO_TARGET, first, first, 0, ()) for i in leave[:1]]",
+        (
+            "tests/unit/protocol/test_rereplication.py"
+            "::test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_the_lost_ones",
+        ),
+    ),
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError, MetadataConflictError, NoSuchClusterError, NoSuchLedgerError
 from bkpy.metadata.layout import IdGenerator, Layout, held_ids, next_id
+from bkpy.metadata.marks import Marks
 from bkpy.metadata.outcome import (
     CreateOutcome,
     DeleteOutcome,
@@ -37,7 +38,7 @@ from bkpy.metadata.resolve import (
     read_certainly,
 )
 from bkpy.metadata.store import Check, Create, Delete, MetadataStore, NoNode, SessionState, Watch, parent_of
-from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata
+from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -195,6 +196,21 @@ class LedgerCatalog:
         if found is None:
             raise NoSuchLedgerError("there is no such ledger", ledger_id=ledger_id)
         return LedgerMetadata.decode(ledger_id, found[0]), found[1]
+
+    async def closed_before(self, ledger_id: int, ms: int) -> bool:
+        """Whether the ledger was CLOSED then, and its metadata were not written since, or it is gone.
+
+        By the clock of the metadata store. Raises what `read` does, but for `NoSuchLedgerError`.
+        """
+        try:
+            metadata, _ = await self.read(ledger_id)
+            return metadata.state is LedgerState.CLOSED and await self._store.written_ms(self.path_of(ledger_id)) < ms
+        except (NoSuchLedgerError, NoNode):
+            return True
+
+    def marks(self) -> Marks:
+        """The under-replication records of these ledgers."""
+        return Marks(self._store, self._root, self._runtime)
 
     def watch(self, ledger_id: int) -> Watch:
         """Wakes whenever the ledger's metadata may have changed or gone; to be closed by the caller."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import enum
 import json
 from dataclasses import dataclass, field
@@ -64,10 +65,13 @@ _DEFAULTS = RecoverySettings()
 
 
 class LossReason(enum.StrEnum):
-    """Why a bookie's copy counts as lost: the first is over when the bookie comes back as it was, the second when it
-    stays after all. The later ones outlast those before them.
+    """Why a bookie's copy counts as lost. The later ones outlast those before them.
+
+    RETURNED is over when all of the copy was read on the bookie, LOST when the bookie comes back as it was, DRAINING
+    when it stays after all.
     """
 
+    RETURNED = "returned"  # it is here, and the ledger may have been written without it
     LOST = "lost"  # the bookie is absent
     DRAINING = "draining"  # it is to leave
     REBUILDING = "rebuilding"  # it came back without what it had
@@ -75,7 +79,7 @@ class LossReason(enum.StrEnum):
 
 
 _LASTING = tuple(LossReason)
-_LACKS = (LossReason.REBUILDING.value, LossReason.CHECK.value)
+_LACKS = (LossReason.RETURNED.value, LossReason.REBUILDING.value, LossReason.CHECK.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,11 @@ class LedgerMark:
     def lacking(self) -> frozenset[str]:
         """The bookies that are marked for what they lack, not for being away or to leave."""
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason in _LACKS)
+
+    @property
+    def unverified(self) -> frozenset[str]:
+        """The bookies that may have all of their copy, or miss what was written while they were away."""
+        return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason == LossReason.RETURNED)
 
 
 AddOutcome = Done | Missing | NotDone | Unknown
@@ -140,6 +149,11 @@ class Marks:
     def refused(self, outcome: AddOutcome | RemoveOutcome) -> bool:
         """Whether that was not done because the guard's node is gone."""
         return isinstance(outcome, Missing) and outcome.node == self._guard
+
+    def returned_now(self, bookie_ids: Collection[str]) -> dict[str, LostBookie]:
+        """What to add for bookies that are here, and of which a ledger may have been written without them until now."""
+        now_ms = int(self._runtime.clock.time() * 1000)
+        return {bookie_id: LostBookie(now_ms, LossReason.RETURNED.value) for bookie_id in bookie_ids}
 
     # --- one mark -------------------------------------------------------------------------------------------------
 
@@ -234,6 +248,16 @@ class Marks:
                 raise CorruptDataError("the mark has no value: delete its node", ledger_id=ledger_id, path=path)
             missing = token  # it was removed, and perhaps made anew, between the two reads
             await self._store.sync(path)
+
+    async def return_bookies(self, mark: LedgerMark, bookie_ids: Collection[str]) -> PutOutcome:
+        """Record that these bookies are back, and have yet to be verified, if the mark is still as it was read."""
+        node = f"{self._path(mark.ledger_id)}/{mark.token}"
+        back = LossReason.RETURNED.value
+        lost = {b: dataclasses.replace(loss, reason=back) if b in bookie_ids else loss for b, loss in mark.lost.items()}
+        value = _encode(lost, mark.unknown)
+        return await put_certainly(
+            self._store, node, value, mark.node_version, *self._checks, attempts_max=self._attempts_max
+        )
 
     async def remove(self, mark: LedgerMark, bookie_ids: Collection[str]) -> RemoveOutcome:
         """Take these bookies off the mark, and with the last one the mark, if it is still as it was read."""

@@ -44,6 +44,7 @@ class _Node:
     data: bytes
     version: int = 0
     owner: int = 0  # the session of an ephemeral node
+    written_ms: int = 0
     created: int = 0  # children ever created, the source of sequence numbers
     children: set[str] = field(default_factory=set)
 
@@ -114,6 +115,7 @@ class MemoryStore:
         if isinstance(operation, Put):
             node.data = operation.data
             node.version += 1
+            node.written_ms = self._now_ms()
             self._wake(operation.path, False)
             return node.version
         if isinstance(operation, Delete):
@@ -135,10 +137,14 @@ class MemoryStore:
             raise NodeExists(path)
         parent.created += 1
         parent.children.add(path.rsplit("/", 1)[1])
-        self._nodes[path] = _Node(operation.data, owner=session_id if operation.ephemeral else 0)
+        owner = session_id if operation.ephemeral else 0
+        self._nodes[path] = _Node(operation.data, owner=owner, written_ms=self._now_ms())
         for watched in ((path, False), (path, True), (parent_path, True)):
             self._wake(*watched)
         return path
+
+    def _now_ms(self) -> int:
+        return int(self.runtime.clock.time() * 1000)
 
     def _remove(self, path: str) -> None:
         del self._nodes[path]
@@ -173,7 +179,7 @@ class MemoryStore:
 
 
 def _copy(node: _Node) -> _Node:
-    return _Node(node.data, node.version, node.owner, node.created, set(node.children))
+    return _Node(node.data, node.version, node.owner, node.written_ms, node.created, set(node.children))
 
 
 class MemorySession(MetadataStore):
@@ -280,6 +286,9 @@ class MemorySession(MetadataStore):
 
     async def children_made(self, path: str) -> int:
         return await self._call(lambda: self._tree.node(path).created, write=False)
+
+    async def written_ms(self, path: str) -> int:
+        return await self._call(lambda: self._tree.node(path).written_ms, write=False)
 
     async def exists(self, path: str) -> bool:
         try:

@@ -222,6 +222,10 @@ class MetadataStore(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def written_ms(self, path: str) -> int:
+        """When the node's value was written last, in ms since the epoch by the store's clock. Raises `NoNode`."""
+
+    @abc.abstractmethod
     async def exists(self, path: str) -> bool: ...
 
     @abc.abstractmethod

@@ -173,8 +173,8 @@ def plan(
         if held.last_entry is None:  # the last one of a ledger that isn't closed
             unclosed = tuple(names[index] for index in leave)
             if leave and _gains_nothing(metadata, names, unclosed, leaving, bookies):
-                place, first = leave[0], held.first_entry
-                stuck.append(Stuck(number, place, names[place], Obstacle.NO_TARGET, first, first, 0, ()))
+                first = held.first_entry
+                stuck += [Stuck(number, i, names[i], Obstacle.NO_TARGET, first, first, 0, ()) for i in leave]
                 unclosed = ()
             continue
         for index in leave:

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.protocol.checks import missing
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, RepairStep, Swap, Then, next_step, plan, swapped
 from bkpy.recovery.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
+from bkpy.recovery.held_entries import held_entries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -101,13 +103,15 @@ class LedgerRepair:
         when_done: Callable[[frozenset[str], LedgerLock], Awaitable[bool]],
         lacking: Callable[[], Collection[str]] = frozenset,
         returned: Callable[[], Collection[str]] = frozenset,
+        unverified: Callable[[], Collection[str]] = frozenset,
     ) -> Repaired:
         """Work off the ledger. `leaving` tells which bookies are to go, and is asked once the lock is held.
 
         It may look at the metadata for that. `when_done` is told of those that have gone, while the lock is still held,
         and returns whether it has given that back itself. `waited_for`: an open ledger may be recovered because of
         these. `lacking`: of those that are to go, the ones that may stay if they get what they lack. `returned`: those
-        that were absent and are back, because of which no open ledger is recovered. Both are asked for at every look.
+        that were absent and are back, because of which no open ledger is recovered. `unverified`: those of the lacking
+        ones that keep their place where they return all of their share intact. All are asked for at every look.
         A caller that is cancelled here ends the session, or calls `release_abandoned`.
         """
         lock = await self._locks.take(ledger_id)
@@ -118,7 +122,9 @@ class LedgerRepair:
         released = False
         try:
             try:
-                ended = await _LockedRepair(self, lock, frozenset(waited_for), lacking, returned).run(leaving)
+                ended = await _LockedRepair(self, lock, frozenset(waited_for), lacking, returned, unverified).run(
+                    leaving
+                )
                 if ended.left or ended.how is How.DONE:
                     released = await when_done(ended.left, lock)
             except BookKeeperError as error:
@@ -172,6 +178,22 @@ class LedgerRepair:
             count=self._count,
         ).run()
 
+    async def holds(self, metadata: LedgerMetadata, copy: Copy) -> bool:
+        """Whether the bookie that has the place returns all of its share intact. No answer is none."""
+        following = copy.first
+        while following <= copy.last:
+            try:
+                held = await held_entries(
+                    self._upkeep, metadata, copy.old, following, copy.last, self._settings.check_read_bytes
+                )
+            except BookKeeperError:
+                return False
+            if missing(copy.share, following, held.examined_to, held.intact):
+                return False
+            await self._rate.spend(held.size)
+            following = held.examined_to + 1
+        return True
+
     async def choose(self, metadata: LedgerMetadata, copy: Copy, leaving: Collection[str]) -> str | None:
         """A bookie to copy to, which can be reached; None if there is none."""
         target = copy.old if copy.in_place else self._target
@@ -220,6 +242,7 @@ class _LockedRepair:
         waited_for: frozenset[str],
         lacking: Callable[[], Collection[str]],
         returned: Callable[[], Collection[str]],
+        unverified: Callable[[], Collection[str]],
     ) -> None:
         self._repair = repair
         self._lock = lock
@@ -227,6 +250,7 @@ class _LockedRepair:
         self._waited_for = waited_for
         self._lacking = lacking
         self._returned = returned
+        self._unverified = unverified
         self._mended: set[Mended] = set()
         self._failed: dict[tuple[int, int], Unreadable | Failed] = {}  # by fragment and place in it
         self._recovered = False
@@ -294,6 +318,9 @@ class _LockedRepair:
         self, metadata: LedgerMetadata, version: int, copy: Copy, leaving: frozenset[str]
     ) -> tuple[Then, str]:
         where = copy.fragment, copy.place
+        if copy.old in self._unverified() and copy.old in self._lacking() and await self._repair.holds(metadata, copy):
+            self._mended.add(copy.mended)
+            return Then.LOOK, ""
         target = await self._repair.choose(metadata, copy, leaving)
         if target is None:
             self._failed[where] = Failed("no bookie that could be copied to can be reached")

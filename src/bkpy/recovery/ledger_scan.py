@@ -104,9 +104,11 @@ class LedgerScan:
     async def drop(self, returned: Mapping[str, str]) -> int:
         """Take the bookies that are back, with these storages, off the marks that say that they are absent; how many.
 
-        A bookie's marks stay where they are of another storage, or of more than its absence.
+        A bookie's marks stay where they are of another storage, or of more than its absence. They also stay where the
+        ledger was not CLOSED when the bookie was lost: it may have been written without it, so a worker verifies it.
         """
         dropped = 0
+        margin_ms = int(self._settings.lost_bookie_settle_s * 1000)  # the clocks of store and auditor may differ
 
         async def drop(ledger_id: int) -> None:
             nonlocal dropped
@@ -114,13 +116,17 @@ class LedgerScan:
                 back = [bookie for bookie, loss in mark.lost.items() if _is_over(loss, returned.get(bookie, ""))]
                 if not back:
                     return
-                outcome = await self._marks.remove(mark, back)
+                lost_ms = min(mark.lost[bookie].since_ms for bookie in back)
+                closed = await self._catalog.closed_before(ledger_id, lost_ms - margin_ms)
+                act = self._marks.remove if closed else self._marks.return_bookies
+                outcome = await act(mark, back)
                 if self._marks.refused(outcome):
                     raise _over()
                 if isinstance(outcome, NotDone | Unknown):
                     raise told(outcome, ledger_id=ledger_id)
                 if isinstance(outcome, Done | Gone):
-                    dropped += 1
+                    dropped += closed
+                    self._unannounced |= not closed
                     return
 
         some: list[int] = []
@@ -131,6 +137,7 @@ class LedgerScan:
                 some = []
         await self._each(some, drop)
         await self._marks.tidy()
+        await self._announce()
         return dropped
 
     async def _reliable(self) -> bool:

@@ -61,6 +61,7 @@ def lacking(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
 
 
 def returned(mark: LedgerMark, directory: BookieDirectory) -> frozenset[str]:
-    """The bookies that the mark names as absent, and that are here with what they had."""
-    lost = (bookie_id for bookie_id, loss in mark.lost.items() if loss.reason == LossReason.LOST)
+    """The bookies that the mark names because they were absent, and that are here with what they had."""
+    absence = (LossReason.LOST, LossReason.RETURNED)
+    lost = (bookie_id for bookie_id, loss in mark.lost.items() if loss.reason in absence)
     return frozenset(filter(directory.is_here, lost))

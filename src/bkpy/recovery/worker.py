@@ -21,6 +21,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from bkpy.client.iteration import raised_where_awaited
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bkpy.recovery")
 
+AWAY = "a bookie that may lack entries is away: it is verified when it is back, or copied when it counts as lost"
 NEWER_MARK = "it was marked again meanwhile"
 
 _TOLD_MAX = 100
@@ -371,20 +373,24 @@ class ReplicationWorker:
         postponed, bookies = self._postponed.get(ledger_id), self._upkeep.bookies()
         mark: LedgerMark | None = None
         meant = frozenset[str]()
-        removed, back = True, False
+        removed, back, absent = True, False, False
 
         async def leaving(look: Look) -> frozenset[str]:
-            nonlocal mark, meant, back
+            nonlocal mark, meant, back, absent
             mark = await self._meant(ledger_id)
             back = mark is not None and postponed is None and self._may_be_back(mark)
             if mark is None or back:
                 return frozenset()
+            if away := frozenset(filterfalse(self._upkeep.directory.is_here, mark.unverified)):
+                # It is verified when it is back. The auditor decides whether it is lost.
+                absent = away == mark.lost.keys()
+                return frozenset(mark.lost) - away
             meant = self._leaving(mark, None if mark.lost else await look())
             return meant
 
         async def when_done(left: frozenset[str], lock: LedgerLock) -> bool:
             nonlocal removed
-            if mark is None or back or (not mark.lost and left != meant):
+            if mark is None or back or absent or (not mark.lost and left != meant):
                 return False  # one that names nobody stays until all is done
             if mark.lost.keys() <= left and await self._marks.remove_with(mark, lock):
                 return True
@@ -400,9 +406,10 @@ class ReplicationWorker:
             when_done=when_done,
             lacking=lambda: frozenset() if mark is None else lacking(mark, self._upkeep.directory),
             returned=lambda: frozenset() if mark is None else returned(mark, self._upkeep.directory),
+            unverified=lambda: frozenset() if mark is None else mark.unverified,
         )
-        if back:
-            return Repaired(How.LATER, BACK), None
+        if back or absent:
+            return Repaired(How.LATER, BACK if back else AWAY), None
         if not removed:
             return Repaired(How.LATER, NEWER_MARK), None
         judged = None if mark is None or ended.judged is None else _signature(mark, *ended.judged, bookies)
@@ -454,8 +461,8 @@ class ReplicationWorker:
         """Remember why, and when it is to be tried again."""
         before = self._postponed.pop(ledger_id, None)
         now, settings = self._now(), self._settings
-        failed = ended.how is not How.WAITING and ended.why not in (LOCKED, BACK, NEWER_MARK)
-        attempts = (before.attempts if before is not None else 0) + (failed or ended.why == BACK)
+        failed = ended.how is not How.WAITING and ended.why not in (LOCKED, AWAY, BACK, NEWER_MARK)
+        attempts = (before.attempts if before is not None else 0) + (failed or ended.why in (AWAY, BACK))
         pause_s = backoff_s(attempts - 1, settings.repair_pause_min_s, settings.repair_pause_max_s)
         pause_s *= (1 + self._runtime.rng.random()) / 2
         one = _Postponed(now + pause_s, ended.why, attempts, failed)

@@ -422,7 +422,7 @@ async def test_a_mark_without_a_value(tree: MemoryStore) -> None:
     assert isinstance(await marks.add(7, A), NotDone)
 
 
-LOST, DRAINING, REBUILDING, CHECK = (LostBookie(10, reason, "x") for reason in LossReason)
+RETURNED, LOST, DRAINING, REBUILDING, CHECK = (LostBookie(10, reason, "x") for reason in LossReason)
 
 
 @pytest.mark.parametrize(
@@ -448,10 +448,12 @@ def test_a_bookie_that_was_lost_twice(old: LostBookie, new: LostBookie, expected
 
 def test_no_merge_makes_a_loss_end_with_a_return() -> None:
     """Whatever came in whatever order: if one of the reasons doesn't end with a return, the merged one doesn't."""
+    absences = {LossReason.RETURNED, LossReason.LOST}
     for old in LossReason:
         for new in LossReason:
             reason = merged({"a": LostBookie(1, old)}, {"a": LostBookie(1, new)})["a"].reason
-            assert (reason == LossReason.LOST) is (old == new == LossReason.LOST)
+            assert (reason == LossReason.RETURNED) is (old == new == LossReason.RETURNED)
+            assert (reason == LossReason.LOST) is (LossReason.LOST in (old, new) and {old, new} <= absences)
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------

@@ -191,7 +191,8 @@ def test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_
         )
         planned = plan(metadata, lost, Bookies(left, left))
         if lost and goes_on:
-            assert [one.obstacle for one in planned.stuck] == [Obstacle.NO_TARGET]
+            assert {one.obstacle for one in planned.stuck} == {Obstacle.NO_TARGET}
+            assert [one.old for one in planned.stuck] == [name for name in names if name in lost]
             assert not planned.unclosed
         else:
             assert set(planned.unclosed) == lost

@@ -105,6 +105,7 @@ class Auditing:
         created = await self.cluster.catalog.create(build)
         assert isinstance(created, Created)
         await self.rewrite(created.metadata.ledger_id, *ensembles, state=state)
+        self.written_ago(created.metadata.ledger_id, 3600)
         return created.metadata.ledger_id
 
     async def draw_id(self) -> NewId:
@@ -122,6 +123,11 @@ class Auditing:
     def give_ids_from(self, ledger_id: int) -> None:
         """Those before were given to ledgers that are gone."""
         self.tree.node(f"{ROOT}/idgen-long/HOB-0000000000").created = ledger_id
+
+    def written_ago(self, ledger_id: int, seconds: float) -> None:
+        """The ledger's metadata were written then."""
+        node = self.tree.node(self.cluster.catalog.path_of(ledger_id))
+        node.written_ms = int((self.clock.now - seconds) * 1000)
 
     async def rewrite(self, ledger_id: int, *ensembles: str, state: LedgerState = LedgerState.CLOSED) -> None:
         _, version = await self.cluster.catalog.read(ledger_id)

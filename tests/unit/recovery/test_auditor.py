@@ -110,6 +110,30 @@ async def test_a_bookie_that_comes_back_as_it_was_is_not_lost(cluster: Auditing,
     assert await cluster.marked() == {both: {"c"}}
 
 
+async def test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_returns(cluster: Auditing) -> None:
+    before, written, opened = [await cluster.ledger("a b") for _ in range(3)]
+    await cluster.rewrite(opened, "a b", state=LedgerState.OPEN)
+    cluster.written_ago(opened, 3600)  # its writer goes on without a change of the metadata
+    await cluster.auditor()
+    await lose(cluster, "a")
+    await cluster.rewrite(written, "a b")  # it is closed while the bookie is away
+    await until_marked(cluster, "a")
+    assert (await cluster.marked()).keys() == {before, written, opened}
+    announced = await cluster.marks.announced()
+    cluster.bookie("a")
+    await cluster.until(lambda: not cluster.absent())
+    assert await cluster.marked() == {written: {"a"}, opened: {"a"}}
+    assert {(await cluster.mark(i)).lost["a"].reason for i in (written, opened)} == {LossReason.RETURNED}
+    assert await cluster.marks.announced() > announced
+    # Lost once more, and back: the marks still say so.
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    assert {(await cluster.mark(i)).lost["a"].reason for i in (before, written, opened)} == {LossReason.LOST}
+    cluster.bookie("a")
+    await cluster.until(lambda: not cluster.absent())
+    assert await cluster.marked() == {written: {"a"}, opened: {"a"}}
+
+
 @pytest.mark.parametrize("comes_back", [False, True])
 async def test_a_bookie_in_limbo_that_moves_or_leaves_while_it_is_looked_at_has_not_come_back(
     cluster: Auditing, comes_back: bool

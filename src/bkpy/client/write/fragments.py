@@ -7,10 +7,12 @@ ledger that somebody is recovering.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, assert_never
 
 from bkpy.client.close import Closed, close_ledger
 from bkpy.errors import (
+    BookKeeperError,
     LedgerClosedError,
     LedgerFencedError,
     MetadataConflictError,
@@ -20,6 +22,7 @@ from bkpy.errors import (
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
 from bkpy.protocol.close_conflict import Closer
 from bkpy.protocol.ensemble_change import Conflict, on_conflict
+from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
     from bkpy.metadata.ledgers import LedgerCatalog
     from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata
+
+
+log = logging.getLogger("bkpy.client")
 
 
 class StoredFragments:
@@ -126,6 +132,20 @@ class StoredFragments:
                 raise told(closed, ledger_id=metadata.ledger_id)
             case _:
                 assert_never(closed)
+
+    async def mark_short(self, ledger_id: int, bookie_ids: Collection[str]) -> None:
+        """Mark the closed ledger for bookies that may lack acknowledged entries, so that workers verify and copy.
+
+        Where that fails, the periodic check of replicas may find it.
+        """
+        marks = self._catalog.marks()
+        try:
+            outcome = await marks.add(ledger_id, marks.returned_now(bookie_ids))
+            if isinstance(outcome, NotDone | Unknown):
+                raise told(outcome)
+            await marks.announce()
+        except (BookKeeperError, UnsupportedVersionError) as error:
+            log.warning("ledger %d: failed to mark it under-replicated on %s: %s", ledger_id, sorted(bookie_ids), error)
 
 
 def _place(fragment: Fragment) -> tuple[int, tuple[str, ...]]:

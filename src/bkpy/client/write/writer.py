@@ -441,8 +441,11 @@ class LedgerWriter:
         closing.set_result(None)
         abandoned = self._replication.state.over  # meanwhile
         self._replication.move(Event.STORED)
+        lacking = self.under_replicated
         if not abandoned:
             self._let_go()
+        if lacking:
+            await self._fragments.mark_short(self._ledger_id, lacking)
         await self._pool.linger(self._ledger_id, self.ensemble)
 
     async def _drain(self) -> None:

@@ -135,6 +135,11 @@ class ZooKeeperStore(MetadataStore):
         changes = int(response.stat.child_version) % 2**32
         return (changes + int(response.stat.num_children)) // 2
 
+    async def written_ms(self, path: str) -> int:
+        check_path(path)
+        response = await self._call(protocol.ExistsRequest(path=path, watch=False), path, write=False)
+        return int(response.stat.modified)
+
     async def protect(self, path: str) -> None:
         """Let only those who have one of this store's credentials touch the node."""
         check_path(path)

@@ -1,0 +1,88 @@
+"""A bookie that was away while ledgers were written has what it is named for soon after its return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.hooks import cluster_of
+from tests.in_process import InProcess, eventually
+from tests.unit.recovery.repairing import held, whole
+from tests.unit.recovery.test_ledger_repair import closed, lose
+from tests.unit.recovery.test_worker import healer
+
+from bkpy.metadata.marks import LossReason, Marks
+
+if TYPE_CHECKING:
+    from bkpy.client.client import Client
+
+
+def marks_of(client: Client) -> Marks:
+    cluster = cluster_of(client)
+    return Marks(cluster.store, cluster.root, cluster.store.runtime)
+
+
+async def test_a_writer_that_closes_without_a_bookie_marks_it_and_workers_bring_what_it_missed(
+    cluster: InProcess,
+) -> None:
+    """Three bookies: nobody can take the place of the one that is away."""
+    client = await cluster.client()
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    away = writer.ensemble[0]
+    await writer.append(b"before")
+    await lose(cluster, client, away)
+    for _ in range(5):
+        await writer.append(b"without it")
+    await cluster.start_node(away)
+    await eventually(lambda: away in client.bookies)
+    await writer.append(b"with it")
+    await writer.close()
+    mark = await marks_of(client).read(writer.ledger_id)
+    assert mark is not None
+    assert {bookie: loss.reason for bookie, loss in mark.lost.items()} == {away: LossReason.RETURNED}
+    missed = set(range(7)) - (await held(client, writer.ledger_id, away, 6)).keys()
+    assert set(range(1, 6)) <= missed
+    async with healer(cluster) as one:
+        one.start()
+        await one.unmarked()
+    assert (await whole(client, writer.ledger_id)).fragments[-1].bookies == writer.ensemble
+
+
+async def test_one_that_missed_nothing_keeps_its_place_and_nothing_is_copied(four: InProcess) -> None:
+    client = await four.client()
+    writer = await closed(client, 20)
+    async with healer(four) as one:
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.RETURNED)
+        one.start()
+        await one.unmarked()
+        assert one.worker.count.entries == 0
+    assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+
+
+async def test_while_it_is_away_again_it_is_not_copied_before_it_counts_as_lost(four: InProcess) -> None:
+    client = await four.client()
+    writer = await closed(client, 20)
+    away = writer.ensemble[0]
+    await lose(four, client, away)
+    async with healer(four) as one:
+        await eventually(lambda: away not in one.bookies())
+        await one.mark(writer.ledger_id, away, reason=LossReason.RETURNED)
+        one.start()
+        await eventually(lambda: "is away" in one.worker.status()["postponed_ledgers"].get(str(writer.ledger_id), ""))
+        assert one.worker.count.entries == 0
+        await one.mark(writer.ledger_id, away, reason=LossReason.LOST)
+        await one.unmarked()
+    assert away not in (await whole(client, writer.ledger_id)).fragments[0].bookies
+
+
+async def test_the_writer_of_an_open_ledger_goes_on_and_it_is_verified_when_that_is_closed(four: InProcess) -> None:
+    client = await four.client()
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await writer.append(b"one")
+    async with healer(four, open_ledger_grace_s=0.01) as one:
+        await one.mark(writer.ledger_id, writer.ensemble[0], reason=LossReason.RETURNED)
+        one.start()
+        await eventually(lambda: bool(one.worker.status()["postponed_ledgers"]))
+        await writer.append(b"two")
+        await writer.close()
+        await one.unmarked()
+    assert (await whole(client, writer.ledger_id)).last_entry == 1
