@@ -237,4 +237,18 @@ MUTANTS: list[Mutant] = [
             "::test_an_open_ledger_is_left_to_its_writer_if_nobody_could_take_the_place_of_the_lost_ones",
         ),
     ),
+    Mutant(
+        "bookies that nobody knows are nobody's",
+        "a ledger that names a decommissioned bookie never gets its copies back",
+        "        self.named(self._scan.named)\n",
+        "",
+        (f"{_AUDITOR}::test_a_bookie_that_ledgers_name_and_nobody_knows_is_lost",),
+    ),
+    Mutant(
+        "the periodic checks keep the bookies' names to themselves",
+        "while no bookie is lost, a ledger that names a decommissioned one never gets its copies back",
+        "            self._named({bookie for fragment in metadata.fragments for bookie in fragment.bookies})\n",
+        "",
+        ("tests/unit/recovery/test_periodic_checks.py::test_it_tells_the_auditor_which_bookies_ledgers_name",),
+    ),
 ]

@@ -27,7 +27,7 @@ from bkpy.recovery.ledger_scan import LedgerScan
 from bkpy.recovery.remembered_ledgers import RememberedLedgers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
@@ -48,15 +48,24 @@ class Auditor:
         self._runtime = runtime
         self._settings = settings
         self._metrics = metrics
+        self._term: _Term | None = None
+
+    def named(self, bookies: Collection[str]) -> None:
+        """Ledgers name these bookies. The present term finds out whether the cluster knows them; no term, nothing."""
+        if self._term is not None:
+            self._term.named(bookies)
 
     async def audit(self, node: str) -> None:
         """Lead until cancelled; `node` is that of the term. Raises `BookKeeperError` when the term can't go on."""
         term = _Term(self._cluster, self._runtime, self._settings, self._metrics, node)
+        self._term = term
         self._metrics.leads(True)
         try:
             await term.run()
         finally:
             self._metrics.leads(False)
+            if self._term is term:
+                self._term = None
 
 
 class _Term:
@@ -77,8 +86,21 @@ class _Term:
         self._scan = LedgerScan(cluster.catalog, self._marks, remembered, runtime, settings, metrics)
         self._drains = Drains(cluster.store, cluster.root, runtime, settings)
         self._drains_marked: frozenset[tuple[str, str]] = frozenset()  # bookie and token, once its ledgers are marked
+        self._named: set[str] = set()  # by ledgers, as far as that is known
+        self._known: frozenset[str] = frozenset()  # with a cookie that says so, at the last look
         self._followed_at = -float("inf")
         self._something = asyncio.Event()
+
+    def named(self, bookies: Collection[str]) -> None:
+        """Ledgers name these. One that has no cookie and isn't registered is lost: it was decommissioned, or forgotten.
+
+        The number is bounded: ids that nobody knows come from metadata that anybody may have written.
+        """
+        new = set(bookies) - self._named - self._known
+        room = self._settings.stuck_ledgers_max - len(self._named)
+        if new and room > 0:
+            self._named.update(sorted(new)[:room])
+            self._something.set()
 
     async def run(self) -> None:
         """Rounds, until the term ends."""
@@ -134,7 +156,13 @@ class _Term:
     async def _round(self, record: AuditRecord) -> tuple[AuditRecord, int | None]:
         """One look and what follows; the record as it is stored then, and when something will be due."""
         settings = self._settings
-        seen = await look_at_bookies(self._store, self._root, reads_at_once=settings.audit_reads_at_once)
+        self.named(self._scan.named)
+        self._something.clear()
+        seen = await look_at_bookies(
+            self._store, self._root, reads_at_once=settings.audit_reads_at_once, named=self._named
+        )
+        self._known = frozenset(bookie for bookie, is_ in seen.items() if is_.instance)  # only a cookie says that
+        self._named -= self._known
         found = audit(
             record,
             seen,
@@ -182,6 +210,9 @@ class _Term:
         after = with_marked(record, found.due)
         if not marked and self._scan.marked == before:
             after = with_worked_off(after)
+            worked_off = {bookie for bookie, absence in after.absences.items() if absence.worked_off}
+            self._named -= worked_off
+            self._scan.named -= worked_off
         if found.due:
             log.warning(
                 "lost: %s; %d marks were added to ledgers that name them",

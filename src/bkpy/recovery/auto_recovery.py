@@ -97,7 +97,7 @@ class AutoRecovery:
         auditor = Auditor(cluster, self._runtime, settings, self._metrics)
 
         async def lead(node: str) -> None:
-            checks = PeriodicChecks(client.upkeep, node, self._runtime, settings, self._check_metrics)
+            checks = PeriodicChecks(client.upkeep, node, self._runtime, settings, self._check_metrics, auditor.named)
             keeper = LogKeeper(cluster, client.upkeep.fence, self._runtime, settings)
             beside = [
                 self._runtime.spawn(self._kept_up("the checks failed", checks.run), name="periodic checks"),

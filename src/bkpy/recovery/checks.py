@@ -59,10 +59,16 @@ class _Suspect(NamedTuple):
 
 
 class PeriodicChecks:
-    """Those of one term of the auditor, whose node is `node`."""
+    """Those of one term of the auditor, whose node is `node`. `named` gets the bookies that ledgers name."""
 
     def __init__(
-        self, upkeep: Upkeep, node: str, runtime: Runtime, settings: RecoverySettings, metrics: CheckMetrics
+        self,
+        upkeep: Upkeep,
+        node: str,
+        runtime: Runtime,
+        settings: RecoverySettings,
+        metrics: CheckMetrics,
+        named: Callable[[Collection[str]], None] = lambda bookies: None,
     ) -> None:
         cluster = upkeep.cluster
         self._upkeep = upkeep
@@ -70,6 +76,7 @@ class PeriodicChecks:
         self._runtime = runtime
         self._settings = settings
         self._metrics = metrics
+        self._named = named
         self._records = CheckRecords(cluster.store, cluster.root, guard=node, settings=settings)
         self._marks = Marks(cluster.store, cluster.root, runtime, settings, guard=node)
         self._record = CheckRecord()
@@ -119,6 +126,7 @@ class PeriodicChecks:
             chances = [self._runtime.rng.random() for _ in range(self._settings.check_windows - 2)]
             if found := await kind.falls_short(metadata, chances):
                 suspects.append(_Suspect(metadata.ledger_id, found, chances))
+            self._named({bookie for fragment in metadata.fragments for bookie in fragment.bookies})
             self._metrics.looked_at(name)
             run = dataclasses.replace(run, after=metadata.ledger_id, ledgers=run.ledgers + 1)
             now = self._runtime.clock.monotonic()

@@ -61,6 +61,7 @@ class LedgerScan:
         settings: RecoverySettings,
         metrics: AuditorMetrics,
     ) -> None:
+        self.named: set[str] = set()  # bookies that ledgers name which were read
         self.marked = 0  # ledgers that were marked and, as far as is known, were not before
         self._catalog = catalog
         self._marks = marks
@@ -231,6 +232,7 @@ class LedgerScan:
                 return
             self._remembered.learn(metadata)
             named = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+            self._note(named)
             names = sorted(named & lost.keys())
             if names and not await self._has_mark(ledger_id, {bookie: lost[bookie] for bookie in names}):
                 of[ledger_id] = names
@@ -238,6 +240,10 @@ class LedgerScan:
         await self._each(ledger_ids, read)
         for some in self._steps(sorted(of)):
             await self._mark_all({ledger_id: of[ledger_id] for ledger_id in some}, lost)
+
+    def _note(self, named: set[str]) -> None:
+        if not named <= self.named and len(self.named) < self._settings.stuck_ledgers_max:
+            self.named |= named
 
     async def _has_mark(self, ledger_id: int, lost: Mapping[str, LostBookie]) -> bool:
         """Whether the ledger's mark says all that, and nothing of it is new: then whoever works on it isn't disturbed.

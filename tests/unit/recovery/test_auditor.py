@@ -110,6 +110,44 @@ async def test_a_bookie_that_comes_back_as_it_was_is_not_lost(cluster: Auditing,
     assert await cluster.marked() == {both: {"c"}}
 
 
+async def test_a_bookie_that_ledgers_name_and_nobody_knows_is_lost(cluster: Auditing) -> None:
+    """One that was decommissioned, and that a client with an old list of bookies has chosen since."""
+    named, other = await cluster.ledger("gone b"), await cluster.ledger("a b")
+    await cluster.ledger("e c")
+    await cluster.auditor()
+    await lose(cluster, "e")  # so that all ledgers are read
+    await until_marked(cluster, "e")
+    await cluster.until(lambda: "gone" in cluster.absent())
+    cluster.clock.now += DELAY_S
+    await until_marked(cluster, "gone")
+    marked = await cluster.marked()
+    assert marked[named] == {"gone"}
+    assert other not in marked
+    for ledger_id in marked:
+        await replicate(cluster, ledger_id, "a b")
+    await cluster.until(lambda: "gone" not in cluster.absent())
+
+
+async def test_one_that_nobody_knows_and_that_is_registered_is_not_lost(cluster: Auditing) -> None:
+    await cluster.ledger("gone b")
+    cluster.put(f"{ROOT}/available/readonly/gone", {"version": 1, "address": "h:1"})
+    await cluster.auditor()
+    await lose(cluster, "e")
+    await until_marked(cluster, "e")
+    await cluster.rounds(3)
+    assert "gone" not in cluster.absent()
+
+
+async def test_those_that_nobody_knows_count_among_the_half_that_is_absent(cluster: Auditing) -> None:
+    await cluster.ledger(*(f"gone-{n} a" for n in range(8)))
+    await cluster.auditor()
+    await lose(cluster, "e")
+    await cluster.until(lambda: bool(cluster.record().get("most_absent")))
+    cluster.clock.now += DELAY_S
+    await cluster.rounds(3)
+    assert not cluster.absent()["gone-0"]["marked"]
+
+
 async def test_what_was_not_closed_when_a_bookie_was_lost_is_verified_when_it_returns(cluster: Auditing) -> None:
     before, written, opened = [await cluster.ledger("a b") for _ in range(3)]
     await cluster.rewrite(opened, "a b", state=LedgerState.OPEN)

@@ -51,7 +51,8 @@ class Checking:
         self.marks = Marks(store, ROOT, store.runtime, self.settings)
         self.records = CheckRecords(store, ROOT, guard=GUARD, settings=self.settings)
         metrics = CheckMetrics(self.registry, (REPLICAS, PLACEMENT))
-        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, metrics)
+        self.named: set[str] = set()  # what the auditor hears
+        self.checks = PeriodicChecks(client.upkeep, GUARD, store.runtime, self.settings, metrics, self.named.update)
 
     async def ended(self, *, runs: int = 1) -> dict[str, CheckRun]:
         """Run until every check has ended so often; what the record says then."""
@@ -92,6 +93,15 @@ async def closed(client: Client, count: int = 40, **sizes: int) -> LedgerMetadat
         ) < (count - sizes.get("ensemble_size", 3)):
             await asyncio.sleep(0.005)
     return await client.ledger_metadata(writer.ledger_id)
+
+
+async def test_it_tells_the_auditor_which_bookies_ledgers_name(five: InProcess) -> None:
+    client = await five.client()
+    metadata = await closed(client)
+    await rewrite(client, metadata.ledger_id, fragments=(Fragment(0, ("gone", *metadata.fragments[0].bookies[1:])),))
+    checking = Checking(five, client)
+    await checking.ended()
+    assert checking.named == {"gone", *metadata.fragments[0].bookies[1:]}
 
 
 async def test_what_is_whole_is_not_marked(five: InProcess) -> None:
