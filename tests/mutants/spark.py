@@ -258,6 +258,27 @@ MUTANTS: list[Mutant] = [
         (EXPORT_LOG + "test_a_log_with_an_accepted_loss_is_exported_and_the_gap_named",),
     ),
     Mutant(
+        "spark: a gap counts as truncated",
+        "an export or a query that has read everything fails behind an accepted loss",
+        "unread = min(view.behind(done), start)",
+        "unread = done",
+        (EXPORT_LOG + "test_a_gap_before_which_everything_was_truncated_is_no_truncation",),
+    ),
+    Mutant(
+        "spark: a query that begins in a gap fails as if entries were gone",
+        "a stream behind an accepted loss can't go on",
+        "first, unread = self._reader.first_position, self.behind(start)",
+        "first, unread = self._reader.first_position, start",
+        (EXPORT_LOG + "test_a_gap_before_which_everything_was_truncated_is_no_truncation",),
+    ),
+    Mutant(
+        "spark: a newer plan is thought to have all of a batch",
+        "an export ends though it only has to leave out ledgers that were deleted meanwhile",
+        "return Runs.spans(span for planned in self.batches for span in planned.read.pairs()) >= batch.read",
+        "return Runs.spans(span for planned in self.batches for span in planned.ids.pairs()) >= batch.read",
+        (EXPORT_LOG + "test_a_newer_plan_tells_whether_entries_of_a_batch_were_deleted",),
+    ),
+    Mutant(
         "spark: truncation during an export ends it though it is to be skipped",
         "an export that takes longer than a log's retention allows never gets on",
         "if written != batch.rows and self._request.skip_truncated:",

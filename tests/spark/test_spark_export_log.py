@@ -241,6 +241,27 @@ def test_a_log_with_an_accepted_loss_is_exported_and_the_gap_named(
         assert (small.rows, small.gaps) == (7, [gap])
 
 
+@pytest.mark.parametrize("skip_truncated", [False, True])
+def test_a_gap_before_which_everything_was_truncated_is_no_truncation(ledgers: Ledgers, skip_truncated: bool) -> None:
+    with TestLog(ledgers.uri) as log:
+        log.append(5)
+        log.lose_all_but(2)
+        log.append(10)
+        log.truncate(LEDGER_ENTRIES_MAX)
+        (batch,) = planned(log, Runs.between(0, 2), skip_truncated=skip_truncated).batches
+        assert (batch.rows, batch.truncated) == (10, 0)
+        assert batch.gaps == Runs.between(2, LEDGER_ENTRIES_MAX)
+        assert batch.ids == Runs.between(2, LEDGER_ENTRIES_MAX + 10)
+        schema = schema_of(batch.given)
+        offsets = {"startingOffsets": "2"}  # as the checkpoint of a stream that has read all below the gap
+        given = {"metadataServiceUri": log.uri, "log": log.name}
+        partitions = LedgerSourceReader.of(given | offsets, schema).partitions()
+        assert sum(part.entries for task in partitions for part in task.value) == 10
+        log.truncate(LEDGER_ENTRIES_MAX + 4)
+        with pytest.raises(TruncatedError):
+            LedgerSourceReader.of(given | offsets, schema).partitions()
+
+
 def test_another_log_of_the_name_is_not_exported_in_place_of_the_planned_one(
     spark: SparkSession, ledgers: Ledgers, tmp_path: Path
 ) -> None:

@@ -165,6 +165,13 @@ class LogReader:
         self._check_positions(first, last)
         return [self._measured(part) for part in ranges_of(self._snapshot.list, *self._bounds(first, last))]
 
+    def behind(self, position: int) -> int:
+        """The same position, or the one behind the gap that it lies in.
+
+        For programs that read with several processes: `ranges` has nothing between the two.
+        """
+        return self._snapshot.list.behind(position)
+
     def _measured(self, part: SegmentRange) -> SegmentRange:
         """With the size of what lies in a segment that isn't sealed, as far as its ledger's reader can tell."""
         reader = self._readers.get(part.ledger_id)

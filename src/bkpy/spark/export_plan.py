@@ -165,31 +165,33 @@ async def _plan_log(
         done = max(state.done.ends, default=earliest)  # an export begins where the log does
         end = max(view.end_position, done)  # fewer bookies may tell how far it goes than at the last export
         start = max(done, min(earliest, end))
-        if start > done and not skip_truncated:
+        unread = min(view.behind(done), start)
+        gone = start - unread
+        if gone and not skip_truncated:
             raise TruncatedError(
-                f"positions {done} to {start - 1} of log {options.log} were truncated before they were exported; "
+                f"positions {unread} to {start - 1} of log {options.log} were truncated before they were exported; "
                 "--skip-truncated goes on without them"
             )
         batches: list[ExportBatch] = []
-        gone = start - done
-        position = start
-        while position < end or (gone and not batches):
+        first, position = done, start
+        while position < end or first < position:
             stop = end if bytes_max is None else view.end_within(position, end, bytes_max)
             tasks = view.plan(position, stop)
             read = Runs.spans(part.positions for task in tasks for part in task)
             batches.append(
                 ExportBatch(
-                    Runs.between(position - gone, stop),
+                    Runs.between(first, stop),
                     _between(given, view.uid, position, stop, skip_truncated),
                     len(read),
                     len(tasks),
                     0,
                     read=read,
-                    gaps=Runs.spans(read.missing(position, stop)),
+                    gaps=Runs.between(first, unread) | Runs.spans(read.missing(position, stop)),
                     truncated=gone,
                 )
             )
-            position, gone = stop, 0
+            first = position = unread = stop
+            gone = 0
         nothing = ExportBatch(Runs(), _between(given, view.uid, start, start, skip_truncated), 0, 0, 0)
         return ExportPlan(state, batches, nothing, [])
 

@@ -74,15 +74,19 @@ class LogView:
             return offset
         return {EARLIEST: self._reader.first_position, LATEST: self.end_position}[offset]
 
+    def behind(self, position: int) -> int:
+        """The same position, or if it lies in a gap, where a loss was accepted, the one behind that."""
+        return self._reader.behind(position)
+
     def clipped(self, start: int, end: int) -> tuple[int, int]:
         """The part of start..end that is there. With `fail_on_data_loss`, an error says what isn't there any more."""
         if end > self.end_position:
             raise past_the_end(self._reader.name, end - 1, self.end_position)
-        first = self._reader.first_position
-        if start < min(first, end) and self._options.fail_on_data_loss:
+        first, unread = self._reader.first_position, self.behind(start)
+        if unread < min(first, end) and self._options.fail_on_data_loss:
             raise TruncatedError(
-                f"positions {start} to {min(first, end) - 1} of log {self._options.log} were truncated before they were"
-                " read; option failOnDataLoss = false goes on without them"
+                f"positions {unread} to {min(first, end) - 1} of log {self._options.log} were truncated before they "
+                "were read; option failOnDataLoss = false goes on without them"
             )
         return min(max(start, first), end), end
 
