@@ -12,6 +12,37 @@ _KEEPER = "tests/unit/recovery/test_log_keeper.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "one log that can't be maintained ends the maintenance of those behind it",
+        "with one unreadable list nothing is truncated, deleted or swept any more",
+        """                if _concerns_all(error):
+                    raise
+                log.warning("log %s could not be looked after: %s", name, error)
+""",
+        "                raise\n",
+        (f"{_KEEPER}::test_a_log_that_can_not_be_read_holds_up_no_other",),
+    ),
+    Mutant(
+        "the auditor always begins with the same log",
+        "a log for which the store never answers keeps all behind it from their retention",
+        "for name in names[begin:] + names[:begin]:",
+        "for name in names:",
+        (f"{_KEEPER}::test_a_log_for_which_the_store_is_always_away_holds_up_no_other",),
+    ),
+    Mutant(
+        "an unreadable ledger counts as belonging to no log",
+        "the note that its log was deleted is removed, and the ledger is kept for ever",
+        "if found.unreadable.count:  # it may belong to any log",
+        "if False:",
+        (f"{_KEEPER}::test_a_ledger_that_can_not_be_read_may_belong_to_any_log",),
+    ),
+    Mutant(
+        "one list that may not be read ends the listing of logs",
+        "bkpy log list fails for everybody",
+        "except (CorruptDataError, UnsupportedVersionError, UnauthorizedError):  # it is there, though unreadable",
+        "except (CorruptDataError, UnsupportedVersionError):",
+        (f"{_LISTS}::test_a_list_that_may_not_be_read_is_listed_with_the_others",),
+    ),
+    Mutant(
         "retention deletes what one of two limits keeps",
         "entries of the last week are deleted because the log is large, though a week was promised",
         "return bool(limits) and all(limits)",
@@ -119,7 +150,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion is forgotten while there are ledgers of the log",
         "what is left of its ledgers is kept for ever",
-        "if deletion.uid not in seen:",
+        "if note.uid not in found.seen:",
         "if True:",
         (f"{_KEEPER}::test_a_deletion_is_noted_for_as_long_as_there_may_be_ledgers",),
     ),

@@ -264,10 +264,7 @@ def list_(uri: str, long_: bool, as_json: bool) -> None:
         else:
             print_table(
                 ("log", "first position", "known end", "ledgers", "bytes", "writer"),
-                [
-                    [row[key] for key in ("log", "first_position", "known_end", "ledgers", "bytes", "writer")]
-                    for row in found
-                ],
+                [list(row.values()) for row in found],
             )
     else:
         click.echo("".join(f"{name}\n" for name in run(_names(uri))), nl=False)

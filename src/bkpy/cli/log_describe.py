@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bkpy.cli.common import connect, human_bytes, print_table
+from bkpy.cli.common import connect, human_bytes, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bkpy.metadata.log_consumers import ConsumerState
     from bkpy.protocol.log_list import LogList, Segment
+
+
+_SUMMARY = ("log", "first_position", "known_end", "ledgers", "bytes", "writer")
 
 
 async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
@@ -58,6 +61,7 @@ async def described(uri: str, name: str, password: bytes) -> dict[str, Any]:
 async def listed(uri: str) -> list[dict[str, Any]]:
     """What a line of a list says of each log."""
     import bkpy
+    from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 
     async with connect(uri) as client:
         found = []
@@ -67,6 +71,9 @@ async def listed(uri: str) -> list[dict[str, Any]]:
                 found.append(_summary(name, lst, await client.logs.lease_holder(name, lst.uid)))
             except bkpy.NoSuchLogError:  # deleted meanwhile
                 continue
+            except (bkpy.CorruptDataError, bkpy.UnauthorizedError, UnsupportedVersionError) as error:
+                say(f"bkpy: log {name} can't be read: {error}")
+                found.append(dict.fromkeys(_SUMMARY, None) | {"log": name})
         return found
 
 

@@ -15,7 +15,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
-from bkpy.errors import MetadataConflictError
+from bkpy.errors import MetadataConflictError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.outcome import Done, Exists, Missing, NotDone, Overtaken, Unknown, told
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, ensure_path, read_certainly
@@ -76,7 +76,11 @@ class LogDeletions:
         await self._store.sync(self._folder)
         old = []
         for uid in await children_if_there(self._store, self._folder):
-            found = await read_certainly(self._store, self._node(uid))
+            try:
+                found = await read_certainly(self._store, self._node(uid))
+            except UnauthorizedError as error:
+                log.warning("the note that the log with uid %s was deleted can't be read, and stays: %s", uid, error)
+                continue
             deletion = None if found is None else _decode(uid, found[0])
             if deletion is not None and deletion.deleted_ms + age_s * 1000 <= self._logs.now_ms():
                 old.append(deletion)

@@ -32,6 +32,7 @@ from bkpy.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
     NoSuchLogError,
+    UnauthorizedError,
 )
 from bkpy.metadata import paths
 from bkpy.metadata.log_consumers import LogConsumers
@@ -203,7 +204,7 @@ class LogUpkeep:
                 await fence(ledger_id)
             except NoSuchLedgerError:
                 continue
-            except (LedgerRecoveryError, CorruptDataError, UnsupportedVersionError) as error:
+            except (LedgerRecoveryError, CorruptDataError, UnsupportedVersionError, UnauthorizedError) as error:
                 log.warning(
                     "ledger %d of log %s, which was deleted, can't be fenced: a writer that still reaches its bookies "
                     "goes on until it hears of the deletion: %s",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from bkpy.config.base import MetadataSettings
-from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError
+from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, UnauthorizedError
 from bkpy.metadata import paths
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, PutOutcome, Unknown
 from bkpy.metadata.resolve import (
@@ -200,7 +200,7 @@ class LogStore:
                 await self.read(name)
             except NoSuchLogError:
                 continue
-            except (CorruptDataError, UnsupportedVersionError):  # it is there, though nobody can read it
+            except (CorruptDataError, UnsupportedVersionError, UnauthorizedError):  # it is there, though unreadable
                 pass
             yield name
 

@@ -5,27 +5,31 @@
     each log_orphan_interval_s      every ledger: one that belongs to a log whose list doesn't name it goes; and the
                                     notes of deletions that no ledger needs any more
 
-Invariant: nothing here relies on being the only one who does it (see `bkpy.metadata.log_upkeep`), so a deposed auditor
-does no harm.
+Invariants: nothing here relies on being the only one who does it (see `bkpy.metadata.log_upkeep`), so a deposed auditor
+does no harm; a log, a ledger or a note that can't be read, or whose maintenance fails in any other way, is skipped and
+reported, and holds up no other; where orphans are deleted, what can't be read counts as naming everything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from bkpy.errors import BookKeeperError, CorruptDataError, MetadataConflictError
+from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.log_deletions import LogDeletions
 from bkpy.metadata.log_upkeep import LogUpkeep, Swept, log_of
 from bkpy.metadata.logs import LogStore
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
-from bkpy.recovery.all_ledgers import readable_ledgers
+from bkpy.recovery.all_ledgers import all_ledgers
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.log_upkeep import Belongs, Fence
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
@@ -42,53 +46,120 @@ class LogKeeper:
         self._deletions = LogDeletions(self._logs)
         self._now = runtime.clock.monotonic
         self._settings = settings
+        self._reached = ""  # the log at which a call of `_maintain_all` was cut short
 
     async def run(self) -> None:
-        """Until cancelled. Raises `BookKeeperError` when the metadata store is closed."""
+        """Until cancelled. Raises `ClientClosedError` when the metadata store is closed."""
         swept_at = self._now()
         while True:
-            try:
-                await self._look_after_all()
-                if self._now() - swept_at >= self._settings.log_orphan_interval_s:
-                    await self._sweep()
-                    swept_at = self._now()
-            except BookKeeperError as error:
-                if not error.retriable:
-                    raise
-                log.debug("looking after logs goes on later: %s", error)
+            await self._tried("maintaining logs", self._maintain_all)
+            if self._now() - swept_at >= self._settings.log_orphan_interval_s and await self._tried(
+                "searching for ledgers that no log names", self._sweep
+            ):
+                swept_at = self._now()
             await asyncio.sleep(self._settings.log_retention_interval_s)
 
-    async def _look_after_all(self) -> None:
-        for name in await self._logs.names():
+    async def _tried(self, what: str, act: Callable[[], Awaitable[None]]) -> bool:
+        """Do it, or report why it has failed. False if the metadata store is away."""
+        try:
+            await act()
+        except ClientClosedError:
+            raise
+        except BookKeeperError as error:
+            away = _concerns_all(error)
+            log.log(logging.DEBUG if away else logging.WARNING, "%s failed, retrying later: %s", what, error)
+            return not away
+        return True
+
+    async def _maintain_all(self) -> None:
+        """All logs once, from behind the one where the former call was cut short."""
+        names = await self._logs.names()
+        begin = bisect_right(names, self._reached)
+        for name in names[begin:] + names[:begin]:
+            self._reached = name
             try:
                 await self._upkeep.look_after(name, self._fence)
-            except (CorruptDataError, UnsupportedVersionError, MetadataConflictError) as error:  # it holds up no other
+            except BookKeeperError as error:
+                if _concerns_all(error):
+                    raise
                 log.warning("log %s could not be looked after: %s", name, error)
+            except Exception:
+                log.exception("log %s could not be looked after", name)
+        self._reached = ""
 
     async def _sweep(self) -> None:
         """One pass over all ledgers."""
         grace_s = self._settings.log_orphan_grace_s
-        done_with = await self._deletions.older_than(grace_s)  # unless there is a ledger that needs one of them
-        deleted = 0
-        seen: set[str] = set()
-        lost: dict[Belongs, _Kept] = {}
-        async for metadata in readable_ledgers(self._catalog, reads_at_once=self._settings.audit_reads_at_once):
-            belongs = log_of(metadata)
-            if belongs is None:
-                continue
-            seen.add(belongs.uid)
-            try:
-                swept = await self._upkeep.sweep(metadata, grace_s)
-            except (CorruptDataError, UnsupportedVersionError, MetadataConflictError) as error:
-                log.warning("ledger %d of a log could not be looked after: %s", metadata.ledger_id, error)
-                continue
+        notes = await self._deletions.older_than(grace_s)  # unless there is a ledger that needs one of them
+        found = _Found()
+        async for some in all_ledgers(self._catalog, reads_at_once=self._settings.audit_reads_at_once):
+            for ledger_id, metadata in some:
+                if metadata is None:
+                    found.unreadable.add(ledger_id)
+                elif (belongs := log_of(metadata)) is not None:
+                    found.seen.add(belongs.uid)
+                    await self._sweep_one(metadata, belongs, grace_s, found)
+        found.report()
+        if found.unreadable.count:  # it may belong to any log
+            return
+        for note in notes:
+            if note.uid not in found.seen:
+                try:
+                    await self._deletions.forget(note.uid)
+                except UnauthorizedError as error:
+                    log.warning("the note that log %s was deleted can't be removed: %s", note.name, error)
+
+    async def _sweep_one(self, metadata: LedgerMetadata, belongs: Belongs, grace_s: float, found: _Found) -> None:
+        ledger_id = metadata.ledger_id
+        try:
+            swept = await self._upkeep.sweep(metadata, grace_s)
+        except BookKeeperError as error:
+            if _concerns_all(error):
+                raise
+            found.failed.setdefault((belongs.name, str(error)), _Kept()).add(ledger_id)
+        except Exception:
+            log.exception("ledger %d of log %s could not be looked after", ledger_id, belongs.name)
+        else:
             if swept is Swept.DELETED:
-                deleted += 1
+                found.deleted += 1
             elif swept is Swept.KEPT_FOR_LOST_LIST:
-                lost.setdefault(belongs, _Kept(metadata.ledger_id)).add(metadata.ledger_id)
-        if deleted:
-            log.info("%d ledgers were deleted that belonged to logs and that no list named", deleted)
-        for (name, uid), kept in lost.items():
+                found.lost.setdefault(belongs, _Kept()).add(ledger_id)
+
+
+def _concerns_all(error: BookKeeperError) -> bool:
+    """Whether the metadata store is away or closed, so that no other log can be maintained either."""
+    return isinstance(error, ClientClosedError) or (isinstance(error, MetadataUnavailableError) and error.retriable)
+
+
+class _Kept:
+    """Ledgers, ascending."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.last = -1
+
+    def add(self, ledger_id: int) -> None:
+        self.first = self.first if self.count else ledger_id
+        self.count += 1
+        self.last = ledger_id
+
+
+class _Found:
+    """What one pass over all ledgers has found."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()  # uids of logs
+        self.deleted = 0
+        self.lost: dict[Belongs, _Kept] = {}  # by a log whose list was lost
+        self.failed: dict[tuple[str, str], _Kept] = {}  # by a log, and the error
+        self.unreadable = _Kept()
+
+    def report(self) -> None:
+        if self.deleted:
+            log.info("%d ledgers were deleted that belonged to logs and that no list named", self.deleted)
+        for (name, uid), kept in self.lost.items():
             log.warning(
                 "%d ledgers of log %s, %d to %d, are in no list, and it is not known that the log was deleted: the "
                 "list with uid %s seems to be lost. They are kept; put it back, or delete them with bkpy ledger delete",
@@ -98,20 +169,19 @@ class LogKeeper:
                 kept.last,
                 uid,
             )
-        for deletion in done_with:
-            if deletion.uid not in seen:
-                await self._deletions.forget(deletion.uid)
-
-
-class _Kept:
-    """Ledgers of a log whose list was lost, ascending."""
-
-    __slots__ = ("count", "first", "last")
-
-    def __init__(self, first: int) -> None:
-        self.count = 0
-        self.first = self.last = first
-
-    def add(self, ledger_id: int) -> None:
-        self.count += 1
-        self.last = ledger_id
+        for (name, error), kept in self.failed.items():
+            log.warning(
+                "%d ledgers that say they belong to log %s, %d to %d, are kept: %s",
+                kept.count,
+                name,
+                kept.first,
+                kept.last,
+                error,
+            )
+        if (kept := self.unreadable).count:
+            log.warning(
+                "%d ledgers, %d to %d, are skipped: their metadata can't be read. No note of a deleted log is removed",
+                kept.count,
+                kept.first,
+                kept.last,
+            )

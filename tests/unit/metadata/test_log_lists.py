@@ -279,3 +279,11 @@ async def test_of_an_unreadable_lease_it_is_known_that_it_is_there(tree: MemoryS
     tree.apply(Create(f"{LIST}/u1/lease", b"?"), 0)
     assert isinstance(await opened(tree).take_lease("orders", "u1", "t1", "a"), HeldBy)
     assert await opened(tree).take_lease("orders", "u1", "t1", "a", replace=True) == Taken()
+
+
+async def test_a_list_that_may_not_be_read_is_listed_with_the_others(tree: MemoryStore) -> None:
+    for name, uid in (("aaa", "u1"), ("bbb", "u2"), ("ccc", "u3")):
+        assert await opened(tree).create(name, a_list(uid)) == Done(0)
+    store = Troubled(tree)
+    store.forbidden = {f"{ROOT}/logs/bbb"}
+    assert [name async for name in on(store).living_names()] == ["aaa", "bbb", "ccc"]

@@ -11,13 +11,21 @@ from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, ROOT, UID, LogWor
 from tests.unit.metadata.troubled import AWAY, CLOSED, Troubled
 
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import ClientClosedError
+from bkpy.errors import (
+    ClientClosedError,
+    ConfigError,
+    LedgerRecoveryError,
+    MetadataUnavailableError,
+    UnauthorizedError,
+)
 from bkpy.metadata.cluster import open_cluster
+from bkpy.metadata.outcome import Done
 from bkpy.metadata.store import Create, Put
+from bkpy.protocol.log_list import LogList
 from bkpy.recovery.log_keeper import LogKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
 GRACE_S, ORPHAN_S = 100.0, 500.0
 
@@ -29,7 +37,7 @@ class Keeping:
         self.world = world
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, script: Any = ()) -> asyncio.Task[None]:
+    async def start(self, script: Any = (), forbidden: Iterable[str] = ()) -> asyncio.Task[None]:
         settings = RecoverySettings(
             metadata_write_attempts_max=2,
             log_retention_interval_s=0.002,
@@ -39,6 +47,7 @@ class Keeping:
         store = Troubled(self.world.tree)
         cluster = await open_cluster(store, ROOT)
         store.script.extend(script)
+        store.forbidden.update(forbidden)
         keeper = LogKeeper(cluster, self.world.fence, self.world.runtime, settings)
         task = asyncio.create_task(keeper.run())
         self.tasks.append(task)
@@ -136,18 +145,90 @@ async def test_a_deletion_is_noted_for_as_long_as_there_may_be_ledgers(keeping: 
     assert unreadable in world.tree.paths
 
 
-@pytest.mark.parametrize("value", [b"{", b'{"version": 2}'])
-async def test_a_log_that_can_not_be_read_holds_up_no_other(keeping: Keeping, value: bytes) -> None:
+FORBIDDEN = b"FORBIDDEN"
+
+
+@pytest.mark.parametrize("value", [b"{", b'{"version": 2}', FORBIDDEN])
+async def test_a_log_that_can_not_be_read_holds_up_no_other(
+    keeping: Keeping, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its list is damaged, of a later version, or the store's access control keeps it from the auditor."""
     world = keeping.world
     orphan, hidden = await world.ledger(OLD_UID), await world.ledger(name="first")
     world.tree.apply(Create(f"{ROOT}/logs/first", value), 0)
     await world.note_deletion(OLD_UID)
     world.clock.now += 20
-    await keeping.start()
+    task = await keeping.start(forbidden=[f"{ROOT}/logs/first"] if value == FORBIDDEN else [])
     await eventually(lambda: world.ledgers() == {world.segments[3], orphan, hidden})
     world.clock.now += ORPHAN_S
     await eventually(lambda: orphan not in world.ledgers())
     assert hidden in world.ledgers(), "of a list that can't be read nobody knows what it names"
+    assert not task.done()
+    assert "log first could not be looked after" in caplog.text
+    kept = f"1 ledgers that say they belong to log first, {hidden} to {hidden}, are kept"
+    await eventually(lambda: kept in caplog.text)
+
+
+@pytest.mark.parametrize("error", [LedgerRecoveryError("few"), UnauthorizedError("key"), ConfigError("x"), KeyError(1)])
+async def test_no_error_of_one_log_holds_up_another(keeping: Keeping, error: Exception) -> None:
+    """A deleted log whose ledgers can't be fenced, for whatever reason, comes first."""
+    world = keeping.world
+    uid = "5" * 32
+    doomed = await world.ledger(uid, name="first")
+    lst = LogList(uid, 3, 3, 2, "crc32c", bytes(32), deleted=True, doomed=(doomed,))
+    assert isinstance(await world.logs.create("first", lst), Done)
+    fence, world.clock.now = world.fence, world.clock.now + 20
+
+    async def failing(ledger_id: int) -> None:
+        if ledger_id == doomed:
+            raise error
+        await fence(ledger_id)
+
+    world.fence = failing  # type: ignore[method-assign]
+    await keeping.start()
+    await eventually(lambda: world.ledgers() & set(world.segments) == {world.segments[3]})
+    orphan = await world.ledger()
+    world.clock.now += ORPHAN_S
+    await eventually(lambda: orphan not in world.ledgers())
+
+
+async def test_a_log_for_which_the_store_is_always_away_holds_up_no_other(keeping: Keeping) -> None:
+    world = keeping.world
+    assert isinstance(await world.logs.create("first", LogList("5" * 32, 3, 3, 2, "crc32c", bytes(32))), Done)
+    world.clock.now += 20
+    tree, asked = world.tree, []
+
+    class Slow(Troubled):
+        async def get(self, path: str) -> tuple[bytes, int]:
+            if path == f"{ROOT}/logs/first":
+                asked.append(path)
+                raise MetadataUnavailableError("no answer in time")
+            return await super().get(path)
+
+    cluster = await open_cluster(store := Slow(tree), ROOT)
+    settings = RecoverySettings(log_retention_interval_s=0.002)
+    keeping.tasks.append(asyncio.create_task(LogKeeper(cluster, world.fence, world.runtime, settings).run()))
+    await eventually(lambda: world.ledgers() == {world.segments[3]})
+    assert asked
+    assert store.calls
+
+
+async def test_a_ledger_that_can_not_be_read_may_belong_to_any_log(
+    keeping: Keeping, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The note that a log was deleted stays as long as a ledger may need it."""
+    world = keeping.world
+    note, unreadable_note = await world.note_deletion(OLD_UID), await world.note_deletion("6" * 32)
+    left = await world.ledger(OLD_UID)
+    task = await keeping.start(forbidden=[world.catalog.path_of(left), unreadable_note])
+    world.clock.now += ORPHAN_S
+    await eventually(lambda: "their metadata can't be read" in caplog.text)
+    assert {note, unreadable_note} <= set(world.tree.paths)
+    task.cancel()
+    await asyncio.wait([task])
+    await keeping.start()
+    world.clock.now += ORPHAN_S
+    await eventually(lambda: left not in world.ledgers())
 
 
 @pytest.mark.parametrize("call", range(12))
