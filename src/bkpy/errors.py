@@ -156,7 +156,7 @@ class LogFencedError(LedgerFencedError):
 
 
 class LogLockedError(ClusterError):
-    """The log has a writer, and it was asked not to take its place."""
+    """Another client has the log open for writing, and the call was not to fence it. The message names that client."""
 
 
 class LedgerRecoveryError(ClusterError):

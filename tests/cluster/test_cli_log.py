@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -145,9 +146,13 @@ def test_a_writer_is_fenced_by_the_next_one_unless_that_leaves_it_alone(uri: str
             assert tail.stdout is not None
             assert tail.stdout.readline() + tail.stdout.readline() == b"one\ntwo\n"
             tail.kill()
-        refused = bkpy("log", "write", name, "--no-takeover", uri=uri, status=1).stderr.decode()
-        assert f"log {name}" in refused
-        bkpy("log", "write", name, uri=uri, stdin=b"three\n")
+        for options in ((), ("--no-takeover",)):
+            refused = bkpy("log", "write", name, *options, uri=uri, status=1, stdin=b"never\n").stderr.decode()
+            assert f"log {name} has a writer since 2" in refused
+            assert f", pid {writer.pid};" in refused
+            assert socket.gethostname() in refused
+            assert "--takeover" in refused
+        bkpy("log", "write", name, "--takeover", uri=uri, stdin=b"three\n")
         writer.stdin.write(b"lost\n")
         writer.stdin.close()
         assert writer.wait(PATIENCE_S) == 1
@@ -303,3 +308,25 @@ async def test_a_program_reads_what_the_command_wrote_across_many_rolls(uri: str
         assert [entry async for entry in reader.read()] == found
         assert await reader.position_at(found[30].time) <= 30
     assert bkpy("log", "read", name, "--first", 58, uri=uri).stdout == b"58\n59\n"
+
+
+@pytest.mark.parametrize("command", ["log", "ledger"])
+def test_a_tail_ends_when_nobody_reads_it_any_more(uri: str, name: str, command: str) -> None:
+    """Though nothing is appended: the next entry may be hours away."""
+    with start("ledger", "write", uri=uri, stdin=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        what = writer.stdout.readline().decode().strip()
+        writer.stdin.write(b"one\n")
+        writer.stdin.flush()
+        if command == "log":
+            bkpy("log", "write", name, "--create", uri=uri, stdin=b"one\n")
+            what = name
+        with start(command, "tail", what, uri=uri) as tail:
+            assert tail.stdout is not None
+            assert tail.stderr is not None
+            assert tail.stdout.readline() == b"one\n"
+            tail.stdout.close()
+            assert tail.wait(PATIENCE_S) == 141
+            assert tail.stderr.read() == b""
+        writer.stdin.close()

@@ -26,13 +26,24 @@ def shell(redirection: str, *arguments: str, uri: str | None, **variables: str) 
     )
 
 
-@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("closed", ["0<&-", "2>&-"])
 def test_a_standard_stream_that_is_closed_is_empty(cluster: LocalCluster, closed: str) -> None:
     done = shell(closed, "cluster", "show", uri=cluster.connect_string)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert (b"instance id" in done.stdout) is ("1>&-" not in closed)
+    assert b"instance id" in done.stdout
     done = shell(closed, "ledger", "write", uri=cluster.connect_string)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("arguments", [["cluster", "show"], ["log", "create", "closed", "--json"], ["ledger", "write"]])
+def test_results_that_can_not_be_printed_are_an_error(cluster: LocalCluster, closed: str, arguments: list[str]) -> None:
+    done = shell(closed, *arguments, uri=cluster.connect_string)
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert "2>&-" in closed or done.stderr.count(b"\n") == 1
+    # Nothing is printed, so nothing is missing.
+    assert shell(closed, "autorecovery", "enable", uri=cluster.connect_string).returncode in (0, 1)
 
 
 ENDED_AT = """\

@@ -15,6 +15,20 @@ _ROOM = "tests/unit/log/test_writer_ends.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a log that was made in vain stays",
+        "a later call finds a log of sizes that nobody can open",
+        "            if self._uid and self._made:\n                await self._unmake()\n",
+        "",
+        (f"{_ROOM}::test_a_log_that_can_not_be_opened_is_not_made",),
+    ),
+    Mutant(
+        "a log is removed though another client has used it",
+        "a client that failed to open a log deletes it with what others have appended",
+        'nodes = Delete(f"{own}/consumers", 0), Delete(own, 0), Delete(path, 0)',
+        'nodes = Delete(f"{own}/consumers"), Delete(own), Delete(path)',
+        (f"{_ROOM}::test_a_log_that_another_client_uses_is_not_removed_again",),
+    ),
+    Mutant(
         "gaps of a log that touch stay two",
         "after two accepted losses in a row no client can open the log",
         "    if gaps and gaps[-1][1] >= begin:\n",
@@ -38,7 +52,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an opener of a log doesn't look for room in its list",
         "a working writer is fenced by a client that can't take its place",
-        """        self._logs.check_fits(self._name, opened)
+        """        self._logs.check_fits(self._name, longest_opened(lst, self._logs.now_ms()))
         try:
             ends =""",
         """        try:
@@ -48,8 +62,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a roll leaves no room in the list for the next writer",
         "when the writer of a log with a full list dies, no other client can go on",
-        "        opened = longest_opened(rolled, self._clock(), self._token, lst.writer_label)\n",
-        "        opened = rolled\n",
+        "        self._logs.check_fits(self._name, longest_opened(rolled, self._clock()))\n",
+        "        self._logs.check_fits(self._name, rolled)\n",
         (f"{_ROOM}::test_a_full_list_has_room_for_the_next_writer",),
     ),
     Mutant(

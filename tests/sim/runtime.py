@@ -79,4 +79,5 @@ def sim_runtime(
         rng=random.Random(f"runtime-{seed}"),
         spawn=SimSpawner(incarnation),
         faults=faults or SimFaults(seed),
+        process=f"process {seed}",
     )

@@ -70,7 +70,7 @@ def test_the_columns_name_may_be_in_capitals_and_its_type_one_of_large_values(lo
 def test_a_list_that_is_full_takes_nothing_of_a_batch_until_the_log_is_truncated(log: Written) -> None:
     writer = log.stream()
     writer.commit([attempt(writer, b"%d" % i) for i in range(10)], 0)
-    bound = {"log_list_bytes_max": len(log.list().encode()) + 400}
+    bound = {"log_list_bytes_max": len(log.list().encode()) + 550}
     writer = LogStreamWriter(SinkOptions(log.uri, log.name, "w", security=bound))  # type: ignore[arg-type]
     many = [attempt(writer, b"too many") for _ in range(10)]
     with pytest.raises(ConfigError, match=r"log_list_bytes_max.*truncate"):

@@ -291,6 +291,7 @@ CONSTANTS = {
     "metadata/zookeeper/connection.py": {"REQUEST_BYTES_MAX": OF_ANOTHER, "XID_MAX": ON_THE_WIRE},
     "metadata/zookeeper/store.py": {"_API_ERRORS_FROM": ON_THE_WIRE, "_ANY_VERSION": ON_THE_WIRE},
     "metadata/zookeeper/watches.py": {"SET_WATCHES_BYTES_MAX": OF_ANOTHER},
+    "runtime/process.py": {"_HOST_CHARS_MAX": OF_ANOTHER},
     "protocol/access.py": {
         "_NAMES_TOLD": "is how much of an error's text",
         "_NAME_CHARS_TOLD": "is how much of an error's text",
@@ -309,9 +310,10 @@ CONSTANTS = {
     },
     "protocol/log_retention.py": {"_MS": "is a unit"},
     "protocol/log_opening.py": {
+        "LABEL_CHARS_MAX": "is what the parts of a label may have together",
         "LEDGER_ENTRIES_MAX": ON_DISK,
-        "LEDGER_ID_MAX": ON_DISK,
         "LENGTH_MAX": ON_DISK,
+        "TOKEN_CHARS": ON_DISK,
         "TIME_MAX_MS": A_MARK,
     },
     "protocol/log_list.py": {

@@ -40,13 +40,14 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Standard input, output or error that was closed (`>&-`) reads and writes nothing.
+    """Standard input or error that was closed (`2>&-`) reads and writes nothing; closed output fails a write.
 
-    Its descriptor would otherwise become that of the next file or socket, which what is printed would end up in.
+    A closed descriptor would otherwise become that of the next file or socket, and get what is printed.
     """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free descriptor, which is this one
+            mode = os.O_RDONLY if name == "stdout" else os.O_RDWR
+            os.set_inheritable(os.open(os.devnull, mode), True)  # the lowest free descriptor, which is this one
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import select
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_OUTPUT_LOOK_S = 0.2  # between two looks whether standard output has a reader
 _TABLE_WIDTH_MAX = 4096  # characters; what is piped into another program is never cut off or wrapped
 
 
@@ -259,6 +263,51 @@ class _Sigterm:
             return await coroutine
         finally:
             self._task = None
+
+
+@contextlib.asynccontextmanager
+async def output_has_reader() -> AsyncIterator[None]:
+    """Meanwhile, end with `BrokenPipeError` soon after the reader of standard output has gone.
+
+    A command that waits for entries writes nothing for hours, and would learn it with the next entry. The pipe is
+    polled: an event loop that watched it would make it non-blocking.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    closed = False
+
+    async def watch(pipe: select.poll) -> None:
+        nonlocal closed
+        while not pipe.poll(0):  # noqa: ASYNC110 - nothing but a look tells
+            await asyncio.sleep(_OUTPUT_LOOK_S)
+        closed = True
+        task.cancel()
+
+    watching = None
+    if (pipe := _output_pipe()) is not None:
+        watching = asyncio.create_task(watch(pipe), name="watch of standard output")
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not closed or task.uncancel():
+            raise
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
+    finally:
+        if watching is not None:
+            watching.cancel()
+
+
+def _output_pipe() -> select.poll | None:
+    """Standard output, to be asked for errors; None if it is no pipe."""
+    try:
+        fd = sys.stdout.fileno()
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            return None
+    except (OSError, ValueError):  # a test's
+        return None
+    poll = select.poll()
+    poll.register(fd, 0)
+    return poll
 
 
 @contextlib.asynccontextmanager

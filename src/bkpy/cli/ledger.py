@@ -16,6 +16,7 @@ from bkpy.cli.common import (
     json_option,
     ledger_argument,
     ledgers_argument,
+    output_has_reader,
     print_json,
     print_table,
     progress,
@@ -386,7 +387,7 @@ def _past_the_end(reader: LedgerReader, entry_id: int) -> bkpy.NoSuchEntryError:
 async def _tail(uri: str, ledger_id: int, first: int, form: _Formatter, password: bytes) -> None:
 
     out = sys.stdout.buffer
-    async with connect(uri) as client:
+    async with output_has_reader(), connect(uri) as client:
         reader = await client.open_ledger(ledger_id, password=password)
         async for entry in reader.tail(first):
             out.write(form(ledger_id, entry.entry_id, entry.data))

@@ -15,6 +15,7 @@ from bkpy.cli.common import (
     connect_option,
     human_ledgers,
     json_option,
+    output_has_reader,
     print_json,
     print_table,
     progress,
@@ -132,25 +133,33 @@ def create(uri: str, name: str, as_json: bool, **creation: Any) -> None:
 @click.argument("name")
 @click.argument("file", default="-", metavar="[FILE]")
 @click.option("--create", is_flag=True, help="Make the log if there is none; the options below say what kind.")
-@click.option("--no-takeover", is_flag=True, help="Fail if the log has a writer, instead of taking its place.")
+@click.option(
+    "--takeover/--no-takeover",
+    help="Fence the log's writer, if it has one, and take its place; without it, fail and leave the writer alone.",
+)
 @creation_options
 @json_option
-def write(uri: str, name: str, file: str, as_json: bool, no_takeover: bool, **opening: Any) -> None:
+def write(uri: str, name: str, file: str, as_json: bool, takeover: bool, **opening: Any) -> None:
     """Append the lines of FILE, or of standard input, to the log NAME, each as one entry.
 
-    Whoever was its writer is fenced: it can't append any more. Prints the position of the first line before that is
+    A log has one writer. If another client has the log open for writing, nothing is written: the error names that
+    client. --takeover fences it, so that its next append fails. Prints the position of the first line before that is
     appended, so that others can follow it. However it ends, it says how many entries were acknowledged.
 
     \b
     Examples:
       seq 1000 | bkpy log write orders --create
-      bkpy log write orders --no-takeover lines.txt
+      bkpy log write orders --takeover lines.txt
     """
     from bkpy.cli.log_write import Appending
+    from bkpy.errors import LogLockedError
 
     writing = Appending(name)
     try:
-        run(writing.run(uri, file, {**creation_arguments(opening), "wait": not no_takeover}, announce=not as_json))
+        run(writing.run(uri, file, {**creation_arguments(opening), "wait": takeover}, announce=not as_json))
+    except LogLockedError as e:
+        e.add_note("end it, or fence it and take its place with --takeover")
+        raise
     except BaseException as e:
         writing.tell_of(e)
         raise
@@ -435,7 +444,7 @@ async def _tail(
     password: bytes,
 ) -> None:
     out = sys.stdout.buffer
-    async with connect(uri) as client, await client.read_log(name, password=password) as reader:
+    async with output_has_reader(), connect(uri) as client, await client.read_log(name, password=password) as reader:
         first = reader.next_position if new else await _position(reader, begin, reader.first_position)
         async for block in reader.tail_blocks(first):
             out.writelines(map(form, block))

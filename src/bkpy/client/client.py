@@ -338,7 +338,8 @@ class Client:
 
     @property
     def _log_parts(self) -> LogParts:
-        label = f"the client with session {self._cluster.store.session_id:#x}"
+        name, process = self._settings.client_name, self._runtime.process
+        label = f"client {name} on {process}" if name else process
         return LogParts(
             label, self.logs, self._cluster.catalog, self._parts, self._create, self._writer, self._recoveries.ended
         )
@@ -361,15 +362,16 @@ class Client:
         roll_entries: int | None = None,
         roll_s: float | None = None,
     ) -> LogWriter:
-        """Become the writer of a log, and fence whoever was.
+        """Become the writer of a log, fencing any previous writer.
 
         With `create`, the log is made if there is none: its ledgers have these sizes, as in `create_ledger`. Retention
         deletes entries that are older than `retention_s` seconds and lie before the last `retention_bytes` bytes (with
         one limit, by that alone). It waits for consumers, for at most `consumer_lag_max_s` seconds. `roll_*`: in place
         of the settings `log_roll_bytes`, `log_roll_entries` and `log_roll_s`. Without `wait`, raises `LogLockedError`
-        if the log has a writer. Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password,
-        `LedgerRecoveryError` if it can't be decided now where the log ends, and what `create_ledger` raises;
-        `ConfigError`, before anybody is fenced, if the log's list has no room for another ledger.
+        if another client has the log open, and fences nobody. A log that this call has made is removed if it fails.
+        Raises `NoSuchLogError`, `UnauthorizedError` for a wrong password, `LedgerRecoveryError` if it can't be decided
+        now where the log ends, and what `create_ledger` raises; `ConfigError`, before anybody is fenced, if the log's
+        list has no room for another ledger.
         """
         self._check_open()
         return await open_log(

@@ -11,6 +11,12 @@ from bkpy.config.checking import build, check_name
 class ClientSettings(MetadataSettings):
     """The settings of one client."""
 
+    client_name: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_.:@/\-]*$",
+        description="a name of the client for people: a log whose writer it is names it, with its host and process",
+    )
     write_window_bytes: Size = Field(
         default=16 * MIB, description="bytes of a writer's appends that may be unacknowledged before `append` waits"
     )

@@ -35,6 +35,20 @@ if TYPE_CHECKING:
     from bkpy.config.client import ClientSettings
 
 
+def log_fenced(name: str, cause: BookKeeperError | None = None) -> LogFencedError:
+    """The error of a writer that can't go on, by the list or by what became of its ledger.
+
+    What a ledger's error advises, another ledger, is no use to the writer of a log.
+    """
+    return LogFencedError(
+        f"another client has become the writer of log {name}, or has deleted it. To write to the log, open it again",
+        ledger_id=None if cause is None else cause.ledger_id,
+        entry_id=None if cause is None else cause.entry_id,
+        bookie=None if cause is None else cause.bookie,
+        outcome_unknown=False if cause is None else cause.outcome_unknown,
+    )
+
+
 class LogAppends:
     """Of one writer. `pending` are those of the present ledger, to which its owner adds.
 
@@ -223,13 +237,7 @@ class LogAppends:
             error, LedgerFencedError | LedgerClosedError | NoSuchLedgerError
         ):
             return error
-        return LogFencedError(
-            f"somebody else has become the writer of log {self._name}, or has deleted it: {error.message}",
-            ledger_id=error.ledger_id,
-            entry_id=error.entry_id,
-            bookie=error.bookie,
-            outcome_unknown=error.outcome_unknown,
-        )
+        return log_fenced(self._name, error)
 
     # --- what the roller does ---------------------------------------------------------------------------------------
 

@@ -46,8 +46,9 @@ async def open_log(
     checked_name(name)
     check_password(password)
     limits = _limits(parts, roll_bytes, roll_entries, roll_s)
+    made = False
     if create:
-        await create_log(
+        made = await create_log(
             parts.logs,
             name,
             password=password,
@@ -59,7 +60,7 @@ async def open_log(
             retention_bytes=retention_bytes,
             consumer_lag_max_s=consumer_lag_max_s,
         )
-    opened = await Opening(name, password, parts, wait=wait).run()
+    opened = await Opening(name, password, parts, wait=wait, made=made).run()
     if wait:
         await _show(parts, name, opened)
     return LogWriter(name, opened, password, limits, parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
@@ -25,6 +26,7 @@ from bkpy.errors import (
     NoSuchLogError,
     UnauthorizedError,
 )
+from bkpy.metadata.log_deletions import LogDeletions
 from bkpy.metadata.log_upkeep import LOG_NAME, LOG_UID
 from bkpy.metadata.logs import HeldBy, Taken
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, told
@@ -96,12 +98,13 @@ def told_of(outcome: PutOutcome) -> Told:
 class Opening:
     """One call of `open_log`."""
 
-    def __init__(self, name: str, password: bytes, parts: LogParts, *, wait: bool) -> None:
+    def __init__(self, name: str, password: bytes, parts: LogParts, *, wait: bool, made: bool) -> None:
         self._name = name
         self._password = password
         self._parts = parts
         self._logs = parts.logs
         self._wait = wait
+        self._made = made  # by the same call
         self._token = parts.logs.new_token()
         self._created: Created | None = None  # a ledger that no list names
         self._uid = ""  # of the log, once its list was read
@@ -114,6 +117,12 @@ class Opening:
         """
         try:
             return await self._run()
+        except BookKeeperError:
+            if self._uid and not self._wait:
+                await drop_lease(self._name, self._uid, self._token, self._logs)
+            if self._uid and self._made:
+                await self._unmake()
+            raise
         except BaseException:
             if self._uid and not self._wait:
                 dropping = drop_lease(self._name, self._uid, self._token, self._logs)
@@ -157,7 +166,9 @@ class Opening:
             case Taken():
                 return
             case HeldBy():
-                raise LogLockedError(f"log {self._name} has a writer: {outcome.label}")
+                begun = datetime.fromtimestamp(outcome.since_ms / 1000, UTC).isoformat(timespec="seconds")
+                since = f" since {begun}" if outcome.since_ms else ""
+                raise LogLockedError(f"log {self._name} has a writer{since}: {outcome.label}")
             case NotDone() | Unknown():
                 raise told(outcome)
             case _:
@@ -166,8 +177,7 @@ class Opening:
     async def _attempt(self, lst: LogList, version: int) -> Opened | None:
         """None if the list has changed meanwhile."""
         # Before anybody is fenced: without room for another ledger, the log's writer goes on.
-        opened = longest_opened(lst, self._logs.now_ms(), self._token, self._parts.label)
-        self._logs.check_fits(self._name, opened)
+        self._logs.check_fits(self._name, longest_opened(lst, self._logs.now_ms()))
         try:
             ends = {segment.ledger_id: await self._end_of(segment) for segment in lst.open_segments}
         except NoSuchLedgerError as error:
@@ -273,6 +283,14 @@ class Opening:
             async for block in blocks:
                 last_ms = stamp_at(block.buffer, block.starts[0])
         return SegmentEnd(last + 1, metadata.length, last_ms, lost)
+
+    async def _unmake(self) -> None:
+        """Remove the log that the same call has made, unless another client has used it since."""
+        try:
+            if await self._logs.unmake(self._name, self._uid):
+                await LogDeletions(self._logs).note(self._name, self._uid)  # a ledger that was made may still be there
+        except BookKeeperError as error:
+            log.info("log %s, which was made in vain, is still there: %s", self._name, error)
 
     async def _discard(self, created: Created) -> None:
         await discard(created.metadata.ledger_id, self._name, self._parts)

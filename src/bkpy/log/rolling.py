@@ -20,12 +20,11 @@ from bkpy.errors import (
     BookKeeperError,
     ClientClosedError,
     ConfigError,
-    LogFencedError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLogError,
 )
-from bkpy.log.appends import LogAppends
+from bkpy.log.appends import LogAppends, log_fenced
 from bkpy.log.opening import discard, drop_lease, new_ledger, told_of
 from bkpy.metadata.log_upkeep import LogUpkeep
 from bkpy.metadata.outcome import Changed, Done, Missing, NotDone, Overtaken, Unknown, doubted, told
@@ -207,8 +206,7 @@ class Roller:
     def _try_room(self) -> None:
         lst, position = self._sealed(self.lst), self.appends.next_position
         rolled = with_room(lst, position, self._clock(), self._token, lst.writer_label)
-        opened = longest_opened(rolled, self._clock(), self._token, lst.writer_label)
-        self._logs.check_fits(self._name, opened)
+        self._logs.check_fits(self._name, longest_opened(rolled, self._clock()))
 
     def _switch(self, following: LedgerWriter) -> None:
         self._former, self._present = self._present, following
@@ -266,7 +264,7 @@ class Roller:
                         raise told(outcome)
                     raise MetadataConflictError("somebody has changed the next ledger of the log", ledger_id=ledger_id)
                 case Act.FENCED:
-                    raise self._failed(self._fenced())
+                    raise self._failed(log_fenced(self._name))
                 case Act.NO_LOG:
                     raise self._failed(NoSuchLogError(f"log {self._name} was deleted"))
                 case Act.WAIT | Act.LOOK | Act.ANEW | Act.FAIL:
@@ -304,9 +302,6 @@ class Roller:
     def _failed(self, error: BookKeeperError) -> BookKeeperError:
         self.appends.fail(error)
         return error
-
-    def _fenced(self) -> LogFencedError:
-        return LogFencedError(f"somebody else has become the writer of log {self._name}", outcome_unknown=False)
 
     def _sealed(self, lst: LogList) -> LogList:
         """With what is known of the ends of ledgers."""
@@ -368,7 +363,7 @@ class Roller:
                 case Changed() | Overtaken():
                     lst, version = await self._logs.read(self._name, fresh=True)
                     if lst.writer != self._token:
-                        raise self._failed(self._fenced())
+                        raise self._failed(log_fenced(self._name))
                     self.lst, self._version = lst, version
                 case _:
                     assert_never(outcome)
@@ -417,7 +412,7 @@ class Roller:
         if lst.uid != self.lst.uid:
             self._failed(NoSuchLogError(f"log {self._name} was deleted, and there is another one of that name"))
         elif lst.writer != self._token:
-            self._failed(self._fenced())
+            self._failed(log_fenced(self._name))
         return self.appends.error is not None
 
     # --- the end ----------------------------------------------------------------------------------------------------

@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Final, assert_never
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import ConfigError, CorruptDataError, MetadataConflictError, NoSuchLogError, UnauthorizedError
 from bkpy.metadata import paths
-from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, PutOutcome, Unknown
+from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Overtaken, PutOutcome, Unknown, told
 from bkpy.metadata.resolve import (
     children_if_there,
     create_certainly,
     delete_certainly,
+    delete_together,
     ensure_path,
     put_certainly,
     read_certainly,
 )
-from bkpy.metadata.store import Check, Create, MetadataStore, Watch
+from bkpy.metadata.store import Check, Create, Delete, MetadataStore, Watch
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import LogList
 from bkpy.stored_json import parsed
@@ -57,9 +58,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class HeldBy:
-    """Somebody else has the lease: `label` says who, for people."""
+    """Another client has the lease: `label` says which, for people, and `since_ms` since when (0: unknown)."""
 
     label: str
+    since_ms: int = 0
 
 
 LeaseOutcome = Taken | HeldBy | NotDone | Unknown
@@ -115,6 +117,19 @@ class LogStore:
                 return NotDone(MetadataConflictError(f"somebody deletes what is above {outcome.node}"))
             case _:
                 assert_never(outcome)
+
+    async def unmake(self, name: str, uid: str) -> bool:
+        """Remove a log that was made with this `uid`, whose list and consumers nobody has changed; False if they were.
+
+        No list has ever named a ledger of it. Raises why the outcome isn't certain.
+        """
+        path = paths.log(self.root, name)
+        own = f"{path}/{uid}"
+        nodes = Delete(f"{own}/consumers", 0), Delete(own, 0), Delete(path, 0)
+        outcome = await delete_together(self.store, *nodes, attempts_max=self._attempts_max)
+        if isinstance(outcome, NotDone | Unknown):
+            raise told(outcome)
+        return isinstance(outcome, Gone)
 
     async def read(self, name: str, *, fresh: bool = False, include_deleted: bool = False) -> tuple[LogList, int]:
         """The list and its version, `fresh` if no earlier write may be missed: a server's answer may be old.
@@ -234,7 +249,7 @@ class LogStore:
                 if found[0] == token:
                     return Taken()
                 if not replace:
-                    return HeldBy(found[1])
+                    return HeldBy(found[1], found[2])
                 removed = await delete_certainly(self.store, path, 0, attempts_max=1)
                 if isinstance(removed, NotDone):
                     return removed
@@ -269,14 +284,14 @@ class LogStore:
     def _lease_path(self, name: str, uid: str) -> str:
         return f"{paths.log(self.root, name)}/{uid}/lease"
 
-    async def _lease_at(self, path: str) -> tuple[str, str] | None:
-        """Token and label."""
+    async def _lease_at(self, path: str) -> tuple[str, str, int] | None:
+        """Token, label, and since when."""
         await self.store.sync(path)
         found = await read_certainly(self.store, path)
         if found is None:
             return None
         try:
             fields = parsed(found[0])
-            return str(fields["token"]), str(fields["label"])
+            return str(fields["token"]), str(fields["label"]), int(fields["since_ms"])
         except (ValueError, KeyError, TypeError):
-            return "", "somebody whose lease is unreadable"
+            return "", "a client whose lease is unreadable", 0

@@ -20,13 +20,15 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import CorruptDataError
+from bkpy.protocol.ledger_metadata import LEDGER_ID_MAX
 from bkpy.protocol.log_list import OPEN_MAX, LogList, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LEDGER_ENTRIES_MAX: Final = 10**12  # more than anybody has ever appended to one ledger of a log
-LEDGER_ID_MAX: Final = 2**63 - 1
+TOKEN_CHARS: Final = 32
+LABEL_CHARS_MAX: Final = 160  # a host, a process and the client's name
 LENGTH_MAX: Final = 2**63 - 1  # bytes of a ledger
 TIME_MAX_MS: Final = 10**15  # later than any clock's time
 
@@ -127,13 +129,14 @@ def with_room(lst: LogList, position: int, now_ms: int, token: str, label: str) 
     return begun(lst, LEDGER_ID_MAX - len(lst.segments), position, now_ms, token, label)
 
 
-def longest_opened(lst: LogList, now_ms: int, token: str, label: str) -> LogList:
+def longest_opened(lst: LogList, now_ms: int) -> LogList:
     """The longest list that the next opener may have to store.
 
     An opener checks its length before it fences anybody. A list that is stored by a roll or by a sink leaves room for
     it: only openers may use that room.
     """
     settled_list = longest(lst)
+    token, label = "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX
     return with_room(settled_list, settled_list.sealed_end, now_ms, token, label)
 
 

@@ -244,6 +244,10 @@ class Runtime(Protocol):
     @property
     def faults(self) -> Faults: ...
 
+    @property
+    def process(self) -> str:
+        """The host and the number of this process, for people."""
+
 
 class DiskRuntime(Runtime, Protocol):
     """What a bookie takes from outside: a disk as well."""

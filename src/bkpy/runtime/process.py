@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import random
 import resource
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -80,6 +82,7 @@ def find_malloc_trim() -> Callable[[int], int] | None:
     return cast("Callable[[int], int]", function)
 
 
+_HOST_CHARS_MAX = 64  # Linux has no longer ones
 _MALLOC_TRIM = find_malloc_trim()
 
 
@@ -88,12 +91,18 @@ def descriptors_max() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def this_process() -> str:
+    """The host and the number of this process, for people."""
+    return f"{socket.gethostname()[:_HOST_CHARS_MAX]}, pid {os.getpid()}"
+
+
 @dataclass(frozen=True)
 class _ProcessRuntime:
     clock: Clock
     rng: Rng
     spawn: Spawn
     faults: Faults
+    process: str = field(default_factory=this_process)
 
 
 def process_runtime() -> Runtime:

@@ -11,12 +11,12 @@ import queue
 import random
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkpy.runtime.directories import sync_dir
 from bkpy.runtime.ordered_store import LmdbStores
-from bkpy.runtime.process import NoFaults, RealClock, TaskSpawner
+from bkpy.runtime.process import NoFaults, RealClock, TaskSpawner, this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -230,6 +230,7 @@ class SystemRuntime:
     rng: Rng
     spawn: Spawn
     faults: Faults
+    process: str = field(default_factory=this_process)
 
 
 def real_runtime() -> SystemRuntime:

@@ -213,7 +213,7 @@ def _check_room(client: Client, options: SinkOptions, batch: int, parts: Sequenc
     logs = client.logs
     now_ms = logs.now_ms()
     committed = with_batch(longest(lst), options.writer_id, batch, parts, now_ms, logs.settings.log_sinks_max)
-    logs.check_fits(options.log, longest_opened(committed, now_ms, logs.new_token(), lst.writer_label))
+    logs.check_fits(options.log, longest_opened(committed, now_ms))
 
 
 async def _closed_end(client: Client, options: SinkOptions, segment: Segment) -> SegmentEnd:

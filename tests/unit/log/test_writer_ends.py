@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import appends_of, roller_of
+from tests.hooks import appends_of, roller_of, runtime_of
 from tests.in_process import DEADLINE_S, eventually
 from tests.unit.log.support import contents
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
@@ -20,8 +21,11 @@ from bkpy.errors import (
     LogLockedError,
     MetadataUnavailableError,
     NoSuchLogError,
+    NotEnoughBookiesError,
     QuorumTimeoutError,
 )
+from bkpy.log.client import create_log
+from bkpy.metadata.outcome import Done
 
 if TYPE_CHECKING:
     from tests.in_process import InProcess
@@ -252,7 +256,7 @@ async def test_a_full_list_has_room_for_the_next_writer(cluster: InProcess, boun
 
 
 async def test_a_log_whose_list_was_too_long_goes_on_when_it_is_truncated(cluster: InProcess) -> None:
-    client, steady = await cluster.client(**FAST, log_list_bytes_max=800), await cluster.client(**FAST)
+    client, steady = await cluster.client(**FAST, log_list_bytes_max=1000), await cluster.client(**FAST)
     log = await client.open_log("orders", create=True, roll_entries=1)
     while not log.next_position or log.next_position < 2 * len(roller_of(log).lst.segments):
         await log.append(b"%d" % log.next_position)
@@ -288,6 +292,73 @@ async def test_a_log_whose_list_is_too_long_makes_no_ledgers(
     for left in (before, after):
         await left.close()
     log.abandon()
+
+
+# --- who writes, and what a failed call leaves -----------------------------------------------------------------------
+
+
+async def test_a_log_that_is_open_names_its_writer(cluster: InProcess) -> None:
+    billing, other = await cluster.client(**FAST, client_name="billing-1"), await cluster.client(**FAST)
+    log = await billing.open_log("orders", create=True)
+    process = runtime_of(billing).process
+    with pytest.raises(LogLockedError, match=rf"^log orders has a writer since 2\d.*: client billing-1 on {process}$"):
+        await other.open_log("orders", wait=False)
+    assert await log.append(b"0") == 0
+    await log.close()
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+async def test_a_fenced_writer_is_advised_to_open_the_log_again(cluster: InProcess, rolls: bool) -> None:
+    """Not to go on in a new ledger, as the bookies advise the writer of a ledger."""
+    first, other = await cluster.client(**FAST), await cluster.client(**FAST)
+    log = await first.open_log("orders", create=True, roll_entries=1 if rolls else 1000)
+    await log.append(b"0")
+    following = await other.open_log("orders")
+    with pytest.raises(LogFencedError, match="open it again") as caught:
+        await log.append(b"1")
+    assert "new one" not in str(caught.value)
+    await following.close()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_log_that_can_not_be_opened_is_not_made(cluster: InProcess, wait: bool) -> None:
+    client = await cluster.client(**FAST, no_bookies_timeout_s=0.01)
+    sizes = {"ensemble_size": 5, "write_quorum": 5, "ack_quorum": 3}
+    with pytest.raises(NotEnoughBookiesError):
+        await client.open_log("orders", create=True, wait=wait, **sizes)
+    with pytest.raises(NoSuchLogError):
+        await client.read_log("orders")
+    async with await client.open_log("orders", create=True) as log:
+        assert await log.append(b"0") == 0
+    with pytest.raises(NotEnoughBookiesError):  # a log that was there stays
+        await reopened_without_bookies(cluster, "orders")
+    assert await contents(client, "orders") == [b"0"]
+
+
+async def reopened_without_bookies(cluster: InProcess, name: str) -> None:
+    """The same call of a client that sees too few bookies for the next ledger."""
+    client = await cluster.client(**FAST, no_bookies_timeout_s=0.01)
+    lst, version = await client.logs.read(name)
+    larger = dataclasses.replace(lst, ensemble_size=5, write_quorum=5, ack_quorum=3)
+    assert isinstance(await client.logs.write(name, larger, version), Done)
+    await client.open_log(name, create=True)
+
+
+async def test_a_log_that_another_client_uses_is_not_removed_again(cluster: InProcess) -> None:
+    """The client that made it fails; meanwhile another one has registered a consumer, or has become its writer."""
+    client = await cluster.client(**FAST)
+    for name in ("read", "written"):
+        sizes = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "digest": "crc32c"}
+        kept = {"retention_s": None, "retention_bytes": None, "consumer_lag_max_s": None}
+        assert await create_log(client.logs, name, password=b"", **sizes, **kept)  # type: ignore[arg-type]
+        lst, _ = await client.logs.read(name)
+        if name == "read":
+            async with await client.read_log(name) as reader:
+                await reader.consumer("billing")
+        else:
+            await (await client.open_log(name)).close()
+        assert not await client.logs.unmake(name, lst.uid)
+        await client.logs.read(name)
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------

@@ -209,7 +209,10 @@ async def test_one_has_the_lease(tree: MemoryStore) -> None:
     assert await a.lease_holder("orders", "u1") is None
     assert await a.take_lease("orders", "u1", "t1", "host a") == Taken()
     assert await a.take_lease("orders", "u1", "t1", "host a") == Taken()
-    assert await b.take_lease("orders", "u1", "t2", "host b") == HeldBy("host a")
+    held = await b.take_lease("orders", "u1", "t2", "host b")
+    assert isinstance(held, HeldBy)
+    assert held.label == "host a"
+    assert 0 < held.since_ms <= a.now_ms()
     assert await b.lease_holder("orders", "u1") == "host a"
     await b.drop_lease("orders", "u1", "t2")
     assert await b.lease_holder("orders", "u1") == "host a"

@@ -186,7 +186,7 @@ class History:
             ends[segment.ledger_id] = SegmentEnd(kept, kept * 9, 1500 if kept else 0, left is not None)
             for entry in range(kept, entries):
                 self.entries.pop(segment.first_position + entry, None)
-        bound = longest_opened(self.lst, 1000, "token", "label")
+        bound = longest_opened(self.lst, 1000)
         self.lst = settled(self.lst, ends)
         self.add(self.lst.sealed_end)
         assert len(self.lst.encode()) <= len(bound.encode())

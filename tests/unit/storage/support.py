@@ -53,6 +53,7 @@ def sim_runtime(disk: SimDisk, clock: SteppingClock | None = None, seed: int | s
         rng=random.Random(f"storage-{seed}"),
         spawn=TaskSpawner(),
         faults=NoFaults(),
+        process="tests, pid 1",
     )
 
 
