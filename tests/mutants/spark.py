@@ -336,6 +336,13 @@ MUTANTS: list[Mutant] = [
         (SINK + "test_a_batch_whose_ledger_is_gone_is_not_committed",),
     ),
     Mutant(
+        "spark: a log takes more writer ids than it may remember",
+        "the list of the log grows without bound, or a batch of a forgotten writer is in the log twice",
+        "    if writer_id not in lst.sinks and len(lst.sinks) >= sinks_max:\n",
+        "    if False:\n",
+        (SINKS + "test_no_batch_is_committed_twice_however_many_write",),
+    ),
+    Mutant(
         "spark: a commit doesn't look for room in the list of the log",
         "a sink that can't commit ends the log's working writer with each try",
         "    _check_room(client, options, batch, parts, lst)\n",

@@ -326,12 +326,14 @@ class Cluster:
         await self.client_host.start(init_cluster(self.client_host.session(), ROOT))
         await asyncio.gather(*(bookie.start() for bookie in self.bookies))
 
-    async def connect(self, host: Host, *, calm: bool = False, **settings: Any) -> Client:
+    async def connect(
+        self, host: Host, *, calm: bool = False, store: SimSession | None = None, **settings: Any
+    ) -> Client:
         """A client with a session of its own. To be used in its host. `calm`: with no bounds drawn."""
         bounds = {} if calm or self.calm else client_bounds(self.world, host.name)
         self.world.marks[WINDOW_OF_ONE] += bounds.get("write_window_entries") == 1
         return await open_client(
-            host.session(),
+            store or host.session(),
             ROOT,
             host.runtime,
             client_settings(**{"add_timeout_s": 5.0, "read_timeout_s": 20.0, **bounds, **settings}),

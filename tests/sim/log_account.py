@@ -55,47 +55,80 @@ class Account:
 
     def __init__(self) -> None:
         self.tales: list[Tale] = []
-        self.tail: list[tuple[bytes, float]] = []
+        self.tail: dict[int, tuple[bytes, float]] = {}
+        self.tailed = 0
         self.end = 0
+        self.losses: list[range] = []  # positions whose entries were given up
         self.broken: list[str] = []
 
     def begin(self, name: str) -> Tale:
         self.tales.append(Tale(name))
         return self.tales[-1]
 
-    @property
-    def tailed(self) -> int:
-        return len(self.tail)
-
     def read(self, position: int, data: bytes, time: float) -> None:
         """The tail has read this."""
-        assert position == len(self.tail), f"the tail read position {position} where {len(self.tail)} was next"
-        assert not self.tail or self.tail[-1][1] <= time, f"the time fell at position {position}"
-        self.tail.append((data, time))
+        assert self.given_up(self.tailed, position), f"the tail read position {position} where {self.tailed} was next"
+        last = next(reversed(self.tail.values()), None)
+        assert last is None or last[1] <= time, f"the time fell at position {position}"
+        self.tail[position] = data, time
+        self.tailed = position + 1
 
-    def check(self, found: Mapping[int, tuple[bytes, float]]) -> None:
-        """`found` is what is left of the log. What was truncated, the tail had read.
+    def acknowledged(self, first: int, behind: int) -> list[bytes]:
+        """The entries that were acknowledged in this range of positions, without a gap."""
+        told = {position: data for tale in self.tales for data, position in tale.acknowledged.items()}
+        found = []
+        while first < behind and first in told:
+            found.append(told[first])
+            first += 1
+        return found
 
-        Nothing acknowledged is lost, nothing is there twice, of each writer a prefix is there, in its order; what the
-        tail has read is what is there; times never fall.
+    def lose(self, positions: range) -> None:
+        """An operator has accepted the loss of what these positions may have had."""
+        self.losses.append(positions)
+
+    def is_lost(self, position: int) -> bool:
+        return any(position in lost for lost in self.losses)
+
+    def given_up(self, first: int, behind: int) -> bool:
+        """Whether all of these positions are lost; there may be none of them."""
+        while first < behind:
+            ends = [lost.stop for lost in self.losses if first in lost]
+            if not ends:
+                return False
+            first = max(ends)
+        return True
+
+    def check(self, found: Mapping[int, tuple[bytes, float]], first: int) -> None:
+        """`found` is what is left of the log, which begins at `first`. What was truncated, the tail had read.
+
+        Nothing acknowledged is lost but what was given up, nothing is there twice, of each writer a prefix is there, in
+        its order; what the tail has read is what is there; times never fall.
         """
         assert not self.broken, self.broken
-        first = min(found)
-        assert first <= len(self.tail), "more was truncated than the tail has read"
-        for position, read in enumerate(self.tail[first:], first):
-            assert found[position] == read, f"the tail read {read!r} at {position}, where {found[position]!r} is"
-        log = [*self.tail[:first], *found.values()]
-        for (_, before), (data, after) in itertools.pairwise(log):
+        assert self.given_up(self.tailed, first), "more was truncated than the tail has read"
+        for position, read in self.tail.items():
+            assert position < first or self.is_lost(position) or found[position] == read, (
+                f"the tail read {read!r} at {position}, where {found.get(position)!r} is"
+            )
+        log = dict(sorted([*self.tail.items(), *found.items()]))
+        for (_, before), (data, after) in itertools.pairwise(log.values()):
             assert before <= after, f"the time fell at {data!r}"
-        present = [data for data, _ in log]
+        present = [data for data, _ in log.values()]
         assert len(set(present)) == len(present), "an entry is there twice"
         of_name: dict[str, list[bytes]] = {tale.name: [] for tale in self.tales}
         for data in present:
             of_name[data.decode().strip().rpartition("-")[0]].append(data)
+        positions: dict[int, bytes] = {}
         for tale in self.tales:
             for data, position in tale.acknowledged.items():
-                assert present[position : position + 1] == [data], f"{data[:30]!r} was acknowledged at {position}"
+                assert positions.setdefault(position, data) == data, f"position {position} was acknowledged twice"
+                there = log.get(position, (None, 0.0))[0]
+                assert there == data or (there is None and self.is_lost(position)), (
+                    f"{data[:30]!r} was acknowledged at {position}, where {there!r} is"
+                )
             survived = of_name[tale.name]
             appended = [data for data in tale.appended if data]
+            if self.losses:
+                appended = [data for data in appended if data in set(survived)]
             assert survived == appended[: len(survived)], f"what survives of {tale.name} is no prefix of it"
             assert not tale.refused & set(survived), "an append is there of which it was said that it was not made"

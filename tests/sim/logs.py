@@ -1,23 +1,47 @@
 """The logs run: two to four hosts want to write one log, take it from each other, die and come back; another tails it.
 
 They roll at every few entries, close, abandon, truncate what was read, and append until somebody else has taken the log
-from them. Bookies die, links are cut and the metadata store goes away meanwhile. When all of that has ended, the log is
-opened once more, closed and read, and has to be what `Account.check` says.
+from them. For some of them the log's list is full after a few ledgers. Bookies die, links are cut and the metadata
+store goes away meanwhile; an operator accepts the loss of what open ledgers have. A keeper of logs maintains this log
+and two others, one of which it may not read. When all of that has ended, the log is opened once more, closed and read,
+and has to be what `Account.check` says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+import dataclasses
 import itertools
 import warnings
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from bkpy.errors import BookKeeperError, LogFencedError, LogLockedError, TruncatedError, WouldBlock
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import (
+    BookKeeperError,
+    ConfigError,
+    LogFencedError,
+    LogLockedError,
+    MetadataUnavailableError,
+    TruncatedError,
+    WouldBlock,
+)
+from bkpy.metadata import paths
+from bkpy.metadata.outcome import Done
+from bkpy.protocol.accepted_loss import AcceptedLoss
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.log_list import LogList
+from bkpy.protocol.log_opening import LEDGER_ENTRIES_MAX
+from bkpy.protocol.records import STAMP_BYTES, ledger_key
+from bkpy.recovery.log_keeper import LogKeeper
+from bkpy.recovery.recoveries import Recoveries
 
-from .cluster import Cluster
+from .cluster import ROOT, Cluster
 from .failover import SIZES, Failover
 from .log_account import Account, Tale
-from .marks import LOG_FENCED, LOG_ROLLED, LOG_TAKEN, LOG_TRUNCATED
+from .marks import LOG_FENCED, LOG_FULL, LOG_LOST, LOG_ROLLED, LOG_TAKEN, LOG_TRUNCATED
 from .users import PATIENCE_S
 from .world import Host, HostDied, World
 
@@ -27,7 +51,11 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
     from bkpy.log.writer import LogWriter
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.log_list import Segment
 
+UNREADABLE, DELETED = "a-log-of-others", "a-log-that-was-deleted"  # they come before the log
+FENCED: contextvars.ContextVar[list[int]] = contextvars.ContextVar("fenced")  # ledgers, by a call of open_log
 NAME = "orders"
 PASSWORD = b"secret"
 SLOW_AFTER = 300  # appends of a writer, which then makes pauses: a zombie may have to wait until the faults have ended
@@ -42,9 +70,23 @@ class Logs(Failover):
         self.leaders = leaders[: self.plan.choice((2, 2, 3, 4))]
         self.sizes = self.plan.choice(SIZES)
         self.account = Account()
+        self.keeping = self.world.add_host("keeper")
+        self.retention_s = self.world.stream("retention").choice((None, None, 0.2))
+        # Of all that write: a roll leaves room for the next opener by its own bound.
+        self.room = self.world.stream("room").choice((None, 900, 1200, 2000))
 
     async def run(self) -> None:
-        hosts = {*self.rescuers, *self.leaders, self.reading} - {self.writing}
+        ended = Recoveries.ended
+
+        def noted(recoveries: Recoveries, ledger_id: int, password: bytes) -> Coroutine[Any, Any, LedgerMetadata]:
+            FENCED.get([]).append(ledger_id)
+            return ended(recoveries, ledger_id, password)
+
+        with patch.object(Recoveries, "ended", noted):
+            await self.play()
+
+    async def play(self) -> None:
+        hosts = {*self.rescuers, *self.leaders, self.reading, self.keeping} - {self.writing}
         for host in sorted(hosts, key=lambda host: host.name):
             host.boot()
         await self.cluster.start()
@@ -55,9 +97,11 @@ class Logs(Failover):
         leading = [asyncio.create_task(self.keep_leading(host)) for host in self.leaders]
         await self.created.wait()
         reading = self.reading.start(self.tail(), name="tail")
+        keeping = self.keeping.start(self.keep(), name="keeper")
         self.lag()
         faults = [asyncio.create_task(self.misfortunes(number)) for number in range(self.plan.randrange(3))]
         faults.append(asyncio.create_task(self.deaths()))
+        faults.append(asyncio.create_task(self.losses()))
         await asyncio.gather(*faults)
         await asyncio.sleep(self.plan.random() * 3)
         self.world.net.heal()
@@ -75,6 +119,7 @@ class Logs(Failover):
         except TimeoutError:
             raise AssertionError(f"the tail stays at {self.account.tailed} of {self.account.end}") from None
         reading.cancel()
+        await self.in_time(keeping, "the keeper of logs")
 
     # --- those who write ----------------------------------------------------------------------------------------------
 
@@ -101,7 +146,10 @@ class Logs(Failover):
             "connect_timeout_s": rng.choice((0.3, 3.0)),
             "add_quorum_timeout_s": rng.choice((2.0, 30.0)),
             "no_bookies_timeout_s": rng.choice((0.5, 10.0)),
+            "log_retention_interval_s": 0.2,
         }
+        if self.room is not None:
+            settings["log_list_bytes_max"] = self.room
         async with self.client(host, **settings) as client:
             for turn in itertools.count():
                 if self.healed:
@@ -122,6 +170,26 @@ class Logs(Failover):
                 await asyncio.sleep(rng.random() ** 2)
 
     async def open(self, client: Client, rng: Random) -> LogWriter:
+        """Open the log. A client that finds no room in its list has fenced nobody, unless others used that room."""
+        fenced: list[int] = []
+        FENCED.set(fenced)
+        try:
+            return await self.opened(client, rng)
+        except ConfigError:
+            self.world.marks[LOG_FULL] += 1
+            if fenced and not await self.others_came(client, fenced):
+                self.account.broken.append(f"ledgers {fenced} were fenced by a client that found no room for its own")
+            raise
+
+    async def others_came(self, client: Client, fenced: list[int]) -> bool:
+        """Whether another client has opened the log since the ledgers were its last ones."""
+        while True:
+            with contextlib.suppress(MetadataUnavailableError):
+                lst, _ = await client.logs.read(NAME, fresh=True)
+                return fenced[-1] not in [segment.ledger_id for segment in lst.open_segments]
+            await asyncio.sleep(0.1)
+
+    async def opened(self, client: Client, rng: Random) -> LogWriter:
         ensemble_size, write_quorum, ack_quorum = self.sizes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an ack quorum of 1 is what is wanted
@@ -133,6 +201,7 @@ class Logs(Failover):
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
+                retention_s=self.retention_s,
                 roll_entries=rng.choice((1, 3, 10, 100)),
                 roll_s=rng.choice((0.1, 1.0, 1000.0)),
             )
@@ -202,8 +271,9 @@ class Logs(Failover):
         """Of what the tail has read, a part."""
         before = rng.randrange(self.account.tailed + 1)
         if before > log.first_position:
-            await log.truncate(before)
-            self.world.marks[LOG_TRUNCATED] += 1
+            with contextlib.suppress(ConfigError):  # the tail's consumer is behind the tail
+                await log.truncate(before)
+                self.world.marks[LOG_TRUNCATED] += 1
 
     async def deaths(self) -> None:
         """Now and then one of the hosts that write dies, also in the midst of a roll."""
@@ -215,6 +285,77 @@ class Logs(Failover):
                 self.world.record("event", f"{host.name} dies")
                 rng.choice((host.crash, host.power_cut))()
 
+    # --- an operator, and the auditor's part --------------------------------------------------------------------------
+
+    async def losses(self) -> None:
+        """Now and then what the log's open ledgers have is given up, several times in a row perhaps."""
+        rng = self.world.stream("losses")
+        for _ in range(rng.choice((0, 0, 1, 2, 3))):
+            await asyncio.sleep(rng.random() ** 2 * 3)
+            await self.keeping.start(self.give_up(rng), name="operator")
+
+    async def give_up(self, rng: Random) -> None:
+        async with self.cluster.client(self.keeping, calm=True) as client:
+            for _ in range(rng.choice((1, 2, 3))):
+                with contextlib.suppress(BookKeeperError):
+                    lst, _ = await client.logs.read(NAME, fresh=True)
+                    if lst.open_segments:
+                        await self.give_up_one(client, lst, rng.choice(lst.open_segments), rng)
+                await asyncio.sleep(rng.random() ** 3)
+
+    async def give_up_one(self, client: Client, lst: LogList, segment: Segment, rng: Random) -> None:
+        """End the ledger before an entry that was acknowledged, perhaps, as one whose bookies are gone is ended."""
+        await client.upkeep.fence(segment.ledger_id)
+        catalog = client.upkeep.cluster.catalog
+        metadata, version = await catalog.read(segment.ledger_id, fresh=True)
+        if metadata.state is LedgerState.CLOSED:
+            return
+        index = lst.segments.index(segment)
+        behind = segment.first_position + LEDGER_ENTRIES_MAX
+        if index + 1 < len(lst.segments):
+            behind = lst.segments[index + 1].first_position
+        there = self.account.acknowledged(segment.first_position, behind)
+        left = there[: rng.choice((0, rng.randrange(len(there) + 1)))]
+        wanted = dataclasses.replace(
+            metadata,
+            state=LedgerState.CLOSED,
+            last_entry=len(left) - 1,
+            length=sum(map(len, left)) + STAMP_BYTES * len(left),
+            accepted_loss=AcceptedLoss(client.logs.now_ms(), -1, len(there) - 1, {"gone": "its disks are lost"}),
+        )
+        outcome = await catalog.write(wanted, version)
+        if isinstance(outcome, Done):
+            self.account.lose(range(segment.first_position + len(left), behind))
+            self.world.marks[LOG_LOST] += 1
+            self.world.record("event", "a loss was accepted", f"of ledger {segment.ledger_id}, {len(left)} are left")
+
+    async def keep(self) -> None:
+        """Maintain logs until the faults have ended, and the log that was deleted is gone."""
+        store = self.keeping.session()
+        store.forbidden.add(f"{ROOT}/{paths.LOGS}/{UNREADABLE}")
+        async with self.client(self.keeping, store=store) as client:
+            for name in (UNREADABLE, DELETED):
+                lst = LogList(name, 3, 3, 2, "crc32c", ledger_key(PASSWORD), deleted=name == DELETED)
+                while not isinstance(await client.logs.create(name, lst), Done):
+                    await asyncio.sleep(0.1)
+            settings = RecoverySettings(
+                log_retention_interval_s=0.3, log_orphan_interval_s=1.0, log_orphan_grace_s=60.0
+            )
+            keeper = LogKeeper(client.upkeep.cluster, client.upkeep.fence, self.keeping.runtime, settings)
+            keeping = self.keeping.runtime.spawn(keeper.run(), name="keeper of logs")
+            while not self.healed or DELETED in await self.names(client):
+                await asyncio.sleep(0.3)
+                assert not keeping.done(), keeping
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+    async def names(self, client: Client) -> list[str]:
+        try:
+            assert UNREADABLE in [name async for name in client.list_logs()]
+            return await client.logs.names()
+        except MetadataUnavailableError:
+            return [DELETED]
+
     # --- those who read -----------------------------------------------------------------------------------------------
 
     async def tail(self) -> None:
@@ -223,8 +364,11 @@ class Logs(Failover):
             while True:
                 try:
                     reader = reader or await client.read_log(NAME, password=PASSWORD)
+                    consumer = await reader.consumer("tail")
                     async for entry in reader.tail(self.account.tailed):
                         self.account.read(entry.position, entry.data, entry.time)
+                        if entry.position % 5 == 0:
+                            await consumer.commit(self.account.tailed)
                 except TruncatedError:
                     raise
                 except BookKeeperError as error:
@@ -245,8 +389,12 @@ class Logs(Failover):
             assert not lst.open_segments
             reader = await client.read_log(NAME, password=PASSWORD)
             found = {entry.position: (entry.data, entry.time) async for entry in reader.read()}
-            assert list(found) == list(range(reader.first_position, log.next_position))
-            self.account.check(found)
+            position = reader.first_position
+            for there in found:
+                assert there == lst.behind(position), f"position {position} is missing"
+                position = there + 1
+            assert position == log.next_position
+            self.account.check(found, reader.first_position)
             self.account.end = log.next_position
             self.world.record("oracle", "satisfied")
 

@@ -62,6 +62,8 @@ LOG_TAKEN = "a log got another writer"
 LOG_FENCED = "a log's writer learnt that there is another one"
 LOG_ROLLED = "a log rolled"
 LOG_TRUNCATED = "a log was truncated"
+LOG_FULL = "a client found no room in the list of a log"
+LOG_LOST = "what a log's open ledger had was given up"
 LOSS_ACCEPTED = "a loss was accepted"
 STRANGER_FIRST = "a stranger was the first to fence a ledger"
 KEY_GAVE_WAY = "a key of a stranger gave way"
@@ -91,7 +93,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     ),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
     "healing": (REPLICATED, WORKER_DIED, RETIRED, LOSS_ACCEPTED, REBALANCED),
-    "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, STRANGER_FIRST, KEY_GAVE_WAY),
+    "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, LOG_FULL, LOG_LOST, STRANGER_FIRST, KEY_GAVE_WAY),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }

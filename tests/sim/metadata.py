@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from bkpy.errors import MetadataUnavailableError
+from bkpy.errors import MetadataUnavailableError, UnauthorizedError
 from bkpy.metadata.memory import MemorySession, MemoryStore
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ class SimSession(MemorySession):
         self._asked_at = self._answered_at = 0.0
         self._losing: asyncio.Future[None] | None = None
         self._calls_left: int | None = None
+        self.forbidden: set[str] = set()  # nodes that access control keeps from this session
+
+    async def get(self, path: str) -> tuple[bytes, int]:
+        data = await super().get(path)
+        if path in self.forbidden:
+            raise UnauthorizedError(f"access control forbids this on {path}")
+        return data
 
     def lose_reply(self, calls: int) -> asyncio.Future[None]:
         """Lose the reply to the next write; answer `calls` calls more, and then lose the connection until `resume`.

@@ -358,6 +358,32 @@ def consumers(
         print_table(("consumer", "position", "since"), [(c["consumer"], c["position"], c["since"]) for c in found])
 
 
+@log.command(short_help="See and remove writer ids of Spark jobs.")
+@connect_option
+@click.argument("name")
+@click.option("--delete", "deleted", metavar="WRITER_ID", help="Remove one that never comes back.")
+@_yes_option
+@json_option
+def sinks(uri: str, name: str, deleted: str | None, yes: bool, as_json: bool) -> None:
+    """List the writer ids of the jobs that commit batches to the log NAME, with the last batch of each; or remove one.
+
+    A log remembers at most log_sinks_max of them. Remove an id only if its job never runs again: a batch that the job
+    repeats is written twice then.
+
+    \b
+    Examples:
+      bkpy log sinks orders
+      bkpy log sinks orders --delete load-2026-01-31
+    """
+    if deleted is not None and not yes:
+        confirm(f"Remove writer id {deleted} of log {name}? A batch that it repeats will be written twice.")
+    found = run(_sinks(uri, name, deleted))
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("writer id", "last batch"), list(found.items()))
+
+
 def _check_one(**given: object) -> None:
     names = [f"--{name}" for name, value in given.items() if value is not None]
     if len(names) > 1:
@@ -465,6 +491,16 @@ async def _truncate(uri: str, name: str, before: int, ignore_consumers: bool, pa
             name, before, end=reader.next_position, uid=reader.uid, ignore_consumers=ignore_consumers
         )
         return {"log": name, "first_position": lst.first_position, "ledgers": len(lst.segments)}
+
+
+async def _sinks(uri: str, name: str, deleted: str | None) -> dict[str, int]:
+    from bkpy.metadata.log_upkeep import LogUpkeep
+
+    async with connect(uri) as client:
+        upkeep = LogUpkeep(client.logs, client.upkeep.cluster.catalog)
+        if deleted is not None and not await upkeep.forget_sink(name, deleted):
+            raise click.ClickException(f"log {name} has no writer id {deleted}")
+        return dict((await client.logs.read(name, fresh=True))[0].sinks)
 
 
 async def _consumers(

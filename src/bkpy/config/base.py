@@ -117,8 +117,7 @@ class MetadataSettings(Settings):
     log_sinks_max: Size = Field(
         default=1000,
         description="writers of batches that a log remembers, each by an id of its own and the last batch that was "
-        "committed; those that have been silent longest are forgotten, and a batch of theirs that is repeated is "
-        "written twice",
+        "committed; a commit of a further one is refused until an operator removes an id that never comes back",
     )
 
     log_consumers_max: Size = Field(

@@ -31,6 +31,7 @@ class ClientArguments(TypedDict, total=False):
     log_conflicts_max: int
     log_deletes_at_once: int
     log_retention_interval_s: float
+    client_name: str
     write_window_bytes: int
     write_window_entries: int
     batch_bytes_max: int

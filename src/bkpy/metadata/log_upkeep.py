@@ -155,6 +155,18 @@ class LogUpkeep:
             case _:
                 assert_never(outcome)
 
+    async def forget_sink(self, name: str, writer_id: str) -> bool:
+        """Remove a writer id with its last batch; False if there is none. A repeated batch comes twice then."""
+        was_there = False
+
+        def change(lst: LogList, _: Mapping[str, int]) -> LogList:
+            nonlocal was_there
+            was_there = was_there or writer_id in lst.sinks
+            return dataclasses.replace(lst, sinks={key: value for key, value in lst.sinks.items() if key != writer_id})
+
+        await self._change(name, change, ignore_consumers=True)
+        return was_there
+
     async def finish(self, name: str) -> LogList:
         """Delete the ledgers that are doomed, and take them off the list; the list then.
 

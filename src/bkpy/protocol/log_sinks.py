@@ -3,7 +3,8 @@
 Whoever commits is the log's writer for the moment: the list that it stores has the ledgers of the batch as sealed
 segments, in order, no writer, and the batch's number beside the id of the one who writes such batches.
 
-Invariants: a list has the ledgers of a batch exactly if it has had its number; the number of a writer id never falls.
+Invariants: a list has the ledgers of a batch exactly if it has had its number; the number of a writer id never falls,
+and is forgotten only when an operator removes the id.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bkpy.errors import ConfigError
 from bkpy.protocol.log_list import Segment
 
 if TYPE_CHECKING:
@@ -52,17 +54,23 @@ def with_batch(
 ) -> LogList:
     """The list with one more batch behind all its entries. All segments must be sealed, see `log_opening.settled`.
 
-    The entries' time is that of the commit, for all of them: `now_ms`, unless the log or a part is ahead of that. Of
-    more than `sinks_max` writer ids, those that committed longest ago are forgotten.
+    The entries' time is that of the commit, for all of them: `now_ms`, unless the log or a part is ahead of that.
+    Raises `ConfigError` for a new writer id if the list has `sinks_max` of them: one that was forgotten would commit a
+    repeated batch once more.
     """
+    if writer_id not in lst.sinks and len(lst.sinks) >= sinks_max:
+        raise ConfigError(
+            f"the log remembers the last batches of {len(lst.sinks)} writer ids, as many as log_sinks_max allows, so "
+            f"{writer_id} can't be a further one: use a writerId again with ascending batch numbers, or remove writer "
+            "ids that never come back with bkpy log sinks NAME --delete WRITER_ID"
+        )
     begun_ms = max([now_ms, lst.last_ms, *(part.last_ms for part in parts)])
     position = max(lst.sealed_end, lst.first_position)
     segments = list(lst.segments)
     for part in parts:
         segments.append(Segment(part.ledger_id, position, begun_ms).seal(part.entries, part.length, begun_ms))
         position += part.entries
-    others = [(other, number) for other, number in lst.sinks.items() if other != writer_id]
-    kept = others[max(0, len(others) + 1 - sinks_max) :]
+    others = {other: number for other, number in lst.sinks.items() if other != writer_id}
     return dataclasses.replace(
-        lst, segments=tuple(segments), writer="", writer_label="", sinks=dict([*kept, (writer_id, batch)])
+        lst, segments=tuple(segments), writer="", writer_label="", sinks={**others, writer_id: batch}
     )

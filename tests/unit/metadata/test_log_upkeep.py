@@ -538,3 +538,12 @@ async def test_a_log_of_that_name_that_is_being_deleted_makes_room(world: LogWor
     _deletes(world)
     await world.upkeep.look_after(NAME, world.fence)
     assert isinstance(await world.logs.create(NAME, LogList("u2", 3, 3, 2, "crc32c", bytes(16))), Done)
+
+
+async def test_a_writer_id_is_forgotten_when_an_operator_says_so(world: LogWorld) -> None:
+    lst, version = await world.logs.read(NAME)
+    await world.logs.write(NAME, dataclasses.replace(lst, sinks={"a": 3, "b": 0}), version)
+    assert await world.upkeep.forget_sink(NAME, "a")
+    assert not await world.upkeep.forget_sink(NAME, "a")
+    assert (await world.logs.read(NAME))[0].sinks == {"b": 0}
+    world.check()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bkpy.errors import ConfigError
 from bkpy.protocol.log_list import LogList, Segment
 from bkpy.protocol.log_sinks import BatchPart, BatchStanding, standing, with_batch
 
@@ -52,13 +53,18 @@ def test_the_first_batch_of_a_log_that_begins_late() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9)), max_size=20), st.integers(1, 4))
-def test_whoever_committed_longest_ago_is_forgotten(batches: list[tuple[str, int]], sinks_max: int) -> None:
+def test_no_batch_is_committed_twice_however_many_write(batches: list[tuple[str, int]], sinks_max: int) -> None:
     lst = EMPTY
-    order: list[str] = []
+    committed: dict[str, int] = {}
     for i, (writer_id, batch) in enumerate(batches):
         if standing(lst, writer_id, batch) is BatchStanding.NEW:
+            if writer_id not in committed and len(committed) == sinks_max:
+                with pytest.raises(ConfigError, match="bkpy log sinks NAME --delete"):
+                    with_batch(lst, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
+                continue
+            assert batch > committed.get(writer_id, -1), "the batch, or a later one, was committed before"
             lst = with_batch(lst, writer_id, batch, [BatchPart(i, 1, 1, 0)], i, sinks_max)
-            order = [other for other in order if other != writer_id] + [writer_id]
-            assert lst.sinks[writer_id] == batch
-        assert list(lst.sinks) == order[-sinks_max:]
+            committed.pop(writer_id, None)
+            committed[writer_id] = batch
+        assert list(lst.sinks.items()) == list(committed.items())
         assert LogList.decode("log", lst.encode()) == lst
