@@ -216,4 +216,32 @@ MUTANTS: list[Mutant] = [
         "        if self._part.used < 0:\n            self._shrink(",
         (f"{_CLOSED}::test_keys_count_and_those_with_the_most_forget_first",),
     ),
+    Mutant(
+        "web pages may give commands",
+        "any site that an administrator looks at makes bookies work",
+        'if "Origin" in headers or headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):',
+        'if "Origin" in headers and request.method == "GET":',
+        ("tests/unit/bookie/test_admin_pages.py::test_other_sites_rebound_names_and_proxies_are_refused",),
+    ),
+    Mutant(
+        "a bookie answers to any name",
+        "a site that makes its name point to a bookie reads its pages",
+        'if not is_address(host) and host not in ("localhost",',
+        'if not host and host not in ("localhost",',
+        ("tests/unit/bookie/test_admin_pages.py::test_other_sites_rebound_names_and_proxies_are_refused",),
+    ),
+    Mutant(
+        "a bookie's files are for all to read",
+        "any account of the machine reads entries and keys",
+        "os.open(path, flags | os.O_CLOEXEC, 0o600)",
+        "os.open(path, flags | os.O_CLOEXEC, 0o644)",
+        ("tests/unit/bookie/test_file_modes.py::test_a_new_bookie_shows_others_nothing",),
+    ),
+    Mutant(
+        "what an older version made stays open",
+        "any account of the machine reads entries and keys",
+        "            if False in [self._files.restrict(path) for path in paths]:",
+        "            if False in [self._files.exists(path) for path in paths]:",
+        ("tests/unit/bookie/test_file_modes.py::test_a_bookies_own_directories_are_closed_at_its_start_and_no_others",),
+    ),
 ]

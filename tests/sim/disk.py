@@ -320,6 +320,9 @@ class SimDisk:
             return False
         return True
 
+    def restrict(self, directory: str) -> bool:
+        return True
+
     def make_dirs(self, path: str) -> None:
         """Durable on return, like the real one."""
         at = _normal(path)

@@ -8,6 +8,9 @@
     POST /integrity   look through all ledgers that name this bookie, unless that goes on (409)
     POST /reload  read certificates and rights again, if they have changed; 409 with the reason if they can't be used
 
+A web page in an administrator's browser can send requests here, too. So whatever a browser marks as another site's is
+refused, and a POST needs what no page can send unasked: a body of type application/json, or the header X-Bkpy.
+
 Invariants: only who is on the same machine is answered, unless `admin_clients` says otherwise, or, with `metrics_tls`,
 who shows a certificate with a name that may administer; as long as the bookie starts, all are told so (503).
 """
@@ -15,7 +18,9 @@ who shows a certificate with a name that may administer; as long as the bookie s
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any, NamedTuple
+import platform
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
     from bkpy.bookie.credentials import Credentials
     from bkpy.config.bookie import BookieSettings
     from bkpy.storage.scrub.scrub import Scrub
+
+
+COMMAND_HEADER: Final = "X-Bkpy"
+_PROXY_HEADERS: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 
 
 class AdminRequestError(Exception):
@@ -85,14 +94,30 @@ class AdminPages:
         return guarded
 
     def _check(self, request: web.Request) -> None:
-        """`AdminRequestError` if whoever asks may not."""
+        """`AdminRequestError` if the client may not ask for this."""
+        headers = request.headers
+        if "Origin" in headers or headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise AdminRequestError(403, "a web page asks, and none may")
+        if request.method != "GET" and request.content_type != "application/json" and COMMAND_HEADER not in headers:
+            raise AdminRequestError(415, f"send application/json, or the header {COMMAND_HEADER}: 1")
         if self._settings.metrics_tls:
             assert request.transport is not None
             names = names_in(request.transport.get_extra_info("peercert"))
             if not self._credentials.rights_of(names) & Right.ADMINISTER:
                 raise AdminRequestError(403, f"the file of rights does not let {told(names)} administer")
-        elif self._settings.admin_clients == "local" and not is_local(request.remote):
+        elif self._settings.admin_clients == "local":
+            self._check_local(request)
+
+    def _check_local(self, request: web.Request) -> None:
+        if not is_local(request.remote):
             raise AdminRequestError(403, "ask from the bookie's own machine, or set admin_clients = 'all'")
+        if any(name in request.headers for name in _PROXY_HEADERS):
+            raise AdminRequestError(403, "the request came through a proxy: ask the bookie itself")
+        host = host_of(request.host)
+        settings = self._settings
+        own = (settings.advertised_address, settings.listen, settings.metrics_listen, platform.node())
+        if not is_address(host) and host not in ("localhost", *(host_of(name or "") for name in own)):
+            raise AdminRequestError(403, f"this bookie is not {host}: ask it by its address, or as localhost")
 
     async def _gc(self, request: web.Request, of: Administered) -> dict[str, Any]:
         run = of.collector.run
@@ -152,6 +177,21 @@ async def _fields(request: web.Request) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise AdminRequestError(400, "the body is no JSON object")
     return fields
+
+
+def host_of(place: str) -> str:
+    """The host of HOST or HOST:PORT, in lower case."""
+    host = place.rpartition(":")[0] if re.search(r":[0-9]*$", place) and not is_address(place) else place
+    return host.strip("[]").rstrip(".").lower()
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address: no name that somebody else could point here."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_local(address: str | None) -> bool:

@@ -119,9 +119,10 @@ class BookiePages:
         import aiohttp
 
         url = f"{'http' if self._tls is None else 'https'}://{where}{self._page}"
+        headers = {"X-Bkpy": "1"}  # no web page can send it unasked
         secured = {} if self._tls is None else {"ssl": self._tls, "server_hostname": self._host}
         try:
-            async with self._session.request(method, url, json=body, **secured) as response:
+            async with self._session.request(method, url, json=body, headers=headers, **secured) as response:
                 told = await response.json()
                 status = response.status
         except (aiohttp.ClientResponseError, ValueError) as error:  # it quotes what it got, in several lines

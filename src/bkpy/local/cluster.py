@@ -298,6 +298,7 @@ class LocalCluster:
         for name in _DIRECTORIES:
             settings[name] = [str(bookie.directory / directory) for directory in settings[name]]
         bookie.directory.mkdir(parents=True, exist_ok=True)
+        bookie.directory.chmod(0o700)
         path = bookie.config_path
         # A JSON string, number, or list of strings is also a TOML one.
         lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())

@@ -129,6 +129,7 @@ class ZooKeeperServer:
             return
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
+        data.chmod(0o700)  # the ledgers' keys are there
         config = self.directory / "zoo.cfg"
         settings = _CONFIG.format(data=_property(str(data.absolute())), port=self.port, host=_HOST)
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"

@@ -87,7 +87,13 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def make_dirs(self, path: str) -> None:
-        """Create the directory and what is missing above it; those it created are durable on return."""
+        """Create the directory and what is missing above it, for this account alone.
+
+        Those it created are durable on return.
+        """
+
+    def restrict(self, directory: str) -> bool:
+        """Take all rights to the directory, and to the files in it, from other accounts; whether that could be done."""
 
     def rename(self, source: str, target: str) -> None:
         """Atomically give `source` the name `target`, replacing what is there; the caller syncs the directory."""

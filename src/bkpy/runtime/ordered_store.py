@@ -133,10 +133,9 @@ class LmdbStore:
         return (self._env.info()["last_pgno"] + 1) * stat["psize"], (pages + _META_PAGES) * stat["psize"]
 
     def copy(self, path: str) -> None:
-        os.mkdir(path, os.stat(self.path).st_mode & 0o777)
-        mode = os.stat(os.path.join(self.path, lmdb_pages.DATA_NAME)).st_mode & 0o777
+        os.mkdir(path, 0o700)
         file = os.path.join(path, lmdb_pages.DATA_NAME)
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             self._env.copyfd(fd, compact=True)
             os.fsync(fd)
@@ -193,6 +192,7 @@ class LmdbStores:
                     path,
                     map_size=bytes_max,
                     create=create,
+                    mode=0o700,  # of the directory; files are 0600
                     max_readers=readers_max,
                     readahead=False,
                     readonly=read_only,

@@ -9,6 +9,7 @@ import fcntl
 import os
 import queue
 import random
+import stat
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -157,12 +158,25 @@ def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | No
         future.set_exception(error)
 
 
+def _restrict(path: str) -> bool:
+    """Take all rights from other accounts; whether they have none now. Not of what a symbolic link leads to."""
+    try:
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISLNK(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            os.chmod(path, stat.S_IMODE(mode) & stat.S_IRWXU)
+    except FileNotFoundError:
+        pass
+    except OSError:  # it is somebody else's, as the root of a volume in a container may be
+        return False
+    return True
+
+
 class RealFiles:
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
@@ -178,8 +192,14 @@ class RealFiles:
             at = os.path.dirname(at)
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another process was faster; its entry is synced all the same
-                os.mkdir(directory)
+                os.mkdir(directory, 0o700)
             self.sync_dir(os.path.dirname(directory))
+
+    def restrict(self, directory: str) -> bool:
+        with os.scandir(directory) as entries:
+            files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
+        left = [path for path in (directory, *files) if not _restrict(path)]
+        return not left
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
@@ -197,8 +217,8 @@ class RealFiles:
         sync_dir(path)
 
     def space(self, path: str) -> tuple[int, int]:
-        stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
     def boot_id(self) -> bytes:
         try:
@@ -209,7 +229,7 @@ class RealFiles:
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.config.base import MIB
@@ -154,6 +155,12 @@ class _Opening:
         if identity.moved and on_moved is not None:
             await on_moved(cookie.encode())
         self._directories.write(cookie)
+        for directory in self._directories.all:  # all of which have this bookie's cookie now
+            paths = [path for path in (directory, f"{directory}/{INDEX_NAME}") if self._files.exists(path)]
+            if False in [self._files.restrict(path) for path in paths]:
+                logging.getLogger("bkpy.bookie").warning(
+                    "other accounts may read %s: it, or a file in it, belongs to another account", directory
+                )
         return _Recovered(ledgers, replay.ends, cookie.encode())
 
     async def begin_anew(self, expected_cookie: bytes, on_anew: Callable[[bytes], Awaitable[None]]) -> bytes:

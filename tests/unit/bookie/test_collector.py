@@ -645,7 +645,8 @@ def test_bookies_take_turns() -> None:
 
 async def http(cluster: Collecting, method: str, body: Any = None) -> tuple[int, Any]:
     url = f"http://127.0.0.1:{cluster.node('a').metrics_port}/gc"
-    async with aiohttp.ClientSession() as session, session.request(method, url, data=body) as response:
+    headers = {"X-Bkpy": "1"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.request(method, url, data=body) as response:
         return response.status, await response.json()
 
 

@@ -314,7 +314,8 @@ async def ask(pages: Guarded, method: str, path: str, name: str, body: bytes = b
     """The status and the body that somebody with this name gets."""
     context = pages.context(name)
     url = f"https://127.0.0.1:{pages.cluster.node('a').metrics_port}{path}"
-    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=context, data=body) as response:
+    asked = {"ssl": context, "data": body, "headers": {"X-Bkpy": "1"}}
+    async with aiohttp.ClientSession() as session, session.request(method, url, **asked) as response:  # type: ignore[arg-type]
         return response.status, (await response.text() if path == "/metrics" else await response.json())
 
 
