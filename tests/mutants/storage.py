@@ -17,6 +17,8 @@ _MEMTABLE = f"{_TESTS}/memtable/test_memtable.py"
 _MOVING = f"{_TESTS}/test_moving.py"
 _LOSSES = f"{_TESTS}/test_losses.py"
 _SCRUB = f"{_TESTS}/scrub/test_scrub.py"
+_REBUILD = f"{_TESTS}/rebuild/test_rebuild.py"
+_LIVES = f"{_TESTS}/rebuild/test_lives.py"
 _DURABLE = ("tests/unit/runtime/test_runtime.py::test_a_durable_write_is_on_disk_whole_when_it_returns",)
 
 MUTANTS: list[Mutant] = [
@@ -128,7 +130,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a deletion forgotten that only a late directory's replay meets",
         "a deleted ledger is known again, empty",
-        "return deleted and sequence < home.row.marks[number].sequence",
+        "return self._was_deleted(ledger_id) and sequence < home.row.marks[number].sequence",
         "return False",
         (f"{_DELETION}::test_a_deletion_that_one_directory_has_behind_it_is_not_undone_by_another_that_is_late",),
     ),
@@ -619,7 +621,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger without a key made of what a deleted one left in the journal",
         "nobody can store it there again until it is collected once more",
-        "if self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted:\n    return False",
+        "if self._was_deleted(ledger_id):\n    return False",
         "pass",
         (f"{_DELETION}::test_what_the_journal_has_of_a_ledger_that_is_buried_makes_no_ledger_without_a_key",),
     ),
@@ -636,5 +638,110 @@ MUTANTS: list[Mutant] = [
         "elif self._is_of_index(e):",
         "elif True:",
         (f"{_COMPACTION}::test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again",),
+    ),
+    Mutant(
+        "kept batches taken in the order of their ids only",
+        "a rebuilt index loses large batches that came out of order",
+        "if batch.entries <= SPAN_MAX:",
+        "if batch.entries <= SPAN_MAX and batch.first > self._last_of(ledger_id):",
+        (f"{_REBUILD}::test_batches_that_stayed_are_found_in_whatever_order_they_came",),
+    ),
+    Mutant(
+        "damage in a kept journal file taken for no loss",
+        "a rebuilt index denies what was in it",
+        "self.lost = self.lost or bool(scan.damages)",
+        "self.lost = self.lost or False",
+        (f"{_REBUILD}::test_batches_that_stayed_in_journal_files_are_found",),
+    ),
+    Mutant(
+        "deletions replayed over what was found in logs",
+        "a later life of a ledger is denied, and deleted",
+        "if shard.number in self._rebuilt or sequence <",
+        "if sequence <",
+        (f"{_LIVES}::test_a_record_of_a_deletion_takes_nothing_that_was_found_in_logs",),
+    ),
+    Mutant(
+        "two lives left in two indexes",
+        "entries are hidden as soon as a directory is added",
+        "for number in sorted(rebuilt):",
+        "for number in ():",
+        (f"{_LIVES}::test_a_ledger_with_blocks_in_two_directories_is_in_one_index",),
+    ),
+    Mutant(
+        "marks of a new index left at the beginning of the journals",
+        "the bookie refuses to start after a rebuild",
+        "if self._rebuilt or not all(s.active",
+        "if not all(s.active",
+        (f"{_REBUILD}::test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could_be_read",),
+    ),
+    Mutant(
+        "a loss forgotten with an index that can not be read",
+        "what was lost before is denied",
+        "bool(state & RunState.DATA_LOST), -1)",
+        "False, -1)",
+        (f"{_REBUILD}::test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read",),
+    ),
+    Mutant(
+        "journals that say nothing of a loss believed",
+        "what was lost under 0.2.0 is denied",
+        "header.run if header is not None and header.run & RunState.STATED else RunState.DATA_LOST",
+        "header.run if header is not None else RunState.DATA_LOST",
+        (f"{_REBUILD}::test_journals_of_earlier_software_do_not_tell_of_a_loss",),
+    ),
+    Mutant(
+        "logs named by a new index and not synced",
+        "a power cut takes entries whose other copies were given up",
+        "file.fdatasync()\nyield from self._log(log_id, path, file)",
+        "yield from self._log(log_id, path, file)",
+        (f"{_REBUILD}::test_what_a_new_index_names_survives_a_power_cut",),
+    ),
+    Mutant(
+        "a rebuilt index trusted though a journal was damaged",
+        "what was in it is denied",
+        "return not replay.damaged",
+        "return True",
+        (f"{_REBUILD}::test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing",),
+    ),
+    Mutant(
+        "damage of a replay forgotten",
+        "a rebuilt index is trusted over a damaged journal",
+        "self._ledgers.distrust_everything()\nself.damaged = True",
+        "self._ledgers.distrust_everything()",
+        (f"{_REBUILD}::test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing",),
+    ),
+    Mutant(
+        "the newest ledger left out of a rebuild",
+        "all that was lost of it is denied",
+        "if ledger_id <= catalog.newest_id:",
+        "if ledger_id < catalog.newest_id:",
+        (f"{_REBUILD}::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
+    ),
+    Mutant(
+        "a wrong key kept by a rebuild",
+        "a ledger stays shut to its own writers and recoveries",
+        "if ledger_id not in self._stored or ledger_id not in self._keys:",
+        "if ledger_id not in self._keys:",
+        (f"{_REBUILD}::test_a_key_that_gave_way_does_not_come_back",),
+    ),
+    Mutant(
+        "the last id of each step left out of what lacks",
+        "limbo never ends",
+        "end = min(base + SPAN_MAX - 1, whole.last)",
+        "end = min(base + SPAN_MAX - 2, whole.last)",
+        (f"{_LOSSES}::test_what_lacks_is_found_wherever_blocks_and_steps_begin",),
+    ),
+    Mutant(
+        "blocks looked for one id too late",
+        "entries that are here are copied again",
+        "scan_blocks(txn, ledger_id, base - SPAN_MAX + 1, end):",
+        "scan_blocks(txn, ledger_id, base - SPAN_MAX + 2, end):",
+        (f"{_LOSSES}::test_what_lacks_is_found_wherever_blocks_and_steps_begin",),
+    ),
+    Mutant(
+        "names of journal files removed without an order",
+        "a power cut leaves a gap that a rebuild takes for damage",
+        "if self._dropped:",
+        "if False:",
+        (f"{_TESTS}/journal/test_journal.py::test_no_gap_is_left_by_a_power_cut_that_brings_some_removed_names_back",),
     ),
 ]

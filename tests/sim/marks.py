@@ -69,6 +69,10 @@ STRANGER_FIRST = "a stranger was the first to fence a ledger"
 KEY_GAVE_WAY = "a key of a stranger gave way"
 INSPECTED = "a tool opened an index that was being made smaller"
 REBALANCED = "copies were moved to a new bookie"
+INDEX_REBUILT = "an index was made anew"
+ROTTEN = "a stored byte rotted"
+SECOND_LIFE = "a ledger that was deleted was copied here again"
+WHOLE_AGAIN = "the integrity check came to its end"
 
 _STORAGE = (
     MEMORY_FULL,
@@ -95,6 +99,18 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "healing": (REPLICATED, WORKER_DIED, RETIRED, LOSS_ACCEPTED, REBALANCED),
     "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, LOG_FULL, LOG_LOST, STRANGER_FIRST, KEY_GAVE_WAY),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
+    "storage": (
+        BATCH_KEPT,
+        COLLECTED,
+        SPARE_COLLECTED,
+        DIRECTORY_ADDED,
+        LIMBO,
+        REBUILT,
+        INDEX_REBUILT,
+        ROTTEN,
+        SECOND_LIFE,
+        WHOLE_AGAIN,
+    ),
     "crowd": (*_STORAGE, TORN_TAIL, WINDOW_OF_ONE, SEVERAL_LEDGERS, FENCE_RACED_ADD, FENCE_OF_UNSEEN, LONG_POLL),
 }
 

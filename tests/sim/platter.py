@@ -55,7 +55,14 @@ class Inode:
             return b""
         first, last = offset // SECTOR_BYTES, (end - 1) // SECTOR_BYTES
         view = self.view
-        data = b"".join([view.get(i, ZEROS) for i in range(first, last + 1)])
+        if last - first > 4 * len(view):  # most of what was allocated was never written
+            sparse = bytearray((last + 1 - first) * SECTOR_BYTES)
+            for i, content in view.items():
+                if first <= i <= last:
+                    sparse[(i - first) * SECTOR_BYTES : (i + 1 - first) * SECTOR_BYTES] = content
+            data = bytes(sparse)
+        else:
+            data = b"".join([view.get(i, ZEROS) for i in range(first, last + 1)])
         start = offset - first * SECTOR_BYTES
         return data[start : start + end - offset]
 

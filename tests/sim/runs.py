@@ -18,13 +18,14 @@ from .logs import logs_run
 from .marks import EXPECTED
 from .rebuilding import rebuilding_run
 from .scenario import standard_run
+from .storage import StorageRun, storage_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from .cluster import Cluster
 
-RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] = {
+RUNS: Mapping[str, Callable[[int], tuple[Cluster | StorageRun, Coroutine[Any, Any, None]]]] = {
     "standard": standard_run,
     "failover": failover_run,
     "crowd": crowd_run,
@@ -32,6 +33,7 @@ RUNS: Mapping[str, Callable[[int], tuple[Cluster, Coroutine[Any, Any, None]]]] =
     "healing": healing_run,
     "logs": logs_run,
     "rebuilding": rebuilding_run,
+    "storage": storage_run,
 }
 
 

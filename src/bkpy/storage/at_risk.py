@@ -11,8 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bkpy.storage.index.index import BOOT_ID_BYTES, ShardRow, put_shard
+from bkpy.storage.journal.format import RunState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import OrderedStore
 
@@ -25,6 +28,13 @@ def mark_of(settings: BookieSettings, boot_id: bytes) -> bytes:
     if not settings.journal_write_data:
         return IN_MEMORY
     return NOTHING if settings.journal_sync_data else boot_id
+
+
+def run_state(settings: BookieSettings, rows: Iterable[ShardRow]) -> RunState:
+    """What the journals say of a run that begins with these settings and shards: for an index that is made anew."""
+    lost = any((row.unknown_in_limbo and not row.unasked) or row.limbo_to >= 0 for row in rows)
+    risk = not (settings.journal_write_data and settings.journal_sync_data)
+    return RunState.STATED | (RunState.DATA_LOST if lost else 0) | (RunState.AT_RISK if risk else 0)
 
 
 def is_lost(mark: bytes, boot_id: bytes) -> bool:

@@ -63,7 +63,7 @@ async def open_storage(
                 expected_cookie = await opening.begin_anew(expected_cookie, on_anew)
             recovered = await opening.recover(expected_cookie, on_moved)
             reclaimers = opening.make_reclaimers(recovered.ledgers)
-            journals = opening.begin_journals(recovered.ends)
+            journals = opening.begin_journals(recovered.ledgers, recovered.ends)
             parts = held.pop_all()
             held.callback(parts.close)  # the storage's own, once there is one
             storage = LedgerStorage(
@@ -329,9 +329,10 @@ class _Opening:
 
     # --- journals -----------------------------------------------------------------------------------------------------
 
-    def begin_journals(self, ends: Sequence[Mark]) -> list[JournalWriter]:
+    def begin_journals(self, ledgers: Ledgers, ends: Sequence[Mark]) -> list[JournalWriter]:
         """Begin a new file of each journal, behind what was read of it."""
         settings = self._settings
+        run = at_risk.run_state(settings, [shard.row for shard in ledgers.shards])
         writers = []
         for number, (directory, end) in enumerate(zip(self._directories.journals, ends, strict=True)):
             writer = JournalWriter(
@@ -343,6 +344,7 @@ class _Opening:
                 recycled_max=settings.journal_recycled_files_max,
                 uncache_bytes_min=settings.journal_uncache_bytes_min,
                 end=end,
+                run=run,
             )
             writer.begin_file()
             self._held.callback(writer.close)

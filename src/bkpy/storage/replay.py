@@ -1,7 +1,8 @@
 """Fills the shards with what the journals have behind their marks, and checkpoints it.
 
 Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
-that is its reason; a journal is changed only by cutting off a frame that was never acknowledged.
+that is its reason; a journal is changed only by cutting off a frame that was never acknowledged; nothing that was found
+in the logs of a directory whose index is made anew is deleted, because a later life of its ledger may be among it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bkpy.storage.ledgers.ledgers import Ledgers, checkpoint_errors
 from bkpy.storage.memtable.split import split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import Files
@@ -31,7 +32,8 @@ class Replay:
     """The replay of all journals of a bookie, at its start. `ends`: where each journal goes on.
 
     `lost`: acknowledged entries are missing anyway, and everything is in limbo, so damage refuses nothing. `damaged`:
-    acknowledged data may be lost, and everything is in limbo for it.
+    acknowledged data may be lost, and everything is in limbo for it. `rebuilt`: the numbers of the shards whose indexes
+    are made anew, from logs, and whose marks are the beginnings of the journals.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Replay:
         observer: StorageObserver,
         *,
         lost: bool = False,
+        rebuilt: Collection[int] = (),
     ) -> None:
         self.ends: list[Mark] = [
             min((shard.row.marks[number] for shard in ledgers.shards), key=lambda mark: mark.sequence)
@@ -55,18 +58,33 @@ class Replay:
         self._files = files
         self._observer = observer
         self._lost = lost
+        self._rebuilt = rebuilt
+        self._keys: dict[int, bytes] = {}  # of ledgers in a new index, stored last: which one counts is seen at the end
+        self._stored: set[int] = set()  # those of them with entries in the journals
 
     async def run(self) -> None:
         """Replay all journals; return when everything that was read is in the indexes."""
         for number, directory in enumerate(self._directories):
             await self._replay_journal(number, directory)
-        if not all(shard.active.empty and not shard.deletions.condemned for shard in self._ledgers.shards):
+        for ledger_id, key in self._keys.items():
+            if (info := self._ledgers.load_now(ledger_id)) is not None and not info.key:
+                info.key = key
+                self._ledgers.touch(info)
+            await self._make_room()
+        # A new index's marks pass even a journal of which nothing is to be stored: what is damaged in it is known now.
+        if self._rebuilt or not all(s.active.empty and not s.deletions.condemned for s in self._ledgers.shards):
             for shard in self._ledgers.shards:
                 await self._checkpoint(shard)
 
     async def _checkpoint(self, shard: Shard) -> None:
         with checkpoint_errors(shard):
             await self._ledgers.checkpoint(shard, lambda: self.ends)
+
+    async def _make_room(self) -> None:
+        self._ledgers.trim()
+        for shard in self._ledgers.shards:
+            if shard.memory_bytes >= self._ledgers.generation_bytes_max:
+                await self._checkpoint(shard)
 
     async def _replay_journal(self, number: int, directory: str) -> None:
         read_bytes = self._settings.journal_read_bytes
@@ -77,10 +95,7 @@ class Replay:
             await self._apply(number, frame)
             self.ends[number] = frame.end
             frames, size = frames + 1, size + len(frame.body)
-            self._ledgers.trim()
-            for shard in self._ledgers.shards:
-                if shard.memory_bytes >= self._ledgers.generation_bytes_max:
-                    await self._checkpoint(shard)
+            await self._make_room()
         furthest = max((shard.row.marks[number] for shard in self._ledgers.shards), key=lambda mark: mark.sequence)
         if journal.end.sequence < furthest.sequence:
             journal.damages.append(_cut_short(directory, journal.end, furthest))
@@ -124,6 +139,8 @@ class Replay:
             columns = decode_add(record.head, len(record.body))
         except ProtocolError as e:
             raise CorruptDataError(f"an add record of the journal can't be read: {e}") from e
+        if self._rebuilt:
+            self._stored.update(columns.ledger_ids)
         over = {i for i in set(columns.ledger_ids) if self._ledgers.load_now(i) is None and not self._goes_on(i)}
 
         nobody = -1
@@ -141,7 +158,7 @@ class Replay:
         A life begins with a record that has the key. Where a deleted ledger isn't known, no such record came before,
         neither here nor in the index: what was met is of the life that ended, and its end perhaps not in the journal.
         """
-        if self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted:
+        if self._was_deleted(ledger_id):
             return False
         self._introduce_lost(ledger_id)
         return True
@@ -156,10 +173,13 @@ class Replay:
         self._ledgers.introduce(ledger_id, b"")
 
     async def _apply_deleted(self, number: int, sequence: int, ledger_id: int) -> None:
-        """Delete what each shard has of the ledger so far; what comes later in the journal is of another life."""
+        """Delete what each shard has of the ledger so far; what comes later in the journal is of another life.
+
+        A new index may have that life already, from the logs: it keeps all there is, for the collector.
+        """
         shards = self._ledgers.shards
         for shard in (shards[(ledger_id + turn) % len(shards)] for turn in range(len(shards))):
-            if sequence < shard.row.marks[number].sequence:
+            if shard.number in self._rebuilt or sequence < shard.row.marks[number].sequence:
                 continue
             if shard.holds(ledger_id):
                 # With marks before this frame: it is read once more after a crash, which changes nothing.
@@ -174,6 +194,9 @@ class Replay:
         if info is not None and sequence < self._ledgers.shards[info.shard].row.marks[number].sequence:
             return
         body = bytes(record.body)
+        shard = ledger_id % len(self._ledgers.shards) if info is None else info.shard
+        if record.kind != RecordKind.EXPLICIT_LAC and shard in self._rebuilt:
+            body = self._set_aside(ledger_id, body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:
             if not self._goes_on(ledger_id):
                 return
@@ -194,6 +217,16 @@ class Replay:
             info.key = body
         self._ledgers.touch(info)
 
+    def _set_aside(self, ledger_id: int, key: bytes) -> bytes:
+        """Note the key of a ledger in a new index; empty for now.
+
+        The last one counts, unless entries came behind another one: then that stays, so that none of them gets into the
+        ledger of which they may not be. Whether they did can't be told of what was found in logs.
+        """
+        if ledger_id not in self._stored or ledger_id not in self._keys:
+            self._keys[ledger_id] = key
+        return b""
+
     def _with_key(self, info: LedgerInfo, key: bytes) -> LedgerInfo:
         """The ledger's state, once a record has met it with another key: that gave way if nothing is stored under it.
 
@@ -212,8 +245,17 @@ class Replay:
         """
         shards = self._ledgers.shards
         home = shards[ledger_id % len(shards)]
-        deleted = self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
-        return deleted and sequence < home.row.marks[number].sequence
+        return self._was_deleted(ledger_id) and sequence < home.row.marks[number].sequence
+
+    def _was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger that was just found to be unknown certainly was deleted here and not stored again since.
+
+        Its shard knows that unless data were lost, or its index is made anew.
+        """
+        known = [shard for shard in self._ledgers.shards if shard.number not in self._rebuilt]
+        home = ledger_id % len(self._ledgers.shards)
+        trusted = not any(shard.row.unknown_in_limbo for shard in known)
+        return trusted and home not in self._rebuilt and self._ledgers.was_deleted(ledger_id)
 
 
 def _cut_short(directory: str, end: Mark, furthest: Mark) -> Damage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from tests.sim.disk import SimulatedCrash
@@ -15,6 +16,7 @@ from bkpy.errors import IdentityError, StorageFailedError
 from bkpy.protocol.integrity import Lack
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.quorum import write_set
+from bkpy.storage import losses as losses_module
 from bkpy.storage.file_names import INDEX_NAME
 from bkpy.storage.index import index
 from bkpy.storage.losses import Losses
@@ -331,3 +333,36 @@ def test_a_crash_at_every_operation_while_limbo_ends(values: dict[str, int]) -> 
     while asyncio.run(asyncio.wait_for(crash(nth), 20)):
         nth += 1
     assert nth > 20
+
+
+@pytest.mark.parametrize("missing", [-1, 0, 1, 15, 16, 31, 32, 47])
+def test_what_lacks_is_found_wherever_blocks_and_steps_begin(missing: int) -> None:
+    """A look goes over as many ids at a time as a block may span; blocks begin before it, and end behind it."""
+    span, last = 16, 47
+    host = Host(settings=bookie_settings(block_bytes=1))
+
+    async def main() -> None:
+        storage = await host.boot()
+        losses = losses_of(storage, host)
+        for ledger_id in range(1, span + 1):
+            starts = [0, *range(ledger_id, last + 1, span)]
+            for first, following in zip(starts, [*starts[1:], last + 1], strict=True):
+                parts = (
+                    [(first, missing), (missing + 1, following)]
+                    if first <= missing < following
+                    else [(first, following)]
+                )
+                for begin, end in parts:
+                    if begin < end:
+                        await add(storage, Batch(ledger_id, begin, end - begin))
+        await losses.flush()
+        for ledger_id in range(1, span + 1):
+            found = LedgerMetadata(
+                ledger_id, LedgerState.CLOSED, 1, 1, 1, "crc32c", KEY, (Fragment(0, ("bookie-1",)),), last, 100
+            )
+            wanted = [Lack(0, 0, missing, missing)] if missing >= 0 else []
+            assert await losses.lacks(found) == wanted, ledger_id
+        storage.release()
+
+    with patch.object(losses_module, "SPAN_MAX", span):
+        asyncio.run(main())

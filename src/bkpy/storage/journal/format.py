@@ -58,6 +58,14 @@ class RecordKind(enum.IntEnum):
     DELETED = 5
 
 
+class RunState(enum.IntFlag):
+    """What a bookie knew of itself when it began a journal file. None of these: 0.2.0 or older software wrote it."""
+
+    STATED = 1
+    DATA_LOST = 2  # entries that it had acknowledged are lost, or may be: not all of its ledgers may be denied
+    AT_RISK = 4  # its settings let it acknowledge what an unclean stop takes
+
+
 class Mark(NamedTuple):
     """A place between two frames. Ordered, and compared across files, by sequence."""
 
@@ -76,6 +84,7 @@ class FileHeader(NamedTuple):
     nonce: bytes
     sequence: int  # of the first frame
     chain: int
+    run: RunState = RunState(0)
 
 
 class FrameHeader(NamedTuple):
@@ -123,7 +132,7 @@ def padded(size: int) -> int:
 def encode_file_header(header: FileHeader) -> bytes:
     """The first page of a file."""
     packed = _FILE.pack(
-        FILE_MAGIC, VERSION, header.journal, 0, header.file_id, header.nonce, header.sequence, header.chain
+        FILE_MAGIC, VERSION, header.journal, header.run, header.file_id, header.nonce, header.sequence, header.chain
     )
     return (packed + _CRC.pack(crc32c(packed))).ljust(PAGE_BYTES, b"\0")
 
@@ -132,12 +141,12 @@ def decode_file_header(page: Bytes) -> FileHeader | None:
     """The header, or None if this isn't a valid one."""
     if len(page) < PAGE_BYTES or crc32c(page[: _FILE.size]) != _CRC.unpack_from(page, _FILE.size)[0]:
         return None
-    magic, version, journal, _, file_id, nonce, sequence, chain = _FILE.unpack_from(page)
+    magic, version, journal, run, file_id, nonce, sequence, chain = _FILE.unpack_from(page)
     if magic != FILE_MAGIC:
         return None
     if version != VERSION:
         raise CorruptDataError(f"a journal file of version {version}; this software reads version {VERSION}")
-    return FileHeader(journal, file_id, nonce, sequence, chain)
+    return FileHeader(journal, file_id, nonce, sequence, chain, RunState(run))
 
 
 def encode_frame(

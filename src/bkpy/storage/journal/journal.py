@@ -22,6 +22,7 @@ from bkpy.storage.journal.format import (
     FrameKind,
     Mark,
     RecordKind,
+    RunState,
     encode_file_header,
     encode_frame,
     encode_ledger,
@@ -71,6 +72,7 @@ class JournalWriter:
         recycled_max: int,
         uncache_bytes_min: int,
         end: Mark,
+        run: RunState | None = None,
     ) -> None:
         self._runtime = runtime
         self._files: Files = runtime.files
@@ -80,11 +82,13 @@ class JournalWriter:
         self._backups = backups
         self._recycled_max = recycled_max
         self._uncache_bytes_min = uncache_bytes_min
+        self._run = run or RunState(0)
         self._file: File | None = None
         self._nonce = b""
         # A new file's pages stay out of the page cache: on a virtual machine each that it grows by costs more than
         # its write. What is in them is in the memtable, and of a bookie that falls behind, read from the disk later.
         self._uncaches = False
+        self._dropped = False  # a name whose removal a power cut may still take back
         self._old: deque[tuple[int, bool]] = deque()  # files that nobody needs, and whether they may be recycled
         self.position = end
 
@@ -102,12 +106,13 @@ class JournalWriter:
         path = f"{self._directory}/{file_name(file_id)}"
         file = self._take_file(path)
         self._nonce = self._runtime.rng.randbytes(NONCE_BYTES)
-        header = FileHeader(self.number, file_id, self._nonce, self.position.sequence, self.position.chain)
+        header = FileHeader(self.number, file_id, self._nonce, self.position.sequence, self.position.chain, self._run)
         try:
             file.allocate(self._file_bytes_max)
             file.pwritev([encode_file_header(header)], 0)
             file.fdatasync()
             self._files.sync_dir(self._directory)
+            self._dropped = False
         except OSError:
             file.close()
             with contextlib.suppress(OSError):  # the first error says why
@@ -120,14 +125,26 @@ class JournalWriter:
     def _take_file(self, path: str) -> File:
         while self._old:
             file_id, own = self._old.popleft()
+            self._settle_dropped()
             if own:
                 self._uncaches = False  # what the page cache has of it is written to once more
                 # Its blocks are allocated and written: syncs of its frames change no metadata and are faster.
                 self._files.rename(self._path(file_id), path)
                 return self._files.open(path)
-            self._files.unlink(self._path(file_id))
+            self._drop(file_id)
         self._uncaches = True
         return self._files.open(path, create=True)
+
+    def _drop(self, file_id: int) -> None:
+        """Remove a file's name here; after a power cut it is there again only together with all that went later."""
+        self._settle_dropped()
+        self._files.unlink(self._path(file_id))
+        self._dropped = True
+
+    def _settle_dropped(self) -> None:
+        if self._dropped:
+            self._files.sync_dir(self._directory)
+            self._dropped = False
 
     def write(self, kind: FrameKind, records: int, body: list[Bytes], sync: bool = True) -> tuple[Mark, int, float]:
         """Write and sync one frame: (where the next begins, bytes, seconds)."""
@@ -162,7 +179,7 @@ class JournalWriter:
         first = min(spare[max(0, len(spare) - self._recycled_max) :], default=lowest)
         for file_id, _ in old:
             if file_id < first:
-                self._files.unlink(self._path(file_id))
+                self._drop(file_id)
         self._old = deque(item for item in old if item[0] >= first)
 
     def _path(self, file_id: int) -> str:

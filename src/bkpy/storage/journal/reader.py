@@ -316,6 +316,19 @@ def oldest_mark(files: Files, directory: str) -> Mark | None:
     return Mark(file_id, PAGE_BYTES, header.sequence, header.chain)
 
 
+def newest_header(files: Files, directory: str) -> FileHeader | None:
+    """The header of the newest file that was ever begun, None if there is none. Blocks."""
+    for file_id in sorted((i for i in map(file_id_of, files.listdir(directory)) if i is not None), reverse=True):
+        file = files.open(f"{directory}/{file_name(file_id)}", read_only=True)
+        try:
+            header = decode_file_header(file.pread(PAGE_BYTES, 0))
+        finally:
+            file.close()
+        if header is not None and header.file_id == file_id:
+            return header
+    return None
+
+
 def cut_torn_frame(
     files: Files, path: str, offset: int, *, read_bytes: int = 1 << 20, copies_max: int | None = None
 ) -> None:

@@ -2,9 +2,10 @@
 
 Invariants: logs are gone through in the order in which they were written, so that of two copies of an entry the later
 one counts (S7), if its checksum is right: compaction copies blocks whole, with what was replaced; and journal files
-that are kept before all others: a batch stays there only if nothing of it is stored yet, so that any other copy is a
-later one; every ledger that is found is fenced and in limbo; blocks that a sound footer names get rows though they
-can't be read, so that their entries are unknown and not missing. Everything here blocks.
+that are kept before all others, in any order: a batch stays there only if none of its ids is stored yet, so that any
+other copy is a later one, is in a log and takes the ids over; every ledger that is found is fenced and in limbo; logs
+are synced before their blocks are named; blocks that a sound footer names get rows though they can't be read, so that
+their entries are unknown and not missing. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -84,11 +85,14 @@ class IndexBuilder:
         found = [i for i in map(log_id_of, self._files.listdir(self._directory)) if i is not None]
         for log_id in sorted(found, key=lambda i: (not i & KEPT, i)):
             path = f"{self._directory}/{log_name(log_id)}"
-            file = self._files.open(path, read_only=True)
+            file = self._files.open(path)
             try:
+                # The process before may have died between writing and syncing it, when nothing referred to it.
+                file.fdatasync()
                 yield from self._log(log_id, path, file)
             finally:
                 file.close()
+        self._files.sync_dir(self._directory)
 
     def _log(self, log_id: int, path: str, file: File) -> Iterator[bool]:
         began, size, before = self.done_bytes, file.size(), self.blocks
@@ -99,7 +103,8 @@ class IndexBuilder:
             found = self._scanned(log_id, path, file) if footer is None else self._listed(log_id, path, file, footer)
         for ledger_id, row, has_data in found:
             self.blocks += 1
-            self._take(ledger_id, row, has_data and (self._is_new(ledger_id, row) or _is_right(file, ledger_id, row)))
+            sure = self._is_new(ledger_id, row) or (row.kept is None and _is_right(file, ledger_id, row))
+            self._take(ledger_id, row, has_data and sure)
             if self._pending_blocks >= self._settings.rebuild_step_blocks:
                 self._commit()
                 self.done_bytes = began + row.place.offset
@@ -125,13 +130,14 @@ class IndexBuilder:
         ]
 
     def _kept(self, log_id: int, path: str, file: File) -> Iterator[tuple[int, BlockRow, bool]]:
-        """The same of a journal file, for the batches in it behind which nothing of their ledger was found so far.
+        """The same of a journal file, for the batches in it that an index can name.
 
-        The others were written to a log as well, as were some of these; it comes later, and takes them over.
+        Of ids that were found in another one the first copy counts. Some batches were written to a log as well, which
+        comes later and takes them over.
         """
         scan = KeptFileScan(file, read_bytes=self._settings.journal_read_bytes)
         for ledger_id, batch, offset, length in scan:
-            if batch.entries <= SPAN_MAX and batch.first > self._last_of(ledger_id):
+            if batch.entries <= SPAN_MAX:
                 place = Place(log_id, offset, length)
                 yield ledger_id, BlockRow(Ids(batch.first, batch.entries), place, batch), True
         self.lost = self.lost or bool(scan.damages)

@@ -2,9 +2,10 @@
 
 Invariants: every ledger that is found is fenced, those that were deleted here among them, for tombstones were in the
 index; what was lost or may have been is in limbo, and so is a ledger of which nothing is found, if by the metadata some
-of it may have to be here; ids given out so far that are not found are fenced as well. The old index stays as it is
-until the new one is whole and synced, and is kept beside it; a rebuild that was interrupted anywhere is done again from
-the start.
+of it may have to be here; ids given out so far that are not found are fenced as well; a ledger is in one index, however
+many directories have blocks of it; a loss that the old index knew of, or may have known of, is known to the new one.
+The old index stays as it is until the new one is whole and synced, and is kept beside it; a rebuild that was
+interrupted anywhere is done again from the start.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from bkpy.storage.ledgers.ledgers import Ledgers
 from bkpy.storage.memory_budget import MemoryBudget
 from bkpy.storage.open import check_indexes
 from bkpy.storage.rebuild.builder import IndexBuilder
+from bkpy.storage.rebuild.lives import join_lives
 from bkpy.storage.rebuild.settle import (
     Settled,
     add_missing,
@@ -283,8 +285,13 @@ class _Rebuild:
                 shards.append(Shard(number, path, store, row, self._runtime, self._settings, self._observer, memory))
                 opened.callback(shards[-1].close)
             ledgers = Ledgers(shards, self._settings, self._observer, memory)
-            replay = Replay(ledgers, self._paths.journals, self._settings, self._files, self._observer, lost=lost)
+            rebuilt = {shard.number for shard in shards if shard.directory in builders}
+            replay = Replay(
+                ledgers, self._paths.journals, self._settings, self._files, self._observer, lost=lost, rebuilt=rebuilt
+            )
             await replay.run()
+            for number in sorted(rebuilt):
+                await join_lives(ledgers, shards[number], rebuilt, replay.ends, self._settings.index_step_rows)
             return not replay.damaged
 
     async def _settle(self, path: str, sound: bool) -> Settled:
@@ -303,7 +310,7 @@ class _Rebuild:
             ):
                 found = await asyncio.gather(*map(self._look_up, ids))
                 metadata = dict(zip(ids, found, strict=True))
-                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata)
+                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, sound)
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
             row = done.shard._replace(unknown_in_limbo=not trusted, unasked=sound and not trusted)

@@ -1,7 +1,7 @@
 """What the metadata say of the ledgers of a new index: their keys, and which of them need no limbo.
 
-Invariant: a ledger leaves limbo only if it is CLOSED and all that this bookie has to hold of it is in the index (S14).
-Everything here blocks.
+Invariant: a ledger leaves limbo only if nothing was lost, it is CLOSED, and all that this bookie has to hold of it is
+in the index (S14). Everything here blocks.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ def settle(
     shard: ShardRow,
     bookie_id: str,
     metadata: Mapping[int, LedgerMetadata | None],
+    sound: bool,
 ) -> Settled:
-    """Store what `metadata` say of these ledgers, None of one that there isn't.
+    """Store what `metadata` say of these ledgers, None of one that there isn't. `sound`: nothing was damaged or lost.
 
-    Limbo is for what may be missing. Of a CLOSED ledger the metadata tell what has to be here; if all of it is, it
-    doesn't matter what else was damaged or lost.
+    Limbo is for what may be missing. Of a CLOSED ledger the metadata tell what has to be here, but not what a copier
+    has stored and is about to name the bookie for: where anything was lost, limbo ends only under the ledger's lock
+    (`bkpy.storage.losses`).
     """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = unknown = 0
@@ -62,8 +64,10 @@ def settle(
             if found is None:
                 unknown += 1
             else:
-                limbo_here = not holds_all(txn, found, bookie_id)
-                row = row._replace(key=row.key or found.ledger_key, limbo=limbo_here)
+                limbo_here = not (sound and holds_all(txn, found, bookie_id))
+                # Entries under another key than the ledger's are no entries of it: that key stays, and opens nothing.
+                key = row.key if row.key and row.blocks else found.ledger_key
+                row = row._replace(key=key, limbo=limbo_here or key != found.ledger_key)
             limbo += row.limbo
             keyless += not row.key
             changes.ledger(txn, ledger_id, row)

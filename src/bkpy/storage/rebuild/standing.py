@@ -1,7 +1,9 @@
 """What is to outlive an old index in the new one: whether this bookie had lost data, or may have in its last run.
 
-Invariants: where the old index can't be read, today's settings count, and those that give something up count as if it
-was lost; where it is gone, so may be logs and journal files, as after a `format` that was interrupted.
+Invariants: where the old index can't be read, the newest journal files say what was so when the last run began, and
+today's settings count as well; a run that could lose what it had acknowledged counts as if it had; where journal files
+don't say it, as those of 0.2.0, data counts as lost; where the old index is gone, so may be logs and journal files, as
+after a `format` that was interrupted.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import CorruptDataError
-from bkpy.storage.at_risk import IN_MEMORY, mark_of
+from bkpy.storage.at_risk import IN_MEMORY, NOTHING, run_state
 from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME
 from bkpy.storage.index.index import load_shard
+from bkpy.storage.journal.format import RunState
+from bkpy.storage.journal.reader import newest_header
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import DiskRuntime
+    from bkpy.runtime.interfaces import DiskRuntime, Files
 
 
 class Standing(NamedTuple):
@@ -44,9 +48,18 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
         finally:
             store.close()
     except FileNotFoundError:
-        return Standing(mark_of(settings, IN_MEMORY), True, -1)
+        return _without_index(runtime.files, settings)._replace(limbo=True)
     except (CorruptDataError, OSError):
         row = None
     if row is None:
-        return Standing(mark_of(settings, IN_MEMORY), False, -1)
+        return _without_index(runtime.files, settings)
     return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to)
+
+
+def _without_index(files: Files, settings: BookieSettings) -> Standing:
+    """What the journals and the settings say. What was in doubt only up to some id is so altogether."""
+    headers = [newest_header(files, path) for path in settings.journal_directories]
+    state = run_state(settings, ())
+    for header in headers:
+        state |= header.run if header is not None and header.run & RunState.STATED else RunState.DATA_LOST
+    return Standing(IN_MEMORY if state & RunState.AT_RISK else NOTHING, bool(state & RunState.DATA_LOST), -1)

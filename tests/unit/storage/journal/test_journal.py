@@ -373,6 +373,25 @@ def test_no_gap_is_left_between_files_whichever_have_another_name(backups: int, 
     assert len(own) <= 1 + backups + recycled_max
 
 
+@pytest.mark.parametrize("recycled_max", range(3))
+def test_no_gap_is_left_by_a_power_cut_that_brings_some_removed_names_back(recycled_max: int) -> None:
+    """Each change of a directory that wasn't synced is kept or not, whatever becomes of the others."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        journal = Journal(backups=0, recycled_max=recycled_max)
+        for _ in range(6):
+            if rng.random() < 0.3 and journal.disk.links(journal.files[-1]) == 1:
+                journal.disk.link(journal.files[-1], f"{journal.files[-1]}.kept")
+            journal.write(bytes(FILE_BYTES // 2))  # a file each
+        journal.writer.retain(journal.writer.position.file_id)
+        if seed % 2:
+            journal.writer.begin_file()
+        journal.disk.power_cut(lambda item: rng.choice([Fate.KEPT, Fate.DROPPED]))  # noqa: B023
+        first = oldest_mark(journal.disk, DIRECTORY)
+        assert first is not None
+        assert journal.replay(first).damages == []
+
+
 @pytest.mark.parametrize("backups", range(9))
 def test_the_newest_files_are_kept_as_backups_however_many_there_are(backups: int) -> None:
     journal = Journal(backups=backups)

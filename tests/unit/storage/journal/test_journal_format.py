@@ -7,6 +7,7 @@ from bkpy.storage.journal.format import (
     PAGE_BYTES,
     FileHeader,
     FrameKind,
+    RunState,
     decode_file_header,
     decode_frame_header,
     encode_file_header,
@@ -15,7 +16,7 @@ from bkpy.storage.journal.format import (
 
 
 def test_every_bit_of_a_file_header_is_covered_by_its_checksum() -> None:
-    header = FileHeader(3, 0x1234, bytes(range(16)), 77, 0xDEADBEEF)
+    header = FileHeader(3, 0x1234, bytes(range(16)), 77, 0xDEADBEEF, RunState.STATED | RunState.AT_RISK)
     page = encode_file_header(header)
     assert decode_file_header(page) == header
     for bit in range(56 * 8):

@@ -22,12 +22,14 @@ from tests.unit.storage.support import (
     settings,
     sim_runtime,
 )
-from tests.unit.storage.told import IDS, Told, copy_of, new_host, script, whole_life
+from tests.unit.storage.told import IDS, Told, copy_of, dropped, new_host, script, whole_life
 
 from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bkpy.protocol.messages import Status
 from bkpy.storage.entry_log.entry_log import BlockReader
 from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block
+from bkpy.storage.journal.format import PAGE_BYTES, RunState, decode_file_header, encode_file_header
 from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
@@ -128,13 +130,14 @@ async def test_batches_that_stayed_in_journal_files_are_found(retained: bool, da
     kept = [f"{directory}/{name}" for name in host.disk.listdir(directory) if name.endswith(".txn")]
     assert len(kept) >= 2
     if not retained:
-        for path in host.journal_files():
+        for path in host.journal_files()[:-1]:  # the last tells of the last run
             host.disk.unlink(path)
     if damaged:
         host.disk.flip(kept[0], 300_000)
     damage_indexes(host)
     done = await rebuild(host, Metadata(dict(ALL_OPEN)))
     assert bool(done.damages) == damaged
+    assert done.trusted is not damaged
     await check(host, told, whole=not damaged)
     storage = await host.boot()
     await told.add(storage, Batch(4, 0, payload=b"new"))
@@ -203,7 +206,7 @@ async def test_what_is_not_known_is_fenced_up_to_the_newest_id() -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo(gone: bool) -> None:
-    """Whatever else may have been lost, as where the whole index was."""
+    """Unless something may have been lost, as where the whole index was: then only the ledger's lock may end limbo."""
     host = new_host()
     storage = await host.boot()
     for batch in (
@@ -232,14 +235,14 @@ async def test_a_closed_ledger_that_is_all_here_is_in_no_limbo(gone: bool) -> No
     done = await rebuild(host, metadata)
     assert done.trusted is not gone
     assert sorted(metadata.asked) == [1, 2, 3, 4, 5, 6]
-    assert (done.ledgers, done.limbo, done.unknown, done.keyless) == (6, 4, 2, 0)
+    assert (done.ledgers, done.limbo, done.unknown, done.keyless) == (6, 6 if gone else 4, 2, 0)
     storage = await host.boot()
     states = await storage.states((1, 2, 3, 4, 5, 6))
     assert {i: state.limbo for i, state in states.items() if state} == {
-        1: False, 2: False, 3: True, 4: True, 5: True, 6: True
+        1: gone, 2: gone, 3: True, 4: True, 5: True, 6: True
     }  # fmt: skip
     assert all(state and state.fenced for state in states.values())
-    assert await read_all(storage, 1, 0, 20) == (dict.fromkeys(range(15), b"data"), set())
+    assert await read_all(storage, 1, 0, 20) == (dict.fromkeys(range(15), b"data"), {*range(15, 21)} if gone else set())
     assert await read_all(storage, 3, 0, 9) == (dict.fromkeys({*range(10)} - {5}, b"data"), {5})
     storage.release()
 
@@ -584,9 +587,10 @@ async def test_what_was_only_in_a_log_that_is_gone_is_not_denied(kept: bool, clo
     ledgers = {ledger_id: metadata_of(ledger_id, last) for ledger_id in (1, 3)}
     ledgers[5] = metadata_of(5, -1)  # closed without entries: there is nothing to be missed
     ledgers[6] = replace(metadata_of(6, None), fragments=(Fragment(0, ("other-1",)),))
+    ledgers[NEWEST] = metadata_of(NEWEST, None)  # made while it was drawn, perhaps
     ledgers[NEWEST + 1] = metadata_of(NEWEST + 1, None)  # made after the newest id was drawn: it was never here
     done = await rebuild(host, Metadata(ledgers))
-    assert (done.trusted, done.ledgers, done.missing, done.keyless) == (True, 1, 1, 0)
+    assert (done.trusted, done.ledgers, done.missing, done.keyless) == (True, 1, 2, 0)
     await check(host, told, whole=False)
     storage = await host.boot()
     assert (await read_all(storage, 3, 0, 4))[1] == {0, 1, 2, 3, 4}
@@ -594,6 +598,7 @@ async def test_what_was_only_in_a_log_that_is_gone_is_not_denied(kept: bool, clo
     assert state is not None
     assert (state.fenced, state.limbo, state.key) == (True, True, KEY)
     assert set((await storage.states((5, 6, NEWEST + 1))).values()) == {None}
+    assert (await read_all(storage, NEWEST, 0, 4))[1] == {0, 1, 2, 3, 4}
     assert not storage.untrusted
     storage.release()
 
@@ -620,4 +625,231 @@ async def test_a_ledger_that_is_in_another_directory_is_not_missing() -> None:
     storage = await host.boot()
     limbo = {i: state.limbo for i, state in (await storage.states(tuple(ledgers))).items() if state}
     assert limbo == {1: False, 2: True, 3: False, 9: False, 11: True}
+    storage.release()
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
+async def test_batches_that_stayed_are_found_in_whatever_order_they_came(order: tuple[int, ...]) -> None:
+    """As recoveries, copies and what is sent again come; they are nowhere else, and compaction must not lose them."""
+    host = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0))
+    large = b"L" * 100_000
+    storage = await host.boot()
+    for entry_id in order:
+        await storage.states((1,))
+        await add(storage, Batch(1, entry_id, payload=large))
+    await storage.close()
+    for ledger_id in (50, 51):  # until the journal has let its own name go
+        storage = await host.boot()
+        await storage.states((ledger_id,))
+        await add(storage, Batch(ledger_id, 0))
+        await storage.close()
+    damage_indexes(host)
+    done = await rebuild(host, Metadata({1: metadata_of(1, 2), 50: metadata_of(50, 0), 51: metadata_of(51, 0)}))
+    assert (done.trusted, done.limbo) == (True, 0)
+    storage = await host.boot()
+    for ratio in (0.8, 0.0):
+        assert await read_all(storage, 1, 0, 3) == (dict.fromkeys(range(3), large), set())
+        await reclaim(storage, ratio)
+    await storage.close()
+
+
+async def test_of_two_batches_that_stayed_and_overlap_nothing_is_lost() -> None:
+    """They are of two lives; the second one has entries that the first one hasn't."""
+    host = Host(settings=settings(journal_max_backups=0, journal_recycled_files_max=0, journal_run_bytes_min=1))
+    storage = await host.boot()
+    await storage.states((5, 6))
+    await add(storage, Batch(5, 2, 2), Batch(6, 0))
+    await storage.checkpoint()
+    hidden = await storage.hide(5)
+    assert hidden is not None
+    assert await storage.delete(hidden)
+    await storage.states((5,))
+    await add(storage, Batch(5, 0, 6))
+    await storage.close()
+    damage_indexes(host)
+    await rebuild(host, Metadata({5: metadata_of(5, 5), 6: metadata_of(6, 0)}))
+    storage = await host.boot()
+    assert await read_all(storage, 5, 0, 6) == (dict.fromkeys(range(6), b"data"), set())
+    storage.check_invariants()
+    await storage.close()
+
+
+async def lossy_journal(host: Host) -> None:
+    """A crash, and a damaged frame with a sound one behind it. Nothing has told the index of it yet."""
+    storage = await host.boot()
+    for ledger_id in (1, 2, 1):
+        await storage.states((ledger_id,))
+        await add(storage, Batch(ledger_id, 0, 10, payload=b"%d" % ledger_id * 900))
+    host.disk.crash()
+    (path,) = host.journal_files()
+    host.disk.flip(path, host.disk.contents(path).find(b"2" * 900))
+
+
+async def test_a_rebuild_that_finds_a_journal_damaged_trusts_nothing() -> None:
+    host = Host(settings=settings(journal_damage="limbo"))
+    await lossy_journal(host)
+    elsewhere = replace(metadata_of(2, None), fragments=(Fragment(0, ("another",)),))  # as of a recovery's target
+    done = await rebuild(host, Metadata({1: metadata_of(1, 9), 2: elsewhere}))
+    assert not done.trusted
+    storage = await host.boot()
+    assert storage.untrusted
+    assert await read_all(storage, 2, 0, 9) == ({}, set(range(10)))
+    storage.release()
+
+
+@pytest.mark.parametrize("lost", ["journal", "disks", "mode"])
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read(lost: str, gone: bool) -> None:
+    """Which ledgers were concerned is known to nobody any more: a target of a recovery, say, that is not named yet."""
+    values = {"journal_max_backups": 0, "journal_recycled_files_max": 0}
+    host = Host(settings=settings(journal_damage="limbo", **values))
+    if lost == "journal":
+        await lossy_journal(host)
+    else:
+        host.settings = settings(journal_write_data=lost != "mode", **values)
+        storage = await host.boot()
+        await storage.states((2,))
+        await add(storage, Batch(2, 0, 10))
+        if lost == "disks":
+            await storage.close()
+            wipe(host.disk, [*host.settings.journal_directories, *host.settings.ledger_directories])
+            await (await host.boot(rebuild=True)).close()
+        else:
+            host.disk.crash()
+    host.settings = settings(journal_damage="limbo", **values)
+    if lost != "mode":  # of which no start has heard yet
+        for _ in range(3):
+            await (await host.boot()).close()
+        host.settings = settings(**values)
+    for path in host.settings.ledger_directories if gone else ():
+        SimStores(host.disk).remove(f"{path}/index")
+    if not gone:
+        damage_indexes(host)
+    elsewhere = replace(metadata_of(2, None), fragments=(Fragment(0, ("another",)),))
+    for _ in range(2):
+        done = await rebuild(host, Metadata({1: metadata_of(1, 9), 2: elsewhere}))
+        assert not done.trusted
+        storage = await host.boot()
+        assert storage.untrusted
+        assert await read_all(storage, 2, 0, 9) == ({}, set(range(10)))
+        await storage.close()
+        damage_indexes(host)
+
+
+async def test_journals_of_earlier_software_do_not_tell_of_a_loss() -> None:
+    """So an index that can't be read beside them may have known of one."""
+    host, told = new_host(), Told()
+    await whole_life(host, told)
+    for number in range(2):
+        for path in host.journal_files(number):
+            page = host.disk.contents(path)
+            header = decode_file_header(page[:PAGE_BYTES])
+            assert header is not None
+            assert header.run == RunState.STATED
+            host.disk.replace(path, encode_file_header(header._replace(run=RunState(0))) + page[PAGE_BYTES:])
+    damage_indexes(host)
+    assert not (await rebuild(host, Metadata(dict(ALL_OPEN)))).trusted
+    await check(host, told)
+
+
+async def test_a_key_that_entries_were_stored_under_is_not_replaced() -> None:
+    """They are no entries of the ledger if its key is another one: it stays shut, and in limbo."""
+    host = Host()
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await add(storage, Batch(1, 0, 3), Batch(2, 0, 3))
+    await storage.fence(3, KEY)
+    await storage.close()
+    other = b"o" * 32
+    await rebuild(
+        host, Metadata({i: metadata_of(i, 2 if i < 3 else -1, key=other if i > 1 else KEY) for i in (1, 2, 3)})
+    )
+    storage = await host.boot()
+    states = {i: (state.key, state.limbo) for i, state in (await storage.states((1, 2, 3))).items() if state}
+    assert states == {1: (KEY, False), 2: (KEY, True), 3: (other, False)}
+    storage.release()
+
+
+async def test_what_a_new_index_names_survives_a_power_cut() -> None:
+    """A log that compaction had written and not synced when its process died is the later copy of what is in it."""
+    values = {"journal_max_backups": 0, "journal_recycled_files_max": 0}
+    host = Host(settings=settings(block_bytes=1, journal_run_bytes_min=1 << 30, **values))
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await add(storage, Batch(1, 0, 5, payload=b"one" * 1000), Batch(2, 0, 5, payload=b"two" * 1000))
+    await storage.close()
+    await (await host.boot()).close()  # the journal has them no more
+    storage = await host.boot()
+    hidden = await storage.hide(2)
+    assert hidden is not None
+    assert await storage.delete(hidden)
+    before = set(host.disk.listdir("/b/ledgers0"))
+    host.disk.crash_at(2, operation="fdatasync", path="ledgers0/")  # the first is of its header
+    with pytest.raises(SimulatedCrash):
+        await reclaim(storage, 0.9)
+    host.disk.crash()
+    assert set(host.disk.listdir("/b/ledgers0")) > before
+    assert (await rebuild(host, Metadata({1: metadata_of(1, 4)}))).trusted
+    host.disk.power_cut(dropped)
+    storage = await host.boot()
+    assert await read_all(storage, 1, 0, 4) == (dict.fromkeys(range(5), b"one" * 1000), set())
+    await storage.close()
+
+
+async def test_a_key_that_gave_way_does_not_come_back() -> None:
+    """Somebody presented a wrong key for a ledger that was new here; then came its writer."""
+    host, wrong = Host(), b"w" * 32
+    storage = await host.boot()
+    await storage.states((1,))
+    storage.create(1, wrong)
+    assert await storage.replace_key(1, KEY) == Status.OK
+    await add(storage, Batch(1, 0, 3))
+    await storage.close()
+    for metadata in (None, Metadata({1: metadata_of(1, 2)})):
+        done = await rebuild(host, metadata)
+        assert done.limbo == (metadata is None)
+        storage = await host.boot()
+        state = (await storage.states((1,)))[1]
+        assert state is not None
+        assert state.key == KEY
+        storage.release()
+
+
+async def test_entries_under_a_wrong_key_do_not_get_into_the_ledger() -> None:
+    """They were deleted, and its own copied here; then both are found."""
+    host, wrong = Host(), b"w" * 32
+    storage = await host.boot()
+    await storage.states((1,))
+    storage.create(1, wrong)
+    await add(storage, Batch(1, 0, 5, payload=b"forged"))
+    hidden = await storage.hide(1)
+    assert hidden is not None
+    assert await storage.delete(hidden)
+    await storage.states((1,))
+    await add(storage, Batch(1, 0, 3))
+    await storage.close()
+    await rebuild(host, Metadata({1: metadata_of(1, 4)}))
+    storage = await host.boot()
+    state = (await storage.states((1,)))[1]
+    assert state is not None
+    assert (state.key, state.limbo) == (wrong, True)
+    storage.release()
+
+
+async def test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could_be_read() -> None:
+    """What is damaged in it is known to the new index, whose marks lie behind it."""
+    host = Host()
+    storage = await host.boot()
+    await storage.states((1,))
+    await add(storage, Batch(1, 0, 3))
+    await storage.close()
+    (path,) = host.journal_files()
+    host.disk.flip(path, PAGE_BYTES + 100)  # of the only frame, before that of the clean stop
+    SimStores(host.disk).remove(
+        "/b/ledgers0/index"
+    )  # so that everything is in limbo anyway, and damage refuses nothing
+    assert not (await rebuild(host, Metadata({1: metadata_of(1, 2)}))).trusted
+    storage = await host.boot()
+    assert storage.untrusted
+    assert await read_all(storage, 1, 0, 3) == (dict.fromkeys(range(3), b"data"), {3})
     storage.release()

@@ -1,0 +1,52 @@
+"""One bookie's storage through many lives and rebuilds: nothing is denied, and it always starts again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from bkpy.storage.rebuild import builder
+
+from .runs import Range, play, play_all, trace_hash_elsewhere
+from .storage import storage_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK = 20  # seeds
+
+
+@pytest.mark.scenario(55)
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 50))])
+def test_nothing_is_denied_whatever_becomes_of_a_storage(block: int) -> None:
+    play_all("storage", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    seed = 3
+    there = trace_hash_elsewhere("storage", seed)
+    run, lives = storage_run(seed)
+    run.run(lives)
+    assert there == run.world.trace_hash()
+
+
+class NothingKept:
+    """Instead of a scan of a journal file that is kept as a log."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.damages: list[tuple[int, str]] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def test_the_run_notices_a_rebuild_that_leaves_batches_out() -> None:
+    found = Range()
+    with patch.object(builder, "KeptFileScan", NothingKept):
+        for seed in (17, *range(30)):
+            play("storage", seed, found)
+            if found.failed:
+                return
+    raise AssertionError("nothing was noticed")
