@@ -290,26 +290,29 @@ class Logs(Failover):
     async def losses(self) -> None:
         """Now and then what the log's open ledgers have is given up, several times in a row perhaps."""
         rng = self.world.stream("losses")
-        for _ in range(rng.choice((0, 0, 1, 2, 3))):
+        for _ in range(rng.choice((0, 1, 2, 3))):
             await asyncio.sleep(rng.random() ** 2 * 3)
             await self.keeping.start(self.give_up(rng), name="operator")
 
     async def give_up(self, rng: Random) -> None:
         async with self.cluster.client(self.keeping, calm=True) as client:
-            for _ in range(rng.choice((1, 2, 3))):
+            losses = rng.choice((1, 2, 3))
+            for _ in range(50):  # until a writer has come, and again until the next one has, in vain perhaps
                 with contextlib.suppress(BookKeeperError):
                     lst, _ = await client.logs.read(NAME, fresh=True)
                     if lst.open_segments:
-                        await self.give_up_one(client, lst, rng.choice(lst.open_segments), rng)
-                await asyncio.sleep(rng.random() ** 3)
+                        losses -= await self.give_up_one(client, lst, rng.choice(lst.open_segments), rng)
+                if not losses:
+                    return
+                await asyncio.sleep(rng.random() ** 3 * 0.3)
 
-    async def give_up_one(self, client: Client, lst: LogList, segment: Segment, rng: Random) -> None:
+    async def give_up_one(self, client: Client, lst: LogList, segment: Segment, rng: Random) -> bool:
         """End the ledger before an entry that was acknowledged, perhaps, as one whose bookies are gone is ended."""
         await client.upkeep.fence(segment.ledger_id)
         catalog = client.upkeep.cluster.catalog
         metadata, version = await catalog.read(segment.ledger_id, fresh=True)
         if metadata.state is LedgerState.CLOSED:
-            return
+            return False
         index = lst.segments.index(segment)
         behind = segment.first_position + LEDGER_ENTRIES_MAX
         if index + 1 < len(lst.segments):
@@ -328,6 +331,7 @@ class Logs(Failover):
             self.account.lose(range(segment.first_position + len(left), behind))
             self.world.marks[LOG_LOST] += 1
             self.world.record("event", "a loss was accepted", f"of ledger {segment.ledger_id}, {len(left)} are left")
+        return isinstance(outcome, Done)
 
     async def keep(self) -> None:
         """Maintain logs until the faults have ended, and the log that was deleted is gone."""
