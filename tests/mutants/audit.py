@@ -251,4 +251,25 @@ MUTANTS: list[Mutant] = [
         "",
         ("tests/unit/recovery/test_periodic_checks.py::test_it_tells_the_auditor_which_bookies_ledgers_name",),
     ),
+    Mutant(
+        "a mark that stays makes every absence urgent",
+        "a bookie that restarts for 31 seconds is copied elsewhere as a whole",
+        "if stalled_ms >= _STALLED_AFTER_DELAYS * self._settings.lost_bookie_recovery_delay_s * 1000:",
+        "if False:",
+        (f"{_AUDITOR}::test_marks_that_stay_leave_others_the_time_to_restart",),
+    ),
+    Mutant(
+        "a bookie is worked off only when all are",
+        "the mark of one lost bookie makes others urgent, of whom nothing is missed",
+        "        return record if missed is None else with_worked_off(record, but=missed)\n",
+        "        return with_worked_off(record) if missed == frozenset() else record\n",
+        (f"{_AUDITOR}::test_marks_that_stay_leave_others_the_time_to_restart",),
+    ),
+    Mutant(
+        "slow repair counts as none",
+        "two lost copies are waited for, five minutes each",
+        "if progress != self._progress or now_ms < self._progress_ms:",
+        "if now_ms < self._progress_ms:",
+        (f"{_AUDITOR}::test_while_marks_go_a_second_loss_is_urgent",),
+    ),
 ]

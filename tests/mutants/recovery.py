@@ -343,4 +343,55 @@ MUTANTS: list[Mutant] = [
         "            if postponed is None and failed:  # ledgers that have not failed",
         (_WORKER + "test_an_ordinary_ledger_is_copied_beside_more_endangered_ones_that_fail",),
     ),
+    Mutant(
+        "a copy counts though the connection was made anew meanwhile",
+        "a bookie without a journal is named for entries that it has forgotten",
+        "if not channel.up or channel.generation != generation:",
+        "if not channel.up:",
+        (_REPAIR + "test_a_copy_on_a_connection_that_was_made_anew_does_not_count",),
+    ),
+    Mutant(
+        "records of striped copies are not verified",
+        "a damaged copy takes the place of one that was intact",
+        "                self._codec.check(frame.body, header.offset, header.end)\n"
+        "                found[header.entry_id] = frame.body[header.offset : header.end]\n",
+        "                found[header.entry_id] = frame.body[header.offset : header.end]\n",
+        (_REPAIR + "test_a_damaged_record_of_a_striped_ledger_is_not_copied",),
+    ),
+    Mutant(
+        "a copy is not counted",
+        "a bookie is named for entries that it never got",
+        "        if copied != self._copy.share.entries:\n",
+        "        if False:\n",
+        (_REPAIR + "test_a_copy_that_misses_some_of_its_share_is_an_error",),
+    ),
+    Mutant(
+        "a safety check is an assert",
+        "`python -O` leaves it out",
+        "        if self.sealed is not None:\n"
+        '            raise AssertionError("what was sealed before is not flushed yet")\n',
+        "        assert self.sealed is None\n",
+        ("tests/unit/test_architecture.py::test_no_safety_check_is_an_assert",),
+    ),
+    Mutant(
+        "limbo ends when the ledger's lock was given back",
+        "a copy from before the loss is swapped in, and its bookie denies what it lost",
+        "                await self._end_locked(ledger_id)\n",
+        "                await self._locks.release(lock)\n                await self._end_locked(ledger_id)\n",
+        (f"{_INTEGRITY}::test_limbo_ends_under_the_lock_of_its_ledger",),
+    ),
+    Mutant(
+        "what a bookie rebuilds itself is no work",
+        "operators restart the next bookie while one has nothing of what it had",
+        '"ledgers": len(counts.marked) + _unmarked(counts, rebuilding),',
+        '"ledgers": len(counts.marked),',
+        (f"{_INTEGRITY}::test_what_is_left_to_rebuild_is_reported_from_the_start",),
+    ),
+    Mutant(
+        "the metrics of a rebuild come when it is over",
+        "an alarm sees nothing while a bookie has nothing of what it had",
+        "self._metrics.to_rebuild(to_rebuild, in_doubt=self._losses.all_in_doubt)",
+        "self._metrics.to_rebuild(0, in_doubt=False)",
+        (f"{_INTEGRITY}::test_what_is_left_to_rebuild_is_reported_from_the_start",),
+    ),
 ]

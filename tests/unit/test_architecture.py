@@ -262,6 +262,8 @@ CONSTANTS = {
     "bookie/process.py": {"SWITCH_INTERVAL_S": "is the interpreter's, of the whole process"},
     "bookie/node.py": {"_FREE_CHANGE_MIN": "is a share of a value that only weights choices"},
     "client/arguments.py": {"LEDGERS_MAX": "bounds what a command or a query names, and no setting of a client"},
+    "protocol/accepted_loss.py": {"HOLES_MAX": "is of a stored value, which many versions read"},
+    "recovery/auditor.py": {"_STALLED_AFTER_DELAYS": "is a factor of lost_bookie_recovery_delay_s"},
     "client/read/block.py": {"_SMALL_BYTES": OF_THE_CPU},
     "client/bookies/pool.py": {"_LINGER_PAUSE_S": "is within close_linger_s"},
     "client/client.py": {"_TOLD_MAX": OF_A_TEXT},
@@ -470,6 +472,46 @@ def test_numbers_are_found() -> None:
     source = "A = 1\nB: Final = 2 * KIB\nC_MAX: Final = -(1 << 3)\nd = 4\nE = 'x'\nF = len(E)\nG: int\nH = True\n"
     assert numbers(ast.parse(source)) == {"A", "B", "C_MAX"}
     assert CONSTANTS.keys() <= {name_of(path) for path in BOUNDED}
+
+
+# --- asserts --------------------------------------------------------------------------------------------------------
+
+
+def narrows(test: ast.expr) -> bool:
+    """Whether it only tells the type checker what is known: a value is not None, or is of a class."""
+    if isinstance(test, ast.BoolOp):
+        return isinstance(test.op, ast.And) and all(map(narrows, test.values))
+    if isinstance(test, ast.Compare):
+        (*others, right) = test.comparators
+        return not others and isinstance(test.ops[0], ast.IsNot) and ast.unparse(right) == "None"
+    return isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
+
+
+def checks(tree: ast.Module) -> Iterator[ast.Assert]:
+    """Asserts that find mistakes while the code runs: they narrow no type, or say what is wrong."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    tested = {node for function in functions if function.name == "check_invariants" for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert) and node not in tested and not (narrows(node.test) and node.msg is None):
+            yield node
+
+
+def test_no_safety_check_is_an_assert() -> None:
+    """`python -O` leaves asserts out. Only `check_invariants`, which tests call, may assert what it finds."""
+    assert_none(f"{name_of(path)}:{node.lineno}: raise it" for path in MODULES for node in checks(tree_of(path)))
+
+
+def test_what_is_a_check_and_what_narrows_a_type() -> None:
+    lines = [
+        "assert a is not None",
+        "assert a and b",
+        "assert isinstance(a, B)",
+        "assert a is not None and a.b is not None",
+    ]
+    lines += ["assert a == b", "assert a is not None, 'a'", "assert a is not None or b", "assert 0 <= a < 5"]
+    lines += ["def check_invariants():\n    assert a == b", "def check():\n    assert a == b"]
+    found = [bool(list(checks(ast.parse(line)))) for line in lines]
+    assert found == [False, True, False, False, True, True, True, True, False, True]
 
 
 # --- modules --------------------------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ class Credentials:
         self._rights_stamp = (0, 0, 0)
         self._rules: AccessRules | None = None
         if settings.tls_certificate_file is not None:
-            assert settings.tls_ca_file is not None, "the settings see to that"
+            if settings.tls_ca_file is None:
+                raise AssertionError("clients would be taken without a certificate: the settings see to that")
             files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
             self.certificates = Certificates(files, Side.BOOKIE)
             self._examine(self.certificates)

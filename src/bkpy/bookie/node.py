@@ -248,7 +248,7 @@ class BookieNode:
 
     async def _store_identity(self, identity: bytes) -> None:
         known = await read_cookie(self._store, self._root, self.settings.bookie_id)
-        assert known is not None, "it had other directories"
+        assert known is not None  # it had other directories
         value = with_storage(known[0], identity)
         await write_cookie(self._store, self._root, self.settings.bookie_id, value, known[1])
 
@@ -339,7 +339,7 @@ class BookieNode:
         is away, waits for it.
         """
         assert self._service is not None
-        assert self._registration is not None, "the bookie has not started"
+        assert self._registration is not None  # the bookie has started
         if read_only:
             self._refuse(reason)
         else:

@@ -61,7 +61,7 @@ async def rebuild_with_metadata(
             return None  # in limbo, and without a key: of those that can't be read, nobody could use one
 
     async def register(cookie: bytes) -> None:
-        assert known is not None, "an unknown bookie is refused before"
+        assert known is not None  # an unknown bookie is refused before
         value = with_storage(known[0], cookie)
         await write_cookie(store, root, settings.bookie_id, value, known[1])
 

@@ -231,13 +231,26 @@ def _show(found: dict[str, Any]) -> None:
             for n, count in found["ledgers_by_bookies_missed"].items()
         ),
     ]
-    if found["ledgers"]:
+    if found["marked"]:
         rows += _rows_of_work(found)
     if found["unreadable"]:
         rows.append(("that can't be read, or their marks", f"{found['unreadable']:,}"))
     if found["most_absent"]:
         rows.append(("bookies", "most are absent: nothing is marked until more are back"))
     print_table(("", ""), rows)
+    if found["rebuilding"]:
+        print_table(
+            ("bookie that gets back what it lost", "ledgers left", "entries copied", "bytes"),
+            [
+                (
+                    bookie,
+                    "being counted" if one["ledgers"] is None else f"{one['ledgers']:,}",
+                    f"{one['entries_copied']:,}",
+                    human_bytes(one["bytes_copied"]),
+                )
+                for bookie, one in found["rebuilding"].items()
+            ],
+        )
     if found["absent"]:
         print_table(
             ("bookie", "absent for", "state", "ledgers that miss it"),
@@ -265,7 +278,7 @@ def _show(found: dict[str, Any]) -> None:
                 for name, one in found["checks"].items()
             ],
         )
-    if found["ledgers"] or found["working"]:
+    if found["marked"] or found["working"]:
         _show_workers(found)
     if found["stuck_ledgers"]:
         some = list(found["stuck_ledgers"].items())

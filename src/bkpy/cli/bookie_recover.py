@@ -105,7 +105,7 @@ async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> 
             for ledger_id, metadata in some:
                 if metadata is None:
                     unreadable.append(ledger_id)
-                elif any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+                elif bookie_id in metadata.needed_bookies:
                     named.append(ledger_id)
             bar.advance(task, len(some))
     return named, unreadable

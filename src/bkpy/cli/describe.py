@@ -102,6 +102,7 @@ def show(ledger: LedgerMetadata, told: Told) -> None:
         described["accepted_loss"] = (
             f"acknowledged up to {loss['acknowledged']}, seen up to {loss['seen']}; "
             f"given up: {', '.join(loss['bookies']) or 'damaged copies'}"
+            + (f"; lost: entries {', '.join(f'{a}-{b}' for a, b in loss['holes'])}" if "holes" in loss else "")
         )
     rows = [(name.replace("_", " "), value) for name, value in described.items()]
     rows += [(printable(f"custom {name}"), printable(value)) for name, value in custom.items()]

@@ -61,6 +61,7 @@ async def _explain(client: bkpy.Client, ledger_id: int, read: bool) -> dict[str,
         "marked": None if mark is None else _marked(mark),
         "locked_by": None if lock is None else parsed(lock[0]).get("holder"),
         "to_do": _to_do(planned),
+        "lost": [list(hole) for hole in (() if metadata.accepted_loss is None else metadata.accepted_loss.holes)],
         "in_the_way": [
             *(one.told for one in planned.stuck),
             *([line for copy in planned.copies for line in await _read(client, metadata, copy)] if read else ()),

@@ -109,7 +109,7 @@ async def count_copies(
             source = lines[month.month]
             found = bytearray(len(source))  # for each flight, on how many bookies it is
             for held in holdings(metadata):
-                assert held.last_entry is not None, "the ledger is closed"
+                assert held.last_entry is not None  # the ledger is closed
                 for share in held.shares:
                     copies.bookies.add(share.bookie_id)
                     following = held.first_entry

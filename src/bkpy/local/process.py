@@ -131,7 +131,8 @@ class ManagedProcess:
 
         The child inherits the file descriptors `pass_fds` and no others.
         """
-        assert not self.running, f"already running as process {self.pid}"
+        if self.running:
+            raise AssertionError(f"already running as process {self.pid}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
             self._log_offset = log.tell()

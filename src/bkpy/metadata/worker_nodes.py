@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bkpy.metadata.outcome import CreateOutcome, PutOutcome
 
 WORKER_VERSION = 1
+REBUILDING = "rebuilding"  # what a bookie that gets back what it lost says, in place of a worker's fields
 _TOKEN_BYTES = 8
 
 

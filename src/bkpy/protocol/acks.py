@@ -174,7 +174,8 @@ class LedgerAcks:
 
     def sent(self, batch: Batch) -> None:
         """A batch is on its way. First ids must ascend from call to call: acknowledgement relies on it."""
-        assert not self._queue or batch.first_id > self._queue[-1].first_id, "batches out of order"
+        if self._queue and batch.first_id <= self._queue[-1].first_id:
+            raise AssertionError(f"a batch from entry {batch.first_id} on is out of order")
         try:
             self._queue.append(batch)
         except AttributeError:

@@ -47,7 +47,8 @@ class Seen:
 class Absence:
     """A bookie without its storage `instance` since `since_ms`. `replaced`: it has another storage now.
 
-    `marked`: all ledgers that it had have marks, or had them. `worked_off`: and none has one any more.
+    `marked`: all ledgers that it had have marks, or had them. `worked_off`: and none has one any more, or none of those
+    that have one can be repaired. Then its loss makes no other one more urgent.
     """
 
     since_ms: int
@@ -253,11 +254,11 @@ def with_marked(record: AuditRecord, bookies: Collection[str]) -> AuditRecord:
     return dataclasses.replace(record, absences={**record.absences, **marked})
 
 
-def with_worked_off(record: AuditRecord) -> AuditRecord:
-    """The record when no ledger has a mark any more."""
+def with_worked_off(record: AuditRecord, *, but: Collection[str] = ()) -> AuditRecord:
+    """The record when no mark names any bookie but these, of which ledgers are still being repaired."""
     done = {
         bookie: dataclasses.replace(absence, worked_off=True)
         for bookie, absence in record.absences.items()
-        if absence.marked
+        if absence.marked and bookie not in but
     }
     return dataclasses.replace(record, absences={**record.absences, **done})

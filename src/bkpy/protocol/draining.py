@@ -137,7 +137,7 @@ class Need(enum.Enum):
 
 def need_of(metadata: LedgerMetadata, bookie_id: str) -> Need:
     """By the ledger's metadata, which were read after the bookie took its last entry."""
-    if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+    if bookie_id in metadata.needed_bookies:
         return Need.NAMED
     return Need.UNSETTLED if metadata.state is LedgerState.IN_RECOVERY else Need.NONE
 

@@ -1,7 +1,7 @@
 """Which entries each bookie of a ledger has to hold, as its metadata say.
 
-Invariants: an entry of a fragment is in the shares of exactly its write set; a fragment ends where the next one begins,
-the last one where the ledger is closed, and nowhere yet while it is not.
+Invariants: an entry of a fragment is in the shares of exactly its write set, one of a hole in nobody's; a fragment ends
+where the next one begins, the last one where the ledger is closed, and nowhere yet while it is not.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ class Holdings(NamedTuple):
 
 
 def holdings(metadata: LedgerMetadata) -> Iterator[Holdings]:
-    """For each fragment, what each of its bookies has to hold."""
+    """For each fragment, what each of its bookies has to hold: nothing of a hole."""
     end = metadata.last_entry if metadata.state is LedgerState.CLOSED else None
-    for fragment, following in zip_longest(metadata.fragments, metadata.fragments[1:]):
+    for number, (fragment, following) in enumerate(zip_longest(metadata.fragments, metadata.fragments[1:])):
         last = end if following is None else following.first_entry - 1
+        if metadata.is_hole(number):
+            yield Holdings(fragment.first_entry, last, tuple(Share(name, 1, (), 0) for name in fragment.bookies))
+            continue
         shares = (
             _share(bookie_id, index, metadata.ensemble_size, metadata.write_quorum, fragment.first_entry, last)
             for index, bookie_id in enumerate(fragment.bookies)

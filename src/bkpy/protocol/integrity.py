@@ -61,7 +61,7 @@ def demand_of(metadata: LedgerMetadata | None, bookie_id: str) -> Demand:
     """What the metadata, None for a ledger that is gone, want of the bookie."""
     if metadata is None:
         return Demand.GONE
-    if not any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+    if bookie_id not in metadata.needed_bookies:
         return Demand.NOTHING
     match metadata.state:
         case LedgerState.CLOSED:

@@ -118,6 +118,7 @@ class LedgerMetadata:
         self._check_numbers()
         self._check_fragments()
         self._check_end()
+        self._check_holes()
 
     def _check_numbers(self) -> None:
         if not 0 <= self.ledger_id <= LEDGER_ID_MAX:
@@ -169,6 +170,41 @@ class LedgerMetadata:
                 f"{self.length} bytes up to entry {self.last_entry} is no length", ledger_id=self.ledger_id
             )
 
+    def _check_holes(self) -> None:
+        if self.accepted_loss is None or not self.accepted_loss.holes:
+            return
+        if self.state is not LedgerState.CLOSED:
+            raise ConfigError("only a closed ledger has holes", ledger_id=self.ledger_id)
+        firsts = {fragment.first_entry for fragment in self.fragments}
+        for first, last in self.accepted_loss.holes:
+            if first not in firsts or (last + 1 not in firsts and last != self.last_entry):
+                raise ConfigError(
+                    f"the hole of entries {first} to {last} is not made of whole fragments", ledger_id=self.ledger_id
+                )
+
+    # --- what is where --------------------------------------------------------------------------------------------
+
+    def is_hole(self, fragment_index: int) -> bool:
+        """Whether it is recorded that nobody can return the entries of this fragment."""
+        if self.accepted_loss is None:
+            return False
+        first = self.fragments[fragment_index].first_entry
+        return any(start <= first <= end for start, end in self.accepted_loss.holes)
+
+    @property
+    def needed_bookies(self) -> frozenset[str]:
+        """The bookies that ensembles name, but for the fragments that are holes: nobody needs their copies."""
+        return frozenset(
+            name
+            for number, fragment in enumerate(self.fragments)
+            if not self.is_hole(number)
+            for name in fragment.bookies
+        )
+
+    def is_accepted_loss(self, entry_id: int) -> bool:
+        """Whether the entry belongs to the ledger though bookies that had it may be gone: nobody may deny it."""
+        return self.accepted_loss is not None and entry_id <= self.last_entry
+
     # --- transitions --------------------------------------------------------------------------------------------
 
     def _next(self, action: str) -> LedgerState:
@@ -212,11 +248,31 @@ class LedgerMetadata:
             raise ConfigError(
                 "no copy in the last fragment of a ledger that isn't closed can be moved", ledger_id=self.ledger_id
             )
+        if self.is_hole(fragment_index):
+            raise ConfigError("nobody has the entries of a hole, so its bookies stay", ledger_id=self.ledger_id)
         old = self.fragments[fragment_index]
         bookies = (*old.bookies[:ensemble_index], new_id, *old.bookies[ensemble_index + 1 :])
         new = dataclasses.replace(old, bookies=bookies)
         fragments = (*self.fragments[:fragment_index], new, *self.fragments[fragment_index + 1 :])
         return dataclasses.replace(self, state=self._next("replace_bookie"), fragments=fragments)
+
+    def with_hole(self, first: int, last: int) -> LedgerMetadata:
+        """The ledger with entries `first` to `last` recorded as a hole, in fragments of its own.
+
+        Raises `ConfigError` unless it is CLOSED, its loss was accepted, and it has these entries.
+        """
+        if self.state is not LedgerState.CLOSED or self.accepted_loss is None:
+            raise ConfigError("only a closed ledger whose loss was accepted has holes", ledger_id=self.ledger_id)
+        if not 0 <= first <= last <= self.last_entry:
+            raise ConfigError(f"entries {first} to {last} are not entries of the ledger", ledger_id=self.ledger_id)
+        fragments: list[Fragment] = []
+        ends = [*(fragment.first_entry - 1 for fragment in self.fragments[1:]), self.last_entry]
+        for fragment, end in zip(self.fragments, ends, strict=True):
+            cuts = (cut for cut in (first, last + 1) if fragment.first_entry < cut <= end)
+            fragments.append(fragment)
+            fragments.extend(dataclasses.replace(fragment, first_entry=cut) for cut in cuts)
+        accepted_loss = self.accepted_loss.with_hole(first, last)
+        return dataclasses.replace(self, fragments=tuple(fragments), accepted_loss=accepted_loss)
 
     def new_fragment(self, first_entry: int, bookies: tuple[str, ...]) -> LedgerMetadata:
         """The ledger with a new last fragment from `first_entry` on.

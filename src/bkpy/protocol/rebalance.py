@@ -113,6 +113,6 @@ def _share(loads: Mapping[str, int], writable: Collection[str]) -> int:
 def moved(metadata: LedgerMetadata, move: Move) -> LedgerMetadata:
     """The ledger when that is done."""
     for number, fragment in enumerate(metadata.fragments):
-        if move.source in fragment.bookies:
+        if move.source in fragment.bookies and not metadata.is_hole(number):
             metadata = metadata.replace_bookie(number, fragment.bookies.index(move.source), move.target)
     return metadata

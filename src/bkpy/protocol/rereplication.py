@@ -177,6 +177,8 @@ def plan(
                 stuck += [Stuck(number, i, names[i], Obstacle.NO_TARGET, first, first, 0, ()) for i in leave]
                 unclosed = ()
             continue
+        if metadata.is_hole(number):
+            continue
         for index in leave:
             if Mended(number, index, names[index], held.first_entry, held.last_entry) in mended:
                 continue

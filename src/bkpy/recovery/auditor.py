@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata import paths
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from bkpy.runtime.interfaces import Runtime
 
 log = logging.getLogger("bkpy.recovery")
+
+_STALLED_AFTER_DELAYS: Final = 12  # an hour by default
 
 
 class Auditor:
@@ -89,6 +91,8 @@ class _Term:
         self._named: set[str] = set()  # by ledgers, as far as that is known
         self._known: frozenset[str] = frozenset()  # with a cookie that says so, at the last look
         self._followed_at = -float("inf")
+        self._progress = 0  # of marking and repairing
+        self._progress_ms = int(runtime.clock.time() * 1000)
         self._something = asyncio.Event()
 
     def named(self, bookies: Collection[str]) -> None:
@@ -208,8 +212,12 @@ class _Term:
         self._followed_at = now
         self._metrics.marked_ledgers(marked + self._scan.marked - before)
         after = with_marked(record, found.due)
+        now_ms, progress = int(self._runtime.clock.time() * 1000), self._scan.marked + self._scan.unmarked
+        if progress != self._progress or now_ms < self._progress_ms:
+            self._progress, self._progress_ms = progress, now_ms
+        if self._scan.marked == before:
+            after = await self._with_worked_off(after, now_ms - self._progress_ms)
         if not marked and self._scan.marked == before:
-            after = with_worked_off(after)
             worked_off = {bookie for bookie, absence in after.absences.items() if absence.worked_off}
             self._named -= worked_off
             self._scan.named -= worked_off
@@ -220,6 +228,13 @@ class _Term:
                 self._scan.marked - before,
             )
         return await self._store_record(record, after)
+
+    async def _with_worked_off(self, record: AuditRecord, stalled_ms: int) -> AuditRecord:
+        """The record, by the marks that are left. After a long time without progress, none of these can be repaired."""
+        if stalled_ms >= _STALLED_AFTER_DELAYS * self._settings.lost_bookie_recovery_delay_s * 1000:
+            return with_worked_off(record)
+        missed = await self._scan.still_missed()
+        return record if missed is None else with_worked_off(record, but=missed)
 
     def _tell(self, before: AuditRecord, found: Findings, seen: Mapping[str, Seen]) -> None:
         """Log what is new, and set the metrics."""

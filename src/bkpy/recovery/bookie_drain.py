@@ -155,7 +155,7 @@ class BookieDrain:
             if metadata is None:
                 progress.blocked[ledger_id] = UNREADABLE
                 continue
-            if not any(self._bookie_id in fragment.bookies for fragment in metadata.fragments):
+            if self._bookie_id not in metadata.needed_bookies:
                 continue
             self._named.add(ledger_id)
             progress.ledgers += 1

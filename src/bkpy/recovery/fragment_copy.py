@@ -139,7 +139,8 @@ class FragmentCopy:
             await self._take_oldest()
         if not channel.up or channel.generation != generation:
             raise BookieUnavailableError("the connection was lost while it was copied to", bookie=self._target)
-        assert copied == self._copy.share.entries, f"{copied} entries were copied of {self._copy}"
+        if copied != self._copy.share.entries:
+            raise AssertionError(f"ledger {self._ledger_id}: {copied} entries were copied of {self._copy}")
         return copied
 
     def _frames(self, channel: BookieChannel, batches: list[SentBatch]) -> list[list[SentBatch]]:

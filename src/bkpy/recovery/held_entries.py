@@ -13,6 +13,7 @@ from bkpy.errors import BookKeeperError, CorruptDataError, DigestMismatchError
 from bkpy.protocol import messages as m
 from bkpy.protocol.checks import missing, wanted
 from bkpy.protocol.messages import Op, Status
+from bkpy.protocol.quorum import write_set
 from bkpy.protocol.records import RecordCodec, walk
 
 if TYPE_CHECKING:
@@ -60,6 +61,46 @@ async def held_entries(
     except CorruptDataError:
         log.warning("ledger %d: what %s returned can't be read to its end", metadata.ledger_id, bookie_id)
     return Held(max(first, min(reply.examined_to, last)), intact, len(frame.body))
+
+
+async def certainly_lost(upkeep: Upkeep, metadata: LedgerMetadata, first: int, last: int, read_bytes: int) -> bool:
+    """Whether nobody has entries `first` to `last`, of one fragment, or ever will have them again.
+
+    Each bookie of their write sets denies all of them; or it is not registered, and was given up when the loss of the
+    ledger's end was accepted. One that is registered and gives no answer, can't tell, or returns something, even if it
+    is damaged, may have them.
+    """
+    loss, fragment = metadata.accepted_loss, metadata.fragment_of(first)
+    readable = upkeep.bookies().readable
+    entries = range(first, min(last, first + metadata.ensemble_size - 1) + 1)
+    places = {i for n in entries for i in write_set(n, metadata.ensemble_size, metadata.write_quorum)}
+    for name in (fragment.bookies[i] for i in sorted(places)):
+        given_up = loss is not None and name in loss.bookies and name not in readable
+        if not given_up and not await _denies(upkeep, metadata, name, first, last, read_bytes):
+            return False
+    return True
+
+
+async def _denies(
+    upkeep: Upkeep, metadata: LedgerMetadata, bookie_id: str, first: int, last: int, read_bytes: int
+) -> bool:
+    """Whether the bookie says of each of these entries that it never acknowledged it."""
+    while first <= last:
+        head = m.pack([0, metadata.ledger_id, first, last, read_bytes])
+        try:
+            frame = await upkeep.parts.pool.channel(bookie_id).call(
+                Op.READ, head, timeout_s=upkeep.parts.settings.read_timeout_s
+            )
+        except BookKeeperError:
+            return False
+        status = m.reply_status(frame.head)
+        if status != Status.OK:
+            return status == Status.NO_SUCH_LEDGER
+        reply = m.decode_read_reply(frame.head)
+        if len(frame.body) or reply.unknown or reply.examined_to < first:
+            return False
+        first = reply.examined_to + 1
+    return True
 
 
 async def unreadable(

@@ -19,15 +19,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bkpy.client.client import Client, open_client
+from bkpy.client.iteration import raised_where_awaited
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import NotDone
+from bkpy.metadata.worker_nodes import REBUILDING, WorkerNode
 from bkpy.protocol.integrity import Demand, Duty, copy_of, demand_of, next_duty
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
-from bkpy.recovery.all_ledgers import UNREADABLE
+from bkpy.recovery.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
 from bkpy.recovery.integrity_metrics import IntegrityMetrics
@@ -82,6 +84,7 @@ class IntegrityLook:
     ended_s: float | None = None
     looked_at: int = 0
     mended: int = 0  # nothing of them is missing or in limbo any more
+    named: int | None = None  # ledgers that name this bookie, all of which may have lost entries; None before it knows
 
 
 class IntegrityCheck:
@@ -117,17 +120,23 @@ class IntegrityCheck:
         self._asked = False
         self._search_at = float("-inf")  # when to look for ledgers in limbo again
         self._woken = asyncio.Event()
-        self._task: asyncio.Task[Any] | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._node = WorkerNode(store, root, settings)
+        self._reported = False  # that there is something to do
 
     def start(self) -> None:
         """Begin. Returns at once, whatever the metadata store does."""
-        self._task = self._runtime.spawn(self._run(), name=f"integrity check of {self._bookie_id}")
+        self._tasks = [
+            self._runtime.spawn(self._run(), name=f"integrity check of {self._bookie_id}"),
+            self._runtime.spawn(self._report_forever(), name=f"report of the integrity check of {self._bookie_id}"),
+        ]
 
     async def stop(self) -> None:
         """End all work. What was not got back is still in limbo, and the next start goes on."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if self._client is not None:
             await self._client.close()
 
@@ -144,12 +153,54 @@ class IntegrityCheck:
         return {
             "in_doubt": self._losses.all_in_doubt,
             "asked": self._asked,
+            "to_rebuild": self._to_rebuild(),
             "look": None if self._look is None else asdict(self._look),
             "copied_entries": self._count.entries,
             "copied_bytes": self._count.bytes,
             "waiting": sorted(self._waiting),
             "left": [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(self._left.items())],
         }
+
+    def _to_rebuild(self) -> int | None:
+        """Ledgers of which this bookie may miss entries; None if nobody has counted them yet."""
+        if not self._losses.all_in_doubt:
+            return len(self._left) + len(self._waiting)
+        look = self._look
+        return None if look is None or look.named is None else max(1, look.named - look.mended)
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    async def _report_forever(self) -> None:
+        """Report what there is to rebuild, in the metadata and as metrics; later while the store is away."""
+        while True:
+            to_rebuild = self._to_rebuild()
+            self._metrics.to_rebuild(to_rebuild, in_doubt=self._losses.all_in_doubt)
+            if to_rebuild != 0 or self._reported:
+                self._reported = True
+                try:
+                    await self._node.tell(self._report(to_rebuild))
+                    self._reported = to_rebuild != 0
+                except BookKeeperError as error:
+                    log.debug("the report of what is rebuilt comes later: %s", error)
+            await asyncio.sleep(self._settings.worker_report_interval_s)
+
+    def _report(self, to_rebuild: int | None) -> dict[str, Any]:
+        return {
+            "name": self._bookie_id,
+            REBUILDING: {
+                "ledgers": to_rebuild,
+                "entries_copied": self._count.entries,
+                "bytes_copied": self._count.bytes,
+            },
+        }
+
+    async def _count_named(self, client: Client, look: IntegrityLook) -> None:
+        """How many ledgers this look has to bring back."""
+        named = 0
+        reads_at_once = self._settings.audit_reads_at_once
+        async for some in all_ledgers(client.upkeep.cluster.catalog, reads_at_once=reads_at_once):
+            named += sum(one is not None and self._bookie_id in one.needed_bookies for _, one in some)
+        look.named = named
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -196,7 +247,7 @@ class IntegrityCheck:
         self._look = look = IntegrityLook(whole, self._runtime.clock.time())
         try:
             if whole:
-                await self._look_at_all(self._client, in_doubt=in_doubt)
+                await self._look_at_all(self._client, look, in_doubt=in_doubt)
                 self._asked = False
             else:
                 await self._look_at(_each(sorted(some)))
@@ -213,7 +264,7 @@ class IntegrityCheck:
             )
         return look.mended > 0
 
-    async def _look_at_all(self, client: Client, *, in_doubt: bool) -> None:
+    async def _look_at_all(self, client: Client, look: IntegrityLook, *, in_doubt: bool) -> None:
         """Every ledger there is; behind that, those that this bookie has never seen are trusted."""
         catalog = client.upkeep.cluster.catalog
         limbo_to = await catalog.newest_id() if in_doubt else -1
@@ -221,7 +272,13 @@ class IntegrityCheck:
             raise limbo_to.error
         if in_doubt:
             log.warning("data was lost here: what other bookies have of it is copied back, ledger by ledger")
-        await self._look_at(catalog.ids())
+        counting = self._runtime.spawn(
+            self._count_named(client, look), name="ledgers to rebuild", on_death=raised_where_awaited
+        )
+        try:
+            await self._look_at(catalog.ids())
+        finally:
+            counting.cancel()  # it has ended, or nobody needs it any more
         while in_doubt and self._waiting:
             await asyncio.sleep(self._settings.integrity_retry_interval_s)
             await self._look_at(_each(sorted(self._waiting)))

@@ -22,6 +22,11 @@ class IntegrityMetrics:
             "Ledgers that could not be made whole here yet, as of the last look",
             registry=registry,
         )
+        self._to_rebuild = Gauge(
+            "bkpy_integrity_to_rebuild",
+            "Ledgers of which this bookie may miss entries that it had; at least 1 while nobody has counted them",
+            registry=registry,
+        )
         self._looks = Counter("bkpy_integrity_looks", "Ledgers that were looked at", registry=registry)
         self._mended = Counter("bkpy_integrity_mended", "Ledgers that were made whole again", registry=registry)
         self._copied = Counter(
@@ -30,6 +35,10 @@ class IntegrityMetrics:
 
     def told(self, *, left: int, in_doubt: bool) -> None:
         self._left.set(left)
+        self._in_doubt.set(in_doubt)
+
+    def to_rebuild(self, ledgers: int | None, *, in_doubt: bool) -> None:
+        self._to_rebuild.set(1 if ledgers is None else ledgers)
         self._in_doubt.set(in_doubt)
 
     def looked_at(self) -> None:

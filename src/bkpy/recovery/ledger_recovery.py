@@ -216,7 +216,14 @@ class LedgerRecovery:
             return None
         if last < giving_up.at_least:
             raise self._undecided(f"entries up to {giving_up.at_least} could be read before, now {last} is the end")
-        untold = {bookie: why for bookie, why in self._seen.items() if isinstance(why, str)}
+        fragments = self._metadata.fragments
+        untold = {
+            bookie: "it is not registered"
+            for fragment in fragments[:-1]
+            for bookie in fragment.bookies
+            if self._is_given_up(bookie)
+        }
+        untold |= {bookie: why for bookie, why in self._seen.items() if isinstance(why, str)}
         seen = max([last, *(told for told in self._seen.values() if isinstance(told, int))])
         return AcceptedLoss(giving_up.at_ms, confirmed, seen, untold)
 

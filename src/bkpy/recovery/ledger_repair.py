@@ -15,15 +15,28 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, NoSuchLedgerError
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
+from bkpy.protocol.accepted_loss import HOLES_MAX
 from bkpy.protocol.checks import missing
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.protocol.rereplication import AFTER_SWAP, Copy, Plan, RepairStep, Swap, Then, next_step, plan, swapped
+from bkpy.protocol.rereplication import (
+    AFTER_SWAP,
+    Copy,
+    Obstacle,
+    Plan,
+    RepairStep,
+    Swap,
+    Then,
+    next_step,
+    plan,
+    swapped,
+)
 from bkpy.recovery.fragment_copy import Copied, CopyCount, Failed, FragmentCopy, Unreadable
-from bkpy.recovery.held_entries import held_entries
+from bkpy.recovery.held_entries import certainly_lost, held_entries, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -38,6 +51,8 @@ if TYPE_CHECKING:
 
     Look = Callable[[], Awaitable[LedgerMetadata | None]]
     Found = tuple[LedgerMetadata, int] | None
+
+log = logging.getLogger("bkpy.recovery")
 
 LOCKED = "somebody else has the ledger's lock"
 LOCK_LOST = "the ledger's lock was lost"
@@ -211,6 +226,37 @@ class LedgerRepair:
         """A share was copied in place."""
         self._count.fragments += 1
 
+    async def find_hole(self, metadata: LedgerMetadata, planned: Plan) -> tuple[int, int] | None:
+        """First and last of some entries that keep what is planned from being done, and that nobody has any more.
+
+        Only where somebody has accepted that entries of the ledger are lost. Those of a striped fragment that lie apart
+        are found one after the other.
+        """
+        loss = metadata.accepted_loss
+        if loss is None or metadata.state is not LedgerState.CLOSED or len(loss.holes) >= HOLES_MAX:
+            return None
+        read_bytes = self._upkeep.parts.settings.read_bytes
+        self._upkeep.parts.pool.add_key(metadata.ledger_id, metadata.ledger_key)
+        try:
+            for stuck in planned.stuck:
+                if stuck.obstacle is Obstacle.NO_SOURCE and stuck.step == 1:
+                    first, last = stuck.first, stuck.last
+                    if await certainly_lost(self._upkeep, metadata, first, last, read_bytes):
+                        return first, last
+            for copy in planned.copies:
+                ranges = await unreadable(self._upkeep, metadata, copy, read_bytes=read_bytes, ranges_max=1)
+                for first, last in ranges:
+                    end = last if copy.share.step == 1 else first
+                    if await certainly_lost(self._upkeep, metadata, first, end, read_bytes):
+                        return first, end
+        finally:
+            self._upkeep.parts.pool.forget_key(metadata.ledger_id)
+        return None
+
+    async def store_hole(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> Swap:
+        """Store `metadata`, in which a hole is recorded."""
+        return self._fate(await self._catalog.write_locked(metadata, version, lock), lock)
+
     async def swap(self, metadata: LedgerMetadata, version: int, lock: LedgerLock) -> tuple[Swap, Found]:
         """Store `metadata`, in which the new bookie has its place; what is stored then, if that is known."""
         outcome = await self._catalog.write_locked(metadata, version, lock)
@@ -281,7 +327,22 @@ class _LockedRepair:
                 continue
             if step is RepairStep.WAIT:
                 return Repaired(How.WAITING, GRACE, left, unclosed)
+            if found is not None and planned is not None and (recorded := await self._record_hole(*found, planned)):
+                if recorded is Then.LOOK:
+                    continue
+                return Repaired(How.LATER, LOCK_LOST if recorded is Then.STOP else Swap.UNCERTAIN.value, left)
             return self._ended(planned, left)._replace(judged=found)
+
+    async def _record_hole(self, metadata: LedgerMetadata, version: int, planned: Plan) -> Then | None:
+        """Record entries that nobody has any more, so that the ones beside them are copied; None if there are none."""
+        hole = await self._repair.find_hole(metadata, planned)
+        if hole is None:
+            return None
+        log.warning("ledger %d: entries %d to %d are lost, as was accepted", self._ledger_id, *hole)
+        then = AFTER_SWAP[await self._repair.store_hole(metadata.with_hole(*hole), version, self._lock)]
+        self._failed.clear()  # fragments have other numbers now
+        self._mended.clear()
+        return then
 
     def _plan(self, metadata: LedgerMetadata, leaving: frozenset[str]) -> Plan:
         return self._repair.plan(metadata, leaving, leaving.intersection(self._lacking()), self._mended)

@@ -63,6 +63,8 @@ class LedgerScan:
     ) -> None:
         self.named: set[str] = set()  # bookies that ledgers name which were read
         self.marked = 0  # ledgers that were marked and, as far as is known, were not before
+        self.unmarked = 0  # ledgers that had marks at one scan, and none at the next
+        self._listed = array("q")  # the marks at the last scan
         self._catalog = catalog
         self._marks = marks
         self._remembered = remembered
@@ -85,6 +87,8 @@ class LedgerScan:
         self._just_marked.clear()
         self._due = frozenset(due)
         marked = array("q", [ledger_id async for ledger_id in self._marks.list()])
+        self.unmarked += len({*self._listed}.difference(marked))
+        self._listed = marked
         if not await self._reliable():
             if not await self._whole(lost):
                 return None
@@ -101,6 +105,21 @@ class LedgerScan:
                 log.warning("the auditor can't tell which bookies %s: %s", subject, why)
         self._reported = set(self._unreadable)
         return len(marked)
+
+    async def still_missed(self) -> frozenset[str] | None:
+        """The bookies that the marks of the last scan name; None if these are many, or one of them can't be read."""
+        if len(self._listed) > self._settings.audit_reads_at_once:
+            return None
+        missed: set[str] = set()
+        for ledger_id in self._listed:
+            try:
+                mark = await self._marks.read(ledger_id)
+            except UNREADABLE:
+                return None
+            if mark is not None and not mark.lost:
+                return None  # one that is damaged may mean anybody
+            missed.update(() if mark is None else mark.lost)
+        return frozenset(missed)
 
     async def drop(self, returned: Mapping[str, str]) -> int:
         """Take the bookies that are back, with these storages, off the marks that say that they are absent; how many.
@@ -231,9 +250,9 @@ class LedgerScan:
                 self._remembered.gone(ledger_id)
                 return
             self._remembered.learn(metadata)
-            named = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
-            self._note(named)
-            names = sorted(named & lost.keys())
+            needed = metadata.needed_bookies
+            self._note(needed)
+            names = sorted(needed & lost.keys())
             if names and not await self._has_mark(ledger_id, {bookie: lost[bookie] for bookie in names}):
                 of[ledger_id] = names
 

@@ -13,7 +13,7 @@ from bkpy.metadata.election import leader
 from bkpy.metadata.locks import held_locks
 from bkpy.metadata.marks import Marks
 from bkpy.metadata.registration import BookieDirectory
-from bkpy.metadata.worker_nodes import told_by_workers
+from bkpy.metadata.worker_nodes import REBUILDING, told_by_workers
 from bkpy.protocol.rereplication import copies_left, endangered, plan
 from bkpy.recovery.upkeep import bookies_of, lacking
 
@@ -52,14 +52,18 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
             await _count(cluster, marks, some, counts)
             some = []
     await _count(cluster, marks, some, counts)
-    workers = await told_by_workers(store, root)
+    reports = await told_by_workers(store, root)
+    workers = [report for report in reports if REBUILDING not in report]
+    rebuilding = _rebuilding(counts, reports)
     stuck = _stuck(counts, workers)
     now_ms = runtime.clock.time() * 1000
     oldest = None if counts.oldest_ms is None else round(max(0.0, now_ms - counts.oldest_ms) / 1000, 3)
     return {
         "enabled": await marks.enabled(),
         "auditor": await auditor_of(store, root),
-        "ledgers": len(counts.marked),
+        "ledgers": len(counts.marked) + _unmarked(counts, rebuilding),
+        "marked": len(counts.marked),
+        "rebuilding": rebuilding,
         "ledgers_by_copies_left": {str(left): count for left, count in sorted(counts.by_copies_left.items())},
         "ledgers_by_bookies_missed": {str(n): count for n, count in sorted(counts.by_missed.items())},
         "ledgers_by_bookie": dict(sorted(counts.by_bookie.items())),
@@ -96,6 +100,25 @@ async def overview(cluster: Cluster, settings: RecoverySettings) -> dict[str, An
         ],
         "workers": workers,
     }
+
+
+def _rebuilding(counts: _Counts, reports: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The bookies that get back what they lost, by what they report; of one that reports nothing yet, that it does."""
+    nothing: dict[str, Any] = {"ledgers": None, "entries_copied": 0, "bytes_copied": 0}
+    found = dict.fromkeys(counts.bookies.in_limbo, nothing)
+    found.update((str(one["name"]), nothing | one[REBUILDING]) for one in reports if one.get(REBUILDING))
+    here = counts.bookies.readable
+    return {
+        bookie_id: found[bookie_id]
+        for bookie_id in sorted(found)
+        if bookie_id in here and found[bookie_id]["ledgers"] != 0
+    }
+
+
+def _unmarked(counts: _Counts, rebuilding: Mapping[str, Mapping[str, Any]]) -> int:
+    """About how many ledgers miss copies on these bookies and have no mark; one of each that has not counted them."""
+    left = {bookie_id: 1 if one["ledgers"] is None else one["ledgers"] for bookie_id, one in rebuilding.items()}
+    return sum(max(0, ledgers - counts.by_bookie[bookie_id]) for bookie_id, ledgers in left.items())
 
 
 def _pace(counts: _Counts, stuck: int, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

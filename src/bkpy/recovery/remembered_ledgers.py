@@ -90,7 +90,7 @@ class RememberedLedgers:
         if metadata.ledger_id > self.settled_to and self.complete:
             self._above.add(metadata.ledger_id)
             self._count(_IN_A_SET)
-        for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.bookies}:
+        for bookie in metadata.needed_bookies:
             ids = self._of.setdefault(bookie, array("q"))
             # It is read again and again only while it isn't closed; then once for each time that it was worked off.
             ids.append(metadata.ledger_id)

@@ -81,7 +81,8 @@ class WriteBack:
 
     async def add(self, run: RecoveredEntry) -> None:
         """The next entry. Waits while too many bytes are unacknowledged. Raises `LedgerRecoveryError`."""
-        assert run.entry_id == self._next_id, f"entry {run.entry_id} where {self._next_id} is next"
+        if run.entry_id != self._next_id:
+            raise AssertionError(f"entry {run.entry_id} was recovered where {self._next_id} is next")
         if self._run_bytes + len(run.record) > self._replication.batch_bytes_max:
             self._hand_over()
             while sum(size for _, size in self._pending_bytes) > self._window_bytes:

@@ -285,7 +285,8 @@ class LedgerStorage:
     async def set_explicit_lac(self, ledger_id: int, record: bytes) -> None:
         """Keep an explicit last add confirmed of a known ledger if it is the highest; returns when it is durable."""
         info = (await self.states((ledger_id,)))[ledger_id]
-        assert info is not None, f"ledger {ledger_id} is not known"
+        if info is None:
+            raise AssertionError(f"ledger {ledger_id} is not known")
         if take_explicit_lac(info, record):
             self._touch(info)
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

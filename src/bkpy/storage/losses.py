@@ -126,7 +126,7 @@ class Losses:
             for place, share in enumerate(held.shares):
                 if share.bookie_id != self._settings.bookie_id or not share.entries:
                     continue
-                assert held.last_entry is not None, "a share that is counted has an end"
+                assert held.last_entry is not None  # a share that is counted has an end
                 whole = Lack(number, place, held.first_entry, held.last_entry)
                 if shard is None:
                     lacks.append(whole)

@@ -229,7 +229,8 @@ class Shard:
 
     def seal(self) -> Generation:
         """Begin a new generation; the old one is to be flushed."""
-        assert self.sealed is None
+        if self.sealed is not None:
+            raise AssertionError("what was sealed before is not flushed yet")
         self.sealed = self.active
         self.active = self._generation()
         return self.sealed

@@ -47,6 +47,10 @@ GOLDEN_VALUES = {
     "open.json": metadata(),
     "in-recovery.json": metadata(caller_ids=True, deferred_sync=True).in_recovery(),
     "closed.json": metadata(digest="hmac-sha256").closed(19, 2048),
+    "holes.json": metadata(accepted_loss=AcceptedLoss(1_700_000_000_000, 18, 20, {"b4": "it is gone"}))
+    .closed(19, 2048)
+    .with_hole(4, 5)
+    .with_hole(19, 19),
     "loss-accepted.json": metadata(accepted_loss=AcceptedLoss(1_700_000_000_000, 18, 20, {"b4": "it is gone"})).closed(
         19, 2048
     ),
@@ -268,7 +272,23 @@ def test_the_stored_form_is_the_golden_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [1, [], {}, {"at_ms": True}, {"seen": "3"}, {"bookies": []}, {"bookies": {"b": 1}}],
+    [
+        1,
+        [],
+        {},
+        {"at_ms": True},
+        {"seen": "3"},
+        {"bookies": []},
+        {"bookies": {"b": 1}},
+        {"holes": [[0, 8]]},  # no whole fragment
+        {"holes": [[1, 9]]},
+        {"holes": [[0, 9], [10, 19]]},
+        {"holes": [[10, 19], [0, 9]]},
+        {"holes": [[10, 9]]},
+        {"holes": [[0, True]]},
+        {"holes": [0, 9]},
+        {"holes": 1},
+    ],
     ids=repr,
 )
 def test_a_damaged_record_of_an_accepted_loss_is_refused(damage: Any) -> None:
@@ -276,6 +296,52 @@ def test_a_damaged_record_of_an_accepted_loss_is_refused(damage: Any) -> None:
     stored["accepted_loss"] = stored["accepted_loss"] | damage if damage and isinstance(damage, dict) else damage
     with pytest.raises(CorruptDataError):
         LedgerMetadata.decode(42, json.dumps(stored).encode())
+
+
+@pytest.mark.parametrize(
+    ("hole", "firsts"),
+    [
+        ((0, 9), [0, 10]),
+        ((10, 19), [0, 10]),
+        ((0, 0), [0, 1, 10]),
+        ((9, 9), [0, 9, 10]),
+        ((3, 4), [0, 3, 5, 10]),
+        ((8, 11), [0, 8, 10, 12]),
+        ((19, 19), [0, 10, 19]),
+        ((0, 19), [0, 10]),
+    ],
+)
+def test_a_hole_is_whole_fragments_that_keep_their_bookies(hole: tuple[int, int], firsts: list[int]) -> None:
+    before = GOLDEN_VALUES["loss-accepted.json"]
+    value = before.with_hole(*hole)
+    assert [fragment.first_entry for fragment in value.fragments] == firsts
+    for entry_id in range(20):
+        fragment = value.fragment_of(entry_id)
+        assert fragment.bookies == before.fragment_of(entry_id).bookies
+        assert value.is_hole(value.fragments.index(fragment)) == (hole[0] <= entry_id <= hole[1])
+    assert value.accepted_loss is not None
+    assert value.accepted_loss.holes == (hole,)
+    assert LedgerMetadata.decode(42, value.encode()) == value
+    for number in range(len(value.fragments)):
+        if value.is_hole(number):
+            with pytest.raises(ConfigError, match="nobody has the entries of a hole"):
+                value.replace_bookie(number, 0, "b8")
+        else:
+            assert "b8" in value.replace_bookie(number, 0, "b8").needed_bookies
+    assert value.with_hole(*hole) == value
+    whole = value.with_hole(0, 19)
+    assert whole.accepted_loss is not None
+    assert whole.accepted_loss.holes == ((0, 19),)
+    assert not whole.needed_bookies
+
+
+def test_only_a_closed_ledger_whose_loss_was_accepted_has_holes() -> None:
+    for value in (GOLDEN_VALUES["closed.json"], metadata(accepted_loss=AcceptedLoss(1, 2, 3, {}))):
+        with pytest.raises(ConfigError):
+            value.with_hole(0, 0)
+    for first, last in ((-1, 0), (3, 2), (19, 20)):
+        with pytest.raises(ConfigError):
+            GOLDEN_VALUES["loss-accepted.json"].with_hole(first, last)
 
 
 def test_an_accepted_loss_survives_a_rewrite_with_what_is_not_known_of_it() -> None:

@@ -5,24 +5,33 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.hooks import cluster_of
+from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
 from tests.unit.client.support import check_closed, payload, put, write
+from tests.unit.recovery.repairing import held
 from tests.unit.recovery.test_ledger_repair import damage
+from tests.unit.recovery.test_worker import Healer
 
 import bkpy
 from bkpy.client.bookies.channel import BookieChannel
+from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import CorruptDataError
+from bkpy.metadata import paths
+from bkpy.metadata.store import Delete
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op
+from bkpy.recovery.decommission import Decommission
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.recovery.ledger_recovery import LedgerRecovery
     from bkpy.storage.ledgers.info import LedgerInfo
 
@@ -240,3 +249,124 @@ async def test_nor_is_one_that_answers_that_it_can_not_tell_whose_ledger_it_is(f
     assert closed.last_entry == 4
     assert closed.accepted_loss is not None
     assert set(closed.accepted_loss.bookies) == {a, b}
+
+
+# --- entries that nobody has any more ---------------------------------------------------------------------------------
+
+
+async def with_a_lost_entry(cluster: InProcess, client: Client) -> tuple[LedgerMetadata, tuple[str, str, str]]:
+    """A ledger closed at 50 though nobody has that one; and its bookies, of which the third alone is left."""
+    writer = await written(client, 50)
+    a, b, c = writer.ensemble
+    await put(client, writer, c, [52], lac=50)  # which proves that 50 was acknowledged
+    await gone(cluster, client, a, b)
+    survey = await (await giving_up(client, writer.ledger_id)).survey()
+    closed = await (await giving_up(client, writer.ledger_id, survey.last_entry)).run()
+    assert closed.last_entry == 50
+    return closed, (a, b, c)
+
+
+async def repaired(client: Client, metadata: LedgerMetadata, *lost: str) -> LedgerMetadata:
+    """What is stored when a worker has taken the mark away that names these."""
+    one = Healer(client, "worker")
+    await one.mark(metadata.ledger_id, *lost)
+    one.start()
+    await one.unmarked()
+    await one.stop()
+    return await client.ledger_metadata(metadata.ledger_id)
+
+
+async def decommissioned(client: Client, name: str) -> bool:
+    settings = RecoverySettings(decommission_patience_s=1.0, drain_look_interval_s=0.01)
+    looked = await Decommission(client.upkeep, name, settings, lost=True).run(lambda found: None)
+    return looked.scan.clear
+
+
+async def test_entries_beside_one_that_nobody_has_are_copied_and_its_bookies_can_go(five: InProcess) -> None:
+    await five.start_node("f")
+    client = await five.client(read_timeout_s=1.0)
+    closed, (a, b, c) = await with_a_lost_entry(five, client)
+    metadata = await repaired(client, closed, a, b)
+    assert [fragment.first_entry for fragment in metadata.fragments] == [0, 50]
+    beside, hole = (set(fragment.bookies) for fragment in metadata.fragments)
+    assert not {a, b} & beside
+    assert hole == {a, b, c}
+    assert metadata.accepted_loss is not None
+    assert metadata.accepted_loss.holes == ((50, 50),)
+    for name in beside:
+        assert sorted(await held(client, metadata.ledger_id, name, 49)) == list(range(50))
+    assert await decommissioned(client, a)
+    assert await decommissioned(client, b)
+    reader = await client.open_ledger(metadata.ledger_id)
+    assert [entry.data async for entry in reader.read(0, 49)] == [payload(i) for i in range(50)]
+    with pytest.raises(bkpy.BookieUnavailableError):
+        [entry async for entry in reader.read(50, 50)]
+
+
+async def test_an_accepted_loss_never_reads_as_no_such_entry(five: InProcess) -> None:
+    """Also where each of its bookies is here and denies it: two of them are new ones of the same names."""
+    client = await five.client(read_timeout_s=1.0)
+    closed, (a, b, _) = await with_a_lost_entry(five, client)
+    for name in (a, b):
+        shutil.rmtree(five.directory / name)
+        five.tree.apply(Delete(f"{cluster_of(client).root}/{paths.COOKIES}/{name}"), 0)
+        await five.start_node(name)
+    await eventually(lambda: {a, b} <= client.bookies.keys())
+    reader = await client.open_ledger(closed.ledger_id)
+    with pytest.raises(CorruptDataError, match="its loss was accepted"):
+        [entry async for entry in reader.read(50, 50)]
+
+
+@pytest.mark.parametrize("why", ["it hangs", "it is not given up", "the loss is not accepted"])
+async def test_an_entry_that_somebody_may_have_is_no_hole(five: InProcess, why: str) -> None:
+    await five.start_node("f")
+    client = await five.client(read_timeout_s=0.3)
+    closed, (a, b, c) = await with_a_lost_entry(five, client)
+    assert closed.accepted_loss is not None
+    if why == "it hangs":
+        await five.start_node(b)
+        await eventually(lambda: b in client.bookies)
+        five.hang(b)
+    elif why == "it is not given up":
+        loss = dataclasses.replace(closed.accepted_loss, bookies={a: "it is gone"})
+        await rewrite(client, closed.ledger_id, accepted_loss=loss)
+    else:
+        await rewrite(client, closed.ledger_id, accepted_loss=None)
+    one = Healer(client, "worker", repair_attempts_max=2)
+    await one.mark(closed.ledger_id, a)
+    one.start()
+    await eventually(lambda: one.worker.status()["stuck"] == 1)
+    await one.stop()
+    metadata = await client.ledger_metadata(closed.ledger_id)
+    assert [set(fragment.bookies) for fragment in metadata.fragments] == [{a, b, c}]
+    assert metadata.accepted_loss is None or not metadata.accepted_loss.holes
+
+
+async def test_a_whole_fragment_whose_bookies_were_given_up_is_a_hole(five: InProcess) -> None:
+    await five.start_node("f")
+    client = await five.client(read_timeout_s=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what an ack quorum of one means
+        writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=1)
+    for i in range(3):
+        await writer.append(payload(i))
+    first = set(writer.ensemble)
+    for name in sorted(first):
+        await five.node(name).stop()
+        while name in writer.ensemble:
+            await writer.append(payload(len(writer.metadata.fragments)))
+    writer.abandon()
+    last = writer.ensemble[0]
+    await gone(five, client, *first, last)
+    survey = await (await giving_up(client, writer.ledger_id)).survey()
+    closed = await (await giving_up(client, writer.ledger_id, survey.last_entry)).run()
+    assert closed.accepted_loss is not None
+    assert first | {last} == set(closed.accepted_loss.bookies)
+    metadata = await repaired(client, closed, *first, last)
+    assert metadata.accepted_loss is not None
+    assert metadata.accepted_loss.holes[0][0] == 0
+    assert metadata.is_hole(0)
+    assert not (first | {last}) & metadata.needed_bookies
+    assert set(metadata.fragments[0].bookies) == first
+    for name in sorted(first):
+        assert await decommissioned(client, name)

@@ -728,6 +728,45 @@ async def test_a_lost_bookie_that_nothing_misses_any_more_is_no_second_loss(clus
     assert await cluster.marked() == {two: {"b"}}
 
 
+async def test_marks_that_stay_leave_others_the_time_to_restart(cluster: Auditing) -> None:
+    """Ledgers that can't be repaired make no other absence urgent: of one lost bookie for an hour, of others never."""
+    stuck, one, other = await cluster.ledger("a d"), await cluster.ledger("b d"), await cluster.ledger("c d")
+    await cluster.auditor()
+    await lose(cluster, "a", "b")
+    await cluster.until(lambda: bool(cluster.absent()["b"]["marked"] and cluster.absent()["a"]["marked"]))
+    await replicate(cluster, one, "e d")
+    await cluster.until(lambda: cluster.absent()["b"]["worked_off"])  # each bookie by itself
+    assert not cluster.absent()["a"]["worked_off"]
+    cluster.clock.now += 12 * DELAY_S
+    await cluster.until(lambda: cluster.absent()["a"]["worked_off"])
+    await lose(cluster, "c", for_s=SETTLE_S)
+    await cluster.rounds()
+    assert await cluster.marked() == {stuck: {"a"}}
+    cluster.clock.now += DELAY_S
+    await until_marked(cluster, "c")
+    assert await cluster.marked() == {stuck: {"a"}, other: {"c"}}
+
+
+async def test_while_marks_go_a_second_loss_is_urgent(cluster: Auditing) -> None:
+    """However long the first one was ago."""
+    ledgers = [await cluster.ledger("a d") for _ in range(3)]
+    other = await cluster.ledger("c d")
+    auditor = await cluster.auditor()
+    await lose(cluster, "a")
+    await until_marked(cluster, "a")
+    for ledger_id in ledgers[:2]:
+        cluster.clock.now += 11 * DELAY_S
+        await replicate(cluster, ledger_id, "e d")
+        reads = auditor.store.ledger_reads
+        await cluster.until(
+            lambda reads=reads: auditor.store.ledger_reads > reads + 10
+        )  # of several scans, three ledgers in each
+    assert not cluster.absent()["a"]["worked_off"]
+    await lose(cluster, "c", for_s=SETTLE_S)
+    await until_marked(cluster, "c")
+    assert await cluster.marked() == {ledgers[2]: {"a"}, other: {"c"}}
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_no_ledger_that_names_a_lost_bookie_stays_without_a_mark(seed: int) -> None:
     """Writers, workers, losses and returns at random, and nodes that only others may read for a while; then quiet."""

@@ -7,16 +7,19 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, mender_of, pool_of, storage_of
+from tests.hooks import cluster_of, mender_of, pool_of, service_of, storage_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
 from tests.unit.recovery.repairing import held, whole
 
+from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError, LedgerFencedError
+from bkpy.metadata import paths
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op, Status
+from bkpy.recovery.overview import overview
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.losses import Losses
 
@@ -26,7 +29,12 @@ if TYPE_CHECKING:
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
-QUICK = {"integrity_retry_interval_s": 0.05, "integrity_look_interval_s": 0.2, "open_ledger_grace_s": 0.1}
+QUICK = {
+    "worker_report_interval_s": 0.02,
+    "integrity_retry_interval_s": 0.05,
+    "integrity_look_interval_s": 0.2,
+    "open_ledger_grace_s": 0.1,
+}
 SIZES = ((3, 3, 2), (3, 2, 2))
 
 
@@ -127,6 +135,43 @@ async def test_a_bookie_that_lost_all_gets_it_back(quick: InProcess, sizes: tupl
 
 
 @pytest.mark.scenario(52)
+async def test_what_is_left_to_rebuild_is_reported_from_the_start(quick: InProcess) -> None:
+    """To operators who look at the status of re-replication, and as metrics; and that it is over."""
+    client = await quick.client()
+    for _ in range(3):
+        await written(client, (4, 4, 3))
+    cluster = cluster_of(client)
+    settings = RecoverySettings()
+    assert (await overview(cluster, settings))["rebuilding"] == {}
+    await lost(quick, "a")
+    others = [name for name in "bcd" if name != "a"]
+    for name in others:
+        quick.hang(name)  # so that nothing can be copied yet
+    node = await rebuilt(quick, "a")
+    registry = service_of(node).metrics.registry
+    await eventually(lambda: mender_of(node).status()["to_rebuild"] == 3)
+    await eventually(lambda: registry.get_sample_value("bkpy_integrity_to_rebuild") == 3)
+    assert registry.get_sample_value("bkpy_integrity_in_doubt") == 1
+
+    async def reported(ledgers: int, rebuilding: list[str]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                found = await overview(cluster, settings)
+                if (found["ledgers"], list(found["rebuilding"])) == (ledgers, rebuilding):
+                    assert found["workers"] == []
+                    assert found["marked"] == 0
+                    return
+                assert found["ledgers"] > 0 or not rebuilding  # never nothing while it goes on
+                await asyncio.sleep(0.01)
+
+    await reported(3, ["a"])
+    for name in others:
+        await quick.restart(name)
+    await eventually(lambda: done(node))
+    await reported(0, [])
+    await eventually(lambda: registry.get_sample_value("bkpy_integrity_to_rebuild") == 0)
+
+
 async def test_until_then_nothing_is_denied_and_nothing_is_taken(quick: InProcess) -> None:
     client = await quick.client()
     ledger_id = await written(client, (4, 4, 3))
@@ -306,6 +351,25 @@ async def test_limbo_does_not_end_while_somebody_has_the_lock(quick: InProcess) 
     assert unknown == set(range(50, 61))
     await locks.release(lock)
     await eventually(lambda: done(node))
+
+
+async def test_limbo_ends_under_the_lock_of_its_ledger(quick: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that copied something here before the loss can't swap it in any more, nor get the lock for it."""
+    client = await quick.client()
+    ledgers = {await written(client, (4, 4, 3)) for _ in range(3)}
+    locked: dict[int, bool] = {}
+    end = Losses.end
+
+    async def end_and_note(losses: Losses, metadata: LedgerMetadata) -> bool:
+        ended = await end(losses, metadata)
+        locked[metadata.ledger_id] = f"/ledgers/{paths.LOCKS}/L{metadata.ledger_id:019}" in quick.tree.paths
+        return ended
+
+    monkeypatch.setattr(Losses, "end", end_and_note)
+    await lost(quick, "a")
+    node = await rebuilt(quick, "a")
+    await eventually(lambda: done(node))
+    assert locked == dict.fromkeys(ledgers, True)
 
 
 async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import cluster_of, keys_of
+from tests.hooks import cluster_of, keys_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
 from tests.unit.client.support import payload, put, write
 from tests.unit.recovery.repairing import Repairs, held, whole
@@ -15,7 +15,9 @@ from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.locks import LedgerLock
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.records import walk
+from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.ledger_repair import GRACE, LOCK_LOST, LOCKED, How
+from bkpy.recovery.share_reader import ShareReader
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -391,3 +393,70 @@ def fail_call(repairs: Repairs, number: int, *, after: bool) -> Any:
     for name in ("multi", "put", "create", "delete", "get", "exists", "sync"):
         setattr(store, name, wrapped(name))
     return lambda: left[0] < 0
+
+
+async def test_a_copy_on_a_connection_that_was_made_anew_does_not_count(five: InProcess, monkeypatch: Any) -> None:
+    """A bookie without a journal may have forgotten, by its restart, what it had answered before."""
+    client = await five.client()
+    writer = await closed(client)
+    victim = writer.ensemble[1]
+    (target, *_) = sorted(set("abcde") - set(writer.ensemble))
+    repairs = Repairs(await five.client(batch_bytes_max=500, read_bytes=1000), target=target, copy_window_bytes=1)
+    spend, sent = CopyRate.spend, 0
+
+    async def and_break_off(rate: CopyRate, size: int) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 2:  # everything before is answered: no more than one may be unanswered
+            channel = pool_of(repairs.client).channel(target)
+            before = channel.generation
+            for connection in five.connections(target):
+                connection.abort()
+            await eventually(lambda: not channel.up or channel.generation > before)
+            await channel.connect(again=True)
+            assert channel.generation > before
+        await spend(rate, size)
+
+    monkeypatch.setattr(CopyRate, "spend", and_break_off)
+    ended = await repairs.run(writer.ledger_id, {victim})
+    assert sent > 2
+    assert ended.how is How.LATER
+    assert "the connection was lost while it was copied to" in ended.why
+    assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+    assert (await repairs.run(writer.ledger_id, {victim})).how is How.DONE
+    await whole(client, writer.ledger_id)
+
+
+async def test_a_damaged_record_of_a_striped_ledger_is_not_copied(five: InProcess) -> None:
+    client = await five.client()
+    writer = await closed(client, ensemble_size=4, write_quorum=2, ack_quorum=2)
+    victim, other = writer.ensemble[1:3]  # which have entry 1, and nobody else has
+    damage(five, other, writer.ledger_id, 1)
+    await lose(five, client, victim)
+    repairs = Repairs(client)
+    ended = await repairs.run(writer.ledger_id, {victim})
+    assert ended.how is How.LATER  # the victim may come back
+    assert f"{other}: its copy doesn't match the digest" in ended.why
+    assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+
+
+async def test_a_copy_that_misses_some_of_its_share_is_an_error(five: InProcess, monkeypatch: Any) -> None:
+    """Also without asserts."""
+    client = await five.client(batch_bytes_max=500, read_bytes=1000)
+    writer = await closed(client)
+    victim = writer.ensemble[1]
+    await lose(five, client, victim)
+    batches = ShareReader.batches
+
+    async def all_but_the_first(reader: ShareReader) -> Any:
+        skipped = False
+        async for some in batches(reader):
+            if skipped:
+                yield some
+            skipped = True
+
+    monkeypatch.setattr(ShareReader, "batches", all_but_the_first)
+    with pytest.raises(AssertionError, match="entries were copied of"):
+        await Repairs(client).run(writer.ledger_id, {victim})
+    assert (await client.ledger_metadata(writer.ledger_id)).fragments[0].bookies == writer.ensemble
+    assert not [path for path in five.tree.paths if "/locks/L" in path]

@@ -2,6 +2,7 @@
 
     answers of the write set              metadata was read again    the store is away
     all negative                          NoSuchEntryError           MetadataUnavailableError
+    all negative, loss of it accepted     CorruptDataError           MetadataUnavailableError
     damaged, perhaps some negative        DigestMismatchError        DigestMismatchError
     any that can't be reached             BookieUnavailableError     BookieUnavailableError
     else any that TLS keeps this one from TlsError                   TlsError
@@ -53,10 +54,16 @@ class Miss(NamedTuple):
 
 
 def missing_entry_error(
-    ledger_id: int, entry_id: int, answers: Mapping[str, Miss], failure: BookKeeperError | None
+    ledger_id: int,
+    entry_id: int,
+    answers: Mapping[str, Miss],
+    failure: BookKeeperError | None,
+    *,
+    loss_accepted: bool = False,
 ) -> BookKeeperError:
     """The error for an entry. `answers`: of its whole write set, by bookie, as the metadata has it that was read again
-    after they were given; `failure`: why it could not be read again, None if it was.
+    after they were given; `failure`: why it could not be read again, None if it was. `loss_accepted`: the ledger has
+    the entry, and was closed though bookies that are gone may be the only ones that had it.
     """
     if failure is not None and not isinstance(failure, MetadataUnavailableError):
         return failure
@@ -65,6 +72,8 @@ def missing_entry_error(
     error: type[BookKeeperError]
     if kinds == {MissKind.NEGATIVE} and failure is not None:
         error, what = MetadataUnavailableError, f"whether other bookies have the entry can't be told: {failure}"
+    elif kinds == {MissKind.NEGATIVE} and loss_accepted:
+        error, what = CorruptDataError, "no bookie has the entry any more: its loss was accepted"
     elif kinds == {MissKind.NEGATIVE}:
         error, what = NoSuchEntryError, "no bookie of its write set has the entry"
     elif kinds <= {MissKind.DAMAGED, MissKind.NEGATIVE}:

@@ -148,7 +148,10 @@ class RangeReader:
                     answers = {}
                     continue
                 if final:
-                    raise missing_entry_error(self._snapshot.ledger_id, first, answers, failure)
+                    loss_accepted = self._snapshot.metadata.is_accepted_loss(first)
+                    raise missing_entry_error(
+                        self._snapshot.ledger_id, first, answers, failure, loss_accepted=loss_accepted
+                    )
                 await asyncio.sleep(self._settings.read_retry_pause_s)
                 order = unreached
         finally:

@@ -264,7 +264,8 @@ def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
         known = not row.blocks and info.limbo >= row.limbo
     else:
         known = info.fenced >= row.fenced and info.limbo >= row.limbo
-    assert known, f"ledger {ledger_id} would be less than its row says"
+    if not known:
+        raise AssertionError(f"ledger {ledger_id} would be less than its row says")
 
 
 def kept_row(draft: BlockDraft, place: Place) -> BlockRow:
@@ -374,7 +375,8 @@ class Flush:
                 check_no_less(ledger_id, info, row)
             stored = row[4:] if row is not None else ()
             row = LedgerRow(info.key, info.fenced, info.limbo, info.explicit_lac, *stored)
-        assert row is not None, f"ledger {ledger_id} has entries, but was never made known"
+        if row is None:
+            raise AssertionError(f"ledger {ledger_id} has entries, but was never made known")
         strong: list[BlockRow] = []
         weak: list[BlockRow] = []
         place_of = self._kept.place_of if self._kept.any else None

@@ -224,7 +224,8 @@ def encode_block_row(ledger_id: int, row: BlockRow) -> tuple[bytes, bytes]:
     """(key, value) of a row."""
     key = block_key(ledger_id, row.ids.first)
     head = _BLOCK.pack(row.place.log_id, row.place.offset, row.place.length, row.ids.last - row.ids.first)
-    assert (row.kept is not None) == bool(row.place.log_id & KEPT)
+    if (row.kept is not None) != bool(row.place.log_id & KEPT):
+        raise AssertionError(f"the row of a block at {row.place} is of another kind than its file")
     if row.kept is not None:
         head += _KEPT.pack(*row.kept)
     return key, seal(key, head + encode_bitmap(row.ids))

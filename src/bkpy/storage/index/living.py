@@ -96,5 +96,6 @@ class LivingBytes:
 
 
 def _with_living(log_id: int, row: LogRow, living: int) -> LogRow:
-    assert living >= 0, f"{living} bytes of log {log_id} would live"
+    if living < 0:
+        raise AssertionError(f"{living} bytes of log {log_id} would live")
     return row._replace(living=living)

@@ -162,7 +162,8 @@ class Ledgers:
         One that was deleted here is fenced.
         """
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
-        assert ledger_id in self._unseen, f"ledger {ledger_id} may have been seen"
+        if ledger_id not in self._unseen:
+            raise AssertionError(f"ledger {ledger_id} may have been seen")
         self._unseen.discard(ledger_id)
         limbo = self.doubts(ledger_id)
         fenced = limbo or ledger_id in self._buried
@@ -290,7 +291,10 @@ class Ledgers:
             return False
         generation = shard.seal()
         infos = {i: info for i in generation.dirty if (info := self._cache.get(i)) is not None}
-        assert len(infos) == len(generation.dirty), "a state with changes was evicted"
+        if len(infos) != len(generation.dirty):
+            raise AssertionError(
+                f"states of ledgers {sorted(generation.dirty - infos.keys())} were evicted with changes"
+            )
         written = await shard.flush(infos, marks, close_log=close_log)
         self._written(infos, written)
         return True

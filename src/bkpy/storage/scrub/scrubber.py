@@ -138,7 +138,7 @@ class Scrubber:
             self._worker.close()
 
     def _blocking(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        assert self._worker is not None, "it was started"
+        assert self._worker is not None  # it was started
         return self._worker.run(function, *args)
 
     async def _run(self) -> None:

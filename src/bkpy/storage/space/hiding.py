@@ -75,7 +75,8 @@ def unhide(hidden: Hidden) -> None:
 async def delete(storage: HidingStorage, hidden: Hidden) -> bool:
     """Delete what was hidden; False if something was added meanwhile. Returns when it is durable."""
     info = hidden.info
-    assert info.hidden, f"ledger {info.ledger_id} is not hidden"
+    if not info.hidden:
+        raise AssertionError(f"ledger {info.ledger_id} is not hidden")
     shard = storage.ledgers.shards[info.shard]
     await shard.catch_up(info.ledger_id)
     disturbed = info.disturbed or shard.holds(info.ledger_id)

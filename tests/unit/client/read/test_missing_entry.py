@@ -53,3 +53,13 @@ def test_only_negatives_from_all_and_fresh_metadata_deny_an_entry(size: int) -> 
 @pytest.mark.parametrize("failure", [errors.NoSuchLedgerError("gone"), errors.ClientClosedError("closed")])
 def test_an_end_of_the_ledger_or_the_client_comes_first(failure: errors.BookKeeperError) -> None:
     assert all(told(kinds, failure) is failure for kinds in product(MissKind, repeat=2))
+
+
+def test_an_entry_whose_loss_was_accepted_is_never_denied() -> None:
+    for kinds in product(MissKind, repeat=2):
+        for failure in (None, AWAY):
+            answers = {f"bookie-{i}": Miss(kind, kind.value) for i, kind in enumerate(kinds)}
+            error = missing_entry_error(7, 3, answers, failure, loss_accepted=True)
+            assert not isinstance(error, errors.NoSuchEntryError)
+            if set(kinds) != {N}:
+                assert type(error) is type(told(kinds, failure))
