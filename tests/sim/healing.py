@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 BOOKIES = 6
 SIZES = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (4, 2, 2))
+SMALL = SIZES[:3]
 FRAGILE = ((2, 2, 1), (1, 1, 1))  # of a ledger whose end only the lost bookie may know
 ENTRIES = 30
 HEALED_WITHIN_S = 500.0
@@ -83,6 +84,9 @@ class Healing:
         self.settings = RecoverySettings(**{**quick, **drawn, "replicas_check_interval_s": 10.0})
         self.oracle = HealingOracle(cluster, self.settings.open_ledger_grace_s)
         self.newcomer = cluster.bookies.pop() if self.plan.random() < 0.5 else None
+        self.small = self.newcomer is not None and self.world.stream("small").random() < 0.5
+        if self.small:  # no bookie could take the place of the lost one, until another one comes
+            del cluster.bookies[3:]
         self.lost = self.plan.choice(cluster.bookies)
         self.living: list[Bookie] = []
         self.dying: set[Bookie] = set()
@@ -107,7 +111,7 @@ class Healing:
         others = [cluster.client_host.start(self.write_on(), name="a client that writes on")]
         if plan.random() < 0.5:
             others.append(cluster.client_host.start(self.delete_one(), name="deletion"))
-        if plan.random() < 0.5:
+        if plan.random() < 0.5 and not self.small:
             others.append(cluster.client_host.start(self.retire(plan.choice(self.living)), name="retirement"))
         if self.oracle.may_lose:
             others.append(cluster.client_host.start(self.accept_losses(), name="acceptance"))
@@ -147,14 +151,14 @@ class Healing:
     async def write_all(self) -> None:
         async with self.cluster.client() as client:
             for number in range(self.plan.randrange(3, 7)):
-                sizes = self.plan.choice(SIZES)
+                sizes = self.plan.choice(SMALL if self.small else SIZES)
                 ledger_id = await self.cluster.write_ledger(client, ENTRIES, sizes, password=PASSWORD)
                 if not number:
                     self.deleted = ledger_id
         client = await self.cluster.connect(self.cluster.client_host)
         for _ in range(self.plan.randrange(3)):  # these stay open
             with contextlib.suppress(BookKeeperError):
-                await self.leave_open(client, self.plan.choice(SIZES))
+                await self.leave_open(client, self.plan.choice(SMALL if self.small else SIZES))
         if self.plan.random() < 0.4:
             with contextlib.suppress(BookKeeperError):
                 writer = await self.leave_open(client, self.plan.choice(FRAGILE))
@@ -228,7 +232,7 @@ class Healing:
     async def grow(self, newcomer: Bookie) -> None:
         """A bookie comes that has nothing yet."""
         rng = self.world.stream("growing")
-        await asyncio.sleep(rng.random() * 10)
+        await asyncio.sleep(rng.random() * (40 if self.small else 10))
         self.cluster.bookies.append(newcomer)
         await newcomer.start()
         self.living.append(newcomer)

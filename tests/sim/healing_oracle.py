@@ -6,7 +6,8 @@ It watches the tree of the metadata store, and knows what each bookie has acknow
   gone may be, and then behind all that a bookie has which is left;
 * who takes another one's place in a fragment has all of its share at that moment;
 * no bookie that is gone, or is to leave, is taken off the mark of a closed ledger that names it;
-* no open ledger is recovered for the sake of a mark before the mark is as old as the grace period.
+* no open ledger is recovered for the sake of a mark before the mark is as old as the grace period; nor for bookies that
+  have come back with what they had; nor where no bookie could take the place of those that are gone.
 
 What is broken fails the run when it has ended, whatever the code makes of it meanwhile.
 """
@@ -21,9 +22,11 @@ from unittest.mock import patch
 
 from bkpy.metadata import paths
 from bkpy.metadata.layout import LONG_HIERARCHICAL
+from bkpy.metadata.marks import LossReason
 from bkpy.metadata.store import Check, NoNode
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bkpy.protocol.quorum import write_set
 from bkpy.recovery.ledger_repair import LedgerRepair
 
 from .cluster import ROOT
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 MARKS = f"{ROOT}/{paths.MARKS}/"
+AVAILABLE = f"{ROOT}/{paths.AVAILABLE}/"
+SEEN_WITHIN_S = 3.0  # of a change of the bookies: who was cut off meanwhile is on its way
 
 
 class HealingOracle:
@@ -51,6 +56,7 @@ class HealingOracle:
         self._ledgers: dict[str, int] = {}  # by path
         self._marked_at: dict[int, float] = {}
         self._inside = False
+        self._changed_at: dict[str, float] = {}  # when each bookie's registration changed
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -89,6 +95,8 @@ class HealingOracle:
             self._inside = False
         for path, old in zip(written, before, strict=True):
             new = self._data(path)
+            if path.startswith(AVAILABLE):
+                self._changed_at[path.rpartition("/")[2]] = self._world.loop.time()
             if path.startswith(MARKS):
                 self._mark(path, old, new)
             elif old is not None and new is not None and (ledger_id := self._ledger_of(path)) is not None:
@@ -185,6 +193,52 @@ class HealingOracle:
         marked_at = self._marked_at.get(ledger_id)
         if marked_at is not None and self._world.loop.time() < marked_at + self._grace_s:
             self._broken(f"ledger {ledger_id} was recovered, and its writer still had time")
+        if why := self._needless(ledger_id):
+            self._broken(f"ledger {ledger_id} was recovered, and {why}")
+
+    def _needless(self, ledger_id: int) -> str:
+        """Why the end of its writer gains nothing, as the metadata have been for a while: workers see them late."""
+        data = self._data(LONG_HIERARCHICAL.path_of(ROOT, ledger_id))
+        mark = self._mark_of(ledger_id)
+        if data is None or mark is None:
+            return ""
+        metadata = LedgerMetadata.decode(ledger_id, data)
+        if metadata.state is not LedgerState.OPEN:
+            return ""
+        ensemble = set(metadata.fragments[-1].bookies)
+        settled, writable = self._registered(within_s=SEEN_WITHIN_S)
+        named = ensemble & mark.keys()
+        if named and all(mark[name] == LossReason.LOST and name in settled for name in named):
+            return f"{', '.join(sorted(named))} was back"
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        sets = [{metadata.fragments[-1].bookies[i] for i in write_set(n, size, quorum)} for n in range(size)]
+        if not writable - ensemble and all(len(members & settled) >= metadata.ack_quorum for members in sets):
+            return "no bookie could take a place"
+        return ""
+
+    def _mark_of(self, ledger_id: int) -> dict[str, str] | None:
+        """By bookie, why it is marked."""
+        path = LONG_HIERARCHICAL.path_of(MARKS.rstrip("/"), ledger_id)
+        token = self._data(path)
+        value = None if token is None else self._data(f"{path}/{token.decode()}")
+        return None if value is None else {name: one["reason"] for name, one in json.loads(value)["lost"].items()}
+
+    def _registered(self, within_s: float) -> tuple[set[str], set[str]]:
+        """The bookies that have been registered, and in no limbo, for so long; and all that were writable since."""
+        settled, writable = set(), set()
+        now = self._world.loop.time()
+        for bookie in self._cluster.bookies:
+            name = bookie.settings.bookie_id
+            if now - self._changed_at.get(name, 0.0) < within_s:
+                writable.add(name)  # it may be: nothing is said of it
+                continue
+            data = self._data(paths.available(ROOT, name, read_only=False))
+            if data is not None:
+                writable.add(name)
+            data = data or self._data(paths.available(ROOT, name, read_only=True))
+            if data is not None and not json.loads(data).get("in_limbo"):
+                settled.add(name)
+        return settled, writable
 
 
 def _lost(data: bytes | None) -> set[str]:

@@ -88,6 +88,21 @@ def swapping_open_fragments() -> AbstractContextManager[Any]:
     return patches
 
 
+def ending_writers_for_nothing() -> AbstractContextManager[Any]:
+    """Rule 50: an open ledger is closed though no bookie could take the place of the lost one."""
+
+    def eager_plan(metadata: LedgerMetadata, leaving: Collection[str], bookies: Bookies, **more: Any) -> Plan:
+        planned = plan(metadata, leaving, bookies, **more)
+        if metadata.state is not LedgerState.OPEN:
+            return planned
+        last = len(metadata.fragments) - 1
+        unclosed = tuple(name for name in metadata.fragments[last].bookies if name in leaving)
+        stuck = tuple(one for one in planned.stuck if one.fragment < last)
+        return planned._replace(stuck=stuck, unclosed=unclosed)
+
+    return patch.object(ledger_repair, "plan", eager_plan)
+
+
 def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
     """Rule 30: who rebalances takes the lock of another ledger."""
     take = LedgerLocks.take
@@ -105,6 +120,7 @@ def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
         (recovering_without_a_grace_period, (4,)),
         (removing_newer_marks, (37,)),
         (swapping_before_copying, (0,)),
+        (ending_writers_for_nothing, (8,)),
         (moving_by_hand_without_a_lock, (0,)),
         (swapping_open_fragments, (13,)),
     ],

@@ -64,7 +64,7 @@ class LedgerScan:
         self.named: set[str] = set()  # bookies that ledgers name which were read
         self.marked = 0  # ledgers that were marked and, as far as is known, were not before
         self.unmarked = 0  # ledgers that had marks at one scan, and none at the next
-        self._listed = array("q")  # the marks at the last scan
+        self._listed = array("q")  # the marks at the end of the last scan
         self._catalog = catalog
         self._marks = marks
         self._remembered = remembered
@@ -104,6 +104,7 @@ class LedgerScan:
                 subject = f"ledger {what} names" if isinstance(what, int) else f"the ledgers below {what} name"
                 log.warning("the auditor can't tell which bookies %s: %s", subject, why)
         self._reported = set(self._unreadable)
+        self._listed = array("q", sorted(self._just_marked.union(marked)))
         return len(marked)
 
     async def still_missed(self) -> frozenset[str] | None:
@@ -251,7 +252,7 @@ class LedgerScan:
                 return
             self._remembered.learn(metadata)
             needed = metadata.needed_bookies
-            self._note(needed)
+            self._note(set(needed))
             names = sorted(needed & lost.keys())
             if names and not await self._has_mark(ledger_id, {bookie: lost[bookie] for bookie in names}):
                 of[ledger_id] = names
