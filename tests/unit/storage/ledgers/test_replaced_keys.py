@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.unit.storage.support import KEY, Batch, Host, add, read_all
@@ -10,6 +11,10 @@ from tests.unit.storage.support import settings as bookie_settings
 
 from bkpy.protocol.messages import Status
 from bkpy.protocol.records import RecordCodec
+from bkpy.storage.journal.format import RecordKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WRONG = b"w" * 32
 LEDGER, FENCED = 1, 2
@@ -60,19 +65,36 @@ async def test_a_key_with_entries_stays() -> None:
         assert (state.key, state.gone) == (KEY, False)
 
 
-async def test_a_fence_that_is_still_being_written_concerns_the_old_key_alone() -> None:
+async def test_a_fence_that_is_still_being_written_concerns_the_old_key_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     host = Host()
     storage = await host.boot()
     await storage.states((LEDGER,))
-    host.disk.stall()
+    (journal,) = storage.journals
+    record, held = journal.record, []
+
+    def slow(kind: RecordKind, ledger_id: int, body: bytes, on_durable: Callable[[], None] | None = None) -> None:
+        if kind is RecordKind.FENCE and body == WRONG:
+            held.append(lambda: record(kind, ledger_id, body, on_durable))
+        else:
+            record(kind, ledger_id, body, on_durable)
+
+    monkeypatch.setattr(journal, "record", slow)
     wrong = asyncio.ensure_future(storage.fence(LEDGER, WRONG))
-    await asyncio.sleep(0)
-    replacing = asyncio.ensure_future(storage.replace_key(LEDGER, KEY))
-    await asyncio.sleep(0)
-    host.disk.unstall()
+    while not held:
+        await asyncio.sleep(0)
+
+    async def prove_and_fence() -> bool:
+        assert await storage.replace_key(LEDGER, KEY) is Status.OK
+        return await storage.fence(LEDGER, KEY)
+
+    proved = asyncio.ensure_future(prove_and_fence())
+    for _ in range(100):  # as far as it gets while the first fence isn't durable
+        await asyncio.sleep(0)
+    held[0]()
     assert await wrong
-    assert await replacing is Status.OK
-    assert await storage.fence(LEDGER, KEY)
+    assert await proved
     host.disk.power_cut()
     storage = await host.boot()
     state = (await storage.states((LEDGER,)))[LEDGER]
