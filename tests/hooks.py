@@ -17,7 +17,7 @@ from bkpy.client.write.writer import LedgerWriter
 from bkpy.local import process
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import Roller
-from bkpy.recovery.decommission import Decommission
+from bkpy.metadata.naming import NamingScan
 from bkpy.recovery.integrity import IntegrityCheck
 from bkpy.recovery.ledger_recovery import LedgerRecovery
 from bkpy.runtime.process import TaskSpawner
@@ -302,7 +302,7 @@ def is_held(client: Client, writer: LedgerWriter) -> bool:
 
 # --- recovery -----------------------------------------------------------------------------------------------------
 
-WAIT_FOR_MOVERS: Final[Method] = (Decommission, "_wait_for_movers")
+WAIT_FOR_MOVERS: Final[Method] = (NamingScan, "wait_for_movers")
 FENCE: Final[Method] = (LedgerRecovery, "_fence")
 FETCH: Final[Method] = (LedgerRecovery, "_fetch")
 

@@ -13,9 +13,12 @@ import pytest
 from tests.conftest import alive
 
 import bkpy
-from bkpy.errors import BookieUnavailableError, ConfigError, NotEnoughBookiesError
+from bkpy.config.recovery import RecoverySettings
+from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
 from bkpy.local import LocalCluster
 from bkpy.local.process import accepts_connections, poll, port_is_free
+from bkpy.recovery.bookie_drain import BookieDrain
+from bkpy.recovery.decommission import Decommission
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,3 +259,25 @@ async def test_its_bookies_are_the_same_objects_after_stop_and_start(tmp_path: P
         await bookie.kill()
         assert not await accepts_connections("127.0.0.1", bookie.port)
         await bookie.start()
+
+
+@pytest.mark.scenario(60)
+async def test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_again(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, bookies=2)
+    async with cluster:
+        async with bkpy.connect(cluster.connect_string) as client:
+            drain = BookieDrain(client, "bookie-1", RecoverySettings())
+            await drain.begin()
+            while not (await drain.look()).refuses:
+                await asyncio.sleep(0.05)
+            gone = Decommission(client.upkeep, "bookie-1", RecoverySettings(), lost=False)
+            assert (await gone.run(lambda looked: None)).scan.clear
+        retired = cluster.bookies[0]
+        await retired.stop()
+        with pytest.raises(IdentityError, match="was decommissioned"):
+            await retired.start()
+    for again in (cluster, LocalCluster(tmp_path, bookies=2)):
+        async with again:
+            assert [bookie.id for bookie in again.bookies] == ["bookie-2", "bookie-3"]
+            assert again.retired == ["bookie-1"]
+            assert await registered(again) == {"bookie-2", "bookie-3"}

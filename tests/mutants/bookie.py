@@ -205,20 +205,6 @@ MUTANTS: list[Mutant] = [
         (f"{_COLLECTOR}::test_a_copy_of_a_ledger_that_is_not_closed_stays",),
     ),
     Mutant(
-        "id freed though ledgers name the bookie",
-        "a new bookie under the id denies what the old one acknowledged",
-        "known is not None and free,",
-        "known is not None,",
-        (f"{_IDENTITY}::test_a_bookie_that_ledgers_name_is_formatted_by_force_alone_and_its_id_stays_taken",),
-    ),
-    Mutant(
-        "ledgers that can't be read don't count",
-        "copies are deleted that a ledger needs",
-        "except (CorruptDataError, UnsupportedVersionError):\n    unreadable.append(ledger_id)",
-        "except (CorruptDataError, UnsupportedVersionError):\n    pass",
-        (f"{_IDENTITY}::test_a_ledger_that_cannot_be_read_may_name_the_bookie",),
-    ),
-    Mutant(
         "bookie on another machine not looked for",
         "cookies are changed, or deleted, under a bookie that serves",
         "if await read_certainly(self._store, paths.available(self._root, bookie_id, read_only=read_only)):",

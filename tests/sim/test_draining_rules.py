@@ -17,10 +17,11 @@ import pytest
 from bkpy.bookie import add_handler
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
+from bkpy.metadata import naming
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.locks import LedgerLocks
 from bkpy.protocol.draining import Need, need_of
-from bkpy.recovery import decommission, ledger_recovery
+from bkpy.recovery import ledger_recovery
 from bkpy.recovery.bookie_drain import BookieDrain
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.decommission import Decommission
@@ -196,7 +197,7 @@ def recoveries_are_not_settled() -> AbstractContextManager[Any]:
         found = need_of(metadata, bookie_id)
         return Need.NONE if found is Need.UNSETTLED else found
 
-    return patch.object(decommission, "need_of", need)
+    return patch.object(naming, "need_of", need)
 
 
 def writers_at_rest_stay() -> AbstractContextManager[Any]:

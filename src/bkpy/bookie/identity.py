@@ -2,46 +2,59 @@
 
 Invariants: nothing is changed while the bookie runs, here (its directories are locked) or elsewhere (it is registered);
 nothing is deleted before the ledgers that name the bookie were counted and somebody has agreed; the id of a bookie that
-ledgers name is never free again, because a new one under it would deny what the old one acknowledged.
+ledgers name, or may come to name, is never free again, because a new one under it would deny what the old one
+acknowledged; a new bookie under an id that was freed denies no ledger that is older than the deletion.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bkpy.bookie.cookie import encode_cookie, storage_part
 from bkpy.config.address import split_address
-from bkpy.errors import BookKeeperError, CorruptDataError, IdentityError, NoSuchLedgerError
+from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.metadata import paths
 from bkpy.metadata.cluster import open_cluster
-from bkpy.metadata.cookies import delete_cookie, read_cookie, write_cookie
+from bkpy.metadata.cookies import delete_cookie, instance_of, read_cookie, storage_instance, write_cookie
+from bkpy.metadata.naming import NamingScan
+from bkpy.metadata.outcome import NotDone, told
 from bkpy.metadata.resolve import read_certainly
-from bkpy.protocol.ledger_metadata import UnsupportedVersionError
+from bkpy.metadata.retired import RetiredBy, read_retired, retire
 from bkpy.storage.cookies import CookieUpdate, FoundCookie, UpdatePlan, look_for_cookie, metadata_cookie
 from bkpy.storage.identity import Directories, locked
 from bkpy.storage.open import initialise_storage
-from bkpy.storage.wipe import Belongings, belongings, wipe
+from bkpy.storage.wipe import Belongings, Owner, belongings, has_cookie, is_owned, wipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bkpy.bookie.companions import OpenPeers, Peers
     from bkpy.config.bookie import BookieSettings
     from bkpy.metadata.cluster import Cluster
     from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
     from bkpy.runtime.interfaces import DiskRuntime
 
 _NAMED_MAX: Final = 10  # ledgers that a message names
 
 
 class NamingLedgers(NamedTuple):
-    """How many ledgers' metadata name a bookie. `unreadable`: those of which nobody can tell."""
+    """How many ledgers' metadata name a bookie. `unreadable`: those whose metadata can't be read.
+
+    `in_recovery`: a recovery that has not ended may name the bookie when it closes the ledger.
+    """
 
     looked_at: int
     naming: list[int]
     unreadable: list[int]
+    in_recovery: list[int]
+
+    @property
+    def clear(self) -> bool:
+        """Whether no ledger names the bookie, or may come to name it."""
+        return not (self.naming or self.unreadable or self.in_recovery)
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class FormatPlan:
 
     directories: dict[str, Belongings]
     ledgers: NamingLedgers
-    cookie_goes: bool  # the cookie in the metadata store: it stays while a ledger may name the bookie
+    cookie_goes: bool  # the cookie in the metadata store: with `force`, or while a ledger may name the bookie, it stays
     foreign: list[str]  # directories that are not known to be this bookie's
 
     @property
@@ -63,28 +76,55 @@ class FormatPlan:
 
 
 class BookieIdentity:
-    """The identity of one bookie, on `store` (its cluster's metadata under `root`)."""
+    """The identity of one bookie, on `store` (its cluster's metadata under `root`).
 
-    def __init__(self, settings: BookieSettings, store: MetadataStore, root: str, runtime: DiskRuntime) -> None:
+    `peers` closes ledgers for `format`; without, a ledger IN_RECOVERY keeps it from freeing the id.
+    """
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        store: MetadataStore,
+        root: str,
+        runtime: DiskRuntime,
+        peers: OpenPeers | None = None,
+    ) -> None:
         self._settings = settings
         self._store = store
         self._root = root
         self._runtime = runtime
+        self._open_peers = peers
 
-    async def init(self) -> bool:
-        """Make directories and cookies of a new bookie; False if all of it was there already."""
+    async def init(self, *, again: bool = False) -> bool:
+        """Make directories and cookies of a new bookie; False if all of it was there already.
+
+        `again`: also under the id of a bookie that was decommissioned, with empty directories.
+        """
         settings = self._settings
         cluster = await self._cluster()
         known = await read_cookie(self._store, self._root, settings.bookie_id)
+        retired = await read_retired(self._store, self._root, settings.bookie_id) if known is None else None
+        limbo_to = -1 if retired is None else retired.limbo_to
+        if retired is not None and retired.decommissioned:
+            if not again:
+                retired.check_usable()
+            limbo_to = await self._newest_id(cluster)
         cookie, new = initialise_storage(
             settings,
             self._runtime,
             instance_id=cluster.instance_id,
             expected_cookie=None if known is None else storage_part(known[0]),
+            limbo_to=limbo_to,
         )
         if known is None:
             await self._write(cluster, cookie, None)
         return new or known is None
+
+    async def _newest_id(self, cluster: Cluster) -> int:
+        newest = await cluster.catalog.newest_id()
+        if isinstance(newest, NotDone):
+            raise told(newest, bookie=self._settings.bookie_id)
+        return newest
 
     async def _cluster(self) -> Cluster:
         return await open_cluster(self._store, self._root)
@@ -122,11 +162,27 @@ class BookieIdentity:
         update = CookieUpdate(self._settings, self._runtime, cluster.instance_id)
         with update.locked():
             plan = update.plan(await self._stored())
+            if known is None:
+                await self._check_same_storage(plan)
             if plan.steps:
                 agree(plan)
                 version = None if known is None else known[1]
                 await update.carry_out(plan, lambda cookie: self._write(cluster, cookie, version))
         return plan
+
+    async def _check_same_storage(self, plan: UpdatePlan) -> None:
+        """`IdentityError` if the id was given up since with another storage: this one would deny what that had."""
+        retired = await read_retired(self._store, self._root, self._settings.bookie_id)
+        if retired is None:
+            return
+        instance = storage_instance([directory.uuid for directory in plan.cookie.ledger_directories])
+        if not retired.decommissioned or retired.instance != instance:
+            raise IdentityError(
+                "the id was given up since these directories were used last, by a bookie with other directories: what "
+                "these hold is out of date. Use empty directories (`bkpy bookie format` empties these), or another "
+                "bookie_id",
+                bookie=self._settings.bookie_id,
+            )
 
     async def _refuse_if_registered(self) -> None:
         bookie_id = self._settings.bookie_id
@@ -150,7 +206,8 @@ class BookieIdentity:
         """Delete the bookie's files, and its cookie in the metadata store unless a ledger may name the bookie.
 
         `agree` raises to delete nothing. With `force` also though ledgers name the bookie, and directories that are not
-        known to be its own; never another bookie's.
+        known to be its own, never another bookie's; the cookie stays then. Without, ledgers IN_RECOVERY are closed
+        first, and locks of ledgers that are held by then are waited for.
         """
         cluster = await self._cluster()
         await self._refuse_if_registered()
@@ -159,44 +216,68 @@ class BookieIdentity:
         with contextlib.ExitStack() as held:
             for path in directories:
                 held.enter_context(locked(self._runtime.files, path))
-            foreign = self._foreign(directories, cluster.instance_id)
+            owner = Owner(bookie_id, cluster.instance_id)
+            foreign = [path for path in directories if not is_owned(self._runtime.files, path, owner)]
             known = await read_cookie(self._store, self._root, bookie_id)
-            ledgers = await self._count(cluster, looked_at)
-            free = not ledgers.naming and not ledgers.unreadable
+            ledgers = await self._count(cluster, looked_at, settles=not force)
+            if known is not None and not any(has_cookie(self._runtime.files, path, owner) for path in directories):
+                await self._refuse_if_it_answers()  # it may run elsewhere: these locks don't say that it doesn't
             plan = FormatPlan(
                 {path: belongings(self._runtime.files, path) for path in directories},
                 ledgers,
-                known is not None and free,
+                known is not None and ledgers.clear and not force,
                 foreign,
             )
             if not force:
                 self._refuse_to_format(plan)
             if plan.files or plan.cookie_goes:
                 agree(plan)
-                wipe(self._runtime.files, directories)
+                if known is None:  # an interruption must not leave an id that looks as if no bookie ever had it
+                    await self._remember(cluster, None)
+                wipe(self._runtime.files, directories, owner, allowed=foreign if force else ())
+                if known is None or plan.cookie_goes:
+                    await self._remember(cluster, None if known is None else known[0])
                 if plan.cookie_goes:
                     assert known is not None
                     await delete_cookie(self._store, self._root, bookie_id, known[1])
         return plan
 
+    async def _refuse_if_it_answers(self) -> None:
+        if self._open_peers is None:
+            return
+        peers = await self._open_peers()
+        try:
+            answered = await peers.answers(self._settings.bookie_id)
+        finally:
+            await peers.close()
+        if answered:
+            raise IdentityError(
+                "the bookie answers at its address, though it isn't registered and no directory here has its cookie: "
+                "it runs elsewhere. Stop it, or correct bookie_id",
+                bookie=self._settings.bookie_id,
+            )
+
+    async def _remember(self, cluster: Cluster, cookie: bytes | None) -> None:
+        """Let the next bookie under the id deny nothing that was there when the files were deleted.
+
+        A writer may have stored entries here before it named the bookie, and names it now.
+        """
+        bookie_id = self._settings.bookie_id
+        former = await read_retired(self._store, self._root, bookie_id)
+        decommissioned = cookie is None and former is not None and former.decommissioned
+        await retire(
+            self._store,
+            self._root,
+            bookie_id,
+            RetiredBy.DECOMMISSION if decommissioned else RetiredBy.FORMAT,
+            self._runtime.clock,
+            instance="" if cookie is None else instance_of(cookie),
+            limbo_to=await self._newest_id(cluster),
+            attempts_max=self._settings.metadata_write_attempts_max,
+        )
+
     def _paths(self) -> Sequence[str]:
         return Directories(self._settings, self._runtime.files, "").all
-
-    def _foreign(self, directories: Sequence[str], instance_id: str) -> list[str]:
-        """The directories with data that no cookie says is this bookie's; `IdentityError` if one is another's."""
-        foreign = []
-        for path in directories:
-            cookie = look_for_cookie(self._runtime.files, path).cookie
-            if cookie is not None and cookie.bookie_id != self._settings.bookie_id:
-                raise IdentityError(
-                    f"the directory is that of bookie {cookie.bookie_id}, and bookie_id is {self._settings.bookie_id}: "
-                    "nothing was deleted; correct one or the other",
-                    path=path,
-                )
-            owned = cookie is not None and cookie.instance_id == instance_id
-            if not owned and belongings(self._runtime.files, path).data:
-                foreign.append(path)
-        return foreign
 
     def _refuse_to_format(self, plan: FormatPlan) -> None:
         bookie_id = self._settings.bookie_id
@@ -206,45 +287,34 @@ class BookieIdentity:
                 "this one's, of this cluster; nothing was deleted. --force deletes them all the same",
                 bookie=bookie_id,
             )
-        if named := [*plan.ledgers.naming, *plan.ledgers.unreadable]:
+        ledgers = plan.ledgers
+        if not ledgers.clear:
+            named = [*ledgers.naming, *ledgers.in_recovery, *ledgers.unreadable]
             more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
             raise IdentityError(
-                f"{len(plan.ledgers.naming)} ledgers of {plan.ledgers.looked_at} name this bookie, and of "
-                f"{len(plan.ledgers.unreadable)} nobody can tell: {', '.join(map(str, named[:_NAMED_MAX]))}{more}; "
-                "nothing was deleted. Delete them, or wait until their copies are elsewhere. --force deletes this "
-                "bookie's copies all the same, and keeps its id from being used again",
+                f"{len(ledgers.naming)} ledgers of {ledgers.looked_at} name this bookie, {len(ledgers.in_recovery)} "
+                "are in recovery and may come to name it (`bkpy ledger recover` ends that), and the metadata of "
+                f"{len(ledgers.unreadable)} can't be read: {', '.join(map(str, named[:_NAMED_MAX]))}{more}; nothing "
+                "was deleted. Delete them, or wait until their copies are elsewhere. --force deletes this bookie's "
+                "copies all the same, and keeps its id from being used again",
                 bookie=bookie_id,
             )
 
-    async def _count(self, cluster: Cluster, looked_at: Callable[[int], None]) -> NamingLedgers:
-        """Read the metadata of all ledgers, several at a time."""
-        naming: list[int] = []
-        unreadable: list[int] = []
-        count = 0
+    async def _count(self, cluster: Cluster, looked_at: Callable[[int], None], *, settles: bool) -> NamingLedgers:
+        """Read the metadata of all ledgers. With `settles`, see first to it that no other ledger comes to name it."""
+        async with contextlib.AsyncExitStack() as own:
+            peers: Peers | None = None
 
-        async def look(ledger_id: int) -> None:
-            try:
-                metadata, _ = await cluster.catalog.read(ledger_id)
-            except NoSuchLedgerError:
-                return  # deleted meanwhile
-            except (CorruptDataError, UnsupportedVersionError):
-                unreadable.append(ledger_id)
-                return
-            if any(self._settings.bookie_id in fragment.bookies for fragment in metadata.fragments):
-                naming.append(ledger_id)
+            async def recover(ledger_id: int) -> LedgerMetadata:
+                nonlocal peers
+                assert self._open_peers is not None
+                if peers is None:
+                    peers = await self._open_peers()
+                    own.push_async_callback(peers.close)
+                return await peers.recover(ledger_id)
 
-        batch: list[int] = []
-
-        async def look_at_batch() -> None:
-            nonlocal count
-            await asyncio.gather(*map(look, batch))
-            count += len(batch)
-            batch.clear()
-            looked_at(count)
-
-        async for ledger_id in cluster.catalog.ids():
-            batch.append(ledger_id)
-            if len(batch) >= self._settings.metadata_requests_in_flight_max:
-                await look_at_batch()
-        await look_at_batch()
-        return NamingLedgers(count, sorted(naming), sorted(unreadable))
+            scan = NamingScan(cluster, recover, self._settings.bookie_id, self._settings)
+            if settles:
+                await scan.wait_for_movers()
+            found = await scan.look(looked_at, settles=settles and self._open_peers is not None)
+        return NamingLedgers(found.ledgers, list(found.named), list(found.unreadable), list(found.unsettled))

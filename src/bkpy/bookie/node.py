@@ -28,6 +28,7 @@ from bkpy.metadata.cluster import open_cluster
 from bkpy.metadata.cookies import read_cookie, write_cookie
 from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.registration import TAKEOVER_TIMEOUTS, BookieDirectory, BookieInfo, Registration
+from bkpy.metadata.retired import read_retired
 from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import MetadataStore, SessionState
 from bkpy.protocol.draining import Tenure
@@ -128,6 +129,9 @@ class BookieNode:
         await self._serve_pages(credentials)
         cluster = await open_cluster(self._store, self._root)
         known = await read_cookie(self._store, self._root, settings.bookie_id)
+        retired = await read_retired(self._store, self._root, settings.bookie_id) if known is None else None
+        if retired is not None:
+            retired.check_usable()
         directories = dict.fromkeys([*settings.journal_directories, *settings.ledger_directories])
         self._log.info("looking through %s", ", ".join(directories))
         self._storage = storage = await open_storage(
@@ -138,6 +142,7 @@ class BookieNode:
             observer=self._metrics,
             on_moved=self._directories_moved,
             on_anew=self._directories_anew if self._rebuild else None,
+            limbo_to=-1 if retired is None else retired.limbo_to,
         )
         known = await read_cookie(self._store, self._root, settings.bookie_id)
         storage.failed.add_done_callback(self._storage_failed)
@@ -166,7 +171,7 @@ class BookieNode:
         # The cookie is the durable word of where the bookie is to be found: written before the first registration.
         cookie = encode_cookie(settings.bookie_id, self.address, cluster.instance_id, storage.cookie)
         if known is None or known[0] != cookie:
-            await write_cookie(
+            version = await write_cookie(
                 self._store,
                 self._root,
                 settings.bookie_id,
@@ -174,6 +179,8 @@ class BookieNode:
                 None if known is None else known[1],
                 attempts_max=settings.metadata_write_attempts_max,
             )
+        else:
+            version = known[1]
         if self._new_mender is not None:
             losses = Losses(storage, settings, self._runtime, self._trusted)
             self._mender = self._new_mender(losses, self._metrics.registry)
@@ -198,6 +205,7 @@ class BookieNode:
             info,
             self._runtime,
             identity=hashlib.sha256(storage.cookie).hexdigest(),
+            cookie=(cookie, version),
             on_death=self._give_up,
             settings=settings,
         )
@@ -320,10 +328,11 @@ class BookieNode:
             await self._storage.close()
 
     async def _end_companion(self) -> None:
-        if self._mender is not None:
-            await self._mender.stop()
-        if self._companion is not None:
-            await self._companion.stop()
+        mender, companion, self._mender, self._companion = self._mender, self._companion, None, None
+        if mender is not None:
+            await mender.stop()
+        if companion is not None:
+            await companion.stop()
 
     async def _end_collection(self) -> None:
         if self._collector is not None:
@@ -373,6 +382,8 @@ class BookieNode:
         reason = _DRAINING if tenure is Tenure.LEAVES else _DECOMMISSIONED
         self._refuse(reason)
         self._service.leave()
+        if tenure is Tenure.GONE:
+            await self._end_companion()  # no process outside the cluster stands for auditor, or moves copies
         self._refusals -= {_DRAINING, _DECOMMISSIONED} - {reason}
         await self.set_read_only(True, reason)
 

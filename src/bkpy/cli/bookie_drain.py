@@ -24,8 +24,8 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from bkpy.metadata.naming import Looked
     from bkpy.recovery.bookie_drain import DrainProgress
-    from bkpy.recovery.decommission import Looked
 
 _TOLD_MAX = 20
 

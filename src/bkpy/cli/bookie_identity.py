@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,45 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from bkpy.bookie.identity import BookieIdentity, FormatPlan
+    from bkpy.client.client import Client
+    from bkpy.config.base import MetadataSettings
     from bkpy.config.bookie import BookieSettings
+    from bkpy.metadata.store import MetadataStore
+    from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import Runtime
     from bkpy.storage.cookies import FoundCookie, UpdatePlan
 
 Flags = str | tuple[str, ...] | None
 
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+class ClientPeers:
+    """The cluster's other bookies, by a client of its own."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        return await self._client.upkeep.recover(ledger_id)
+
+    async def answers(self, bookie_id: str) -> bool:
+        from bkpy.recovery.decommission import answers
+
+        return await answers(self._client.upkeep, bookie_id)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+async def open_peers(store: MetadataStore, root: str, runtime: Runtime, settings: MetadataSettings) -> ClientPeers:
+    """A client in the session of a command about a bookie with these settings."""
+    from bkpy.client.client import open_client
+    from bkpy.config.base import MetadataSettings
+    from bkpy.config.client import client_settings
+
+    shared = {name: getattr(settings, name) for name in MetadataSettings.model_fields}
+    return ClientPeers(await open_client(store, root, runtime, client_settings(**shared)))
 
 
 @contextlib.asynccontextmanager
@@ -28,21 +62,26 @@ async def _identity(settings: BookieSettings) -> AsyncIterator[BookieIdentity]:
     from bkpy.runtime.system import real_runtime
 
     async with metadata(settings.metadata_uri, settings) as (store, root):
-        yield BookieIdentity(settings, store, root, real_runtime())
+        runtime = real_runtime()
+        peers = functools.partial(open_peers, store, root, runtime, settings)
+        yield BookieIdentity(settings, store, root, runtime, peers)
 
 
 @click.command(cls=SettingsCommand)
+@click.option("--again", is_flag=True, help="Also under the id of a bookie that was decommissioned.")
 @json_option
-def init(path: str | None, as_json: bool, **flags: Flags) -> None:
+def init(path: str | None, again: bool, as_json: bool, **flags: Flags) -> None:
     """Make a new bookie's directories and cookies, and register its id in the cluster, without serving.
 
-    `bkpy bookie run` does the same at a bookie's first start. A bookie that is there already is left as it is.
+    `bkpy bookie run` does the same at a bookie's first start. A bookie that is there already is left as it is. The id
+    of a decommissioned bookie is refused, by `run` as well; with --again a new bookie may have it, with empty
+    directories.
     """
     settings = settings_from(path, flags)
 
     async def initialise() -> bool:
         async with _identity(settings) as identity:
-            return await identity.init()
+            return await identity.init(again=again)
 
     new = run(initialise())
     if as_json:
@@ -61,9 +100,10 @@ def init(path: str | None, as_json: bool, **flags: Flags) -> None:
 def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Flags) -> None:
     """Delete all that a stopped bookie has in its directories, and its cookie in the metadata.
 
-    First the metadata of all ledgers are read: while any of them names the bookie, nothing is deleted. With --force its
-    copies are deleted all the same; its id can't be used again then until no ledger names it, for a new bookie under it
-    would deny what the old one acknowledged. Files that aren't a bookie's are left alone.
+    First ledgers in recovery are closed, and the metadata of all ledgers are read: while any of them names the bookie,
+    nothing is deleted. With --force its copies are deleted all the same, and its cookie stays, so that no new bookie
+    denies what this one acknowledged; `format` once more, without --force, frees the id. Files that aren't a bookie's
+    are left alone.
     """
     settings = settings_from(path, flags)
 
@@ -80,6 +120,7 @@ def format_(path: str | None, force: bool, yes: bool, as_json: bool, **flags: Fl
         "directories": list(plan.directories),
         "ledgers_naming_it": len(plan.ledgers.naming),
         "ledgers_unreadable": len(plan.ledgers.unreadable),
+        "ledgers_in_recovery": len(plan.ledgers.in_recovery),
         "cookie_deleted": plan.cookie_goes,
     }
     if as_json:
@@ -122,13 +163,14 @@ def _tell(plan: FormatPlan, settings: BookieSettings) -> None:
         foreign = " (not known to be this bookie's)" if directory in plan.foreign else ""
         say(f"{directory}{foreign}: {counts}, {human_bytes(here.bytes)}")
     looked = f"{plan.ledgers.looked_at} ledgers were looked at"
-    named = len(plan.ledgers.naming) + len(plan.ledgers.unreadable)
+    ledgers = plan.ledgers
+    named = len(ledgers.naming) + len(ledgers.in_recovery) + len(ledgers.unreadable)
     if plan.cookie_goes:
         say(f"{looked}: none names bookie {settings.bookie_id}, whose cookie in the metadata goes, too")
     elif named:
-        say(f"{looked}: {named} name bookie {settings.bookie_id} or can't be read, so its id stays taken")
+        say(f"{looked}: {named} name bookie {settings.bookie_id}, may come to, or can't be read: its cookie stays")
     else:
-        say(f"{looked}: none names bookie {settings.bookie_id}, which the metadata don't know")
+        say(f"{looked}: none names bookie {settings.bookie_id}; a cookie that the metadata have of it stays")
 
 
 # --- cookie -----------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def _is_registered(client: bkpy.Client, bookie_id: str) -> bool:
 
 async def _named(upkeep: Upkeep, bookie_id: str, settings: RecoverySettings) -> tuple[list[int], list[int]]:
     """The ids of the ledgers that name the bookie, and of those of which nobody can tell."""
-    from bkpy.recovery.all_ledgers import all_ledgers
+    from bkpy.metadata.all_ledgers import all_ledgers
 
     named: list[int] = []
     unreadable: list[int] = []
@@ -115,8 +115,8 @@ async def _plan(
     upkeep: Upkeep, bookie_id: str, target: str | None, named: list[int], settings: RecoverySettings
 ) -> dict[str, Any]:
     """What would be done, by the bookies that are there now."""
+    from bkpy.metadata.all_ledgers import read_ledgers
     from bkpy.protocol.rereplication import plan
-    from bkpy.recovery.all_ledgers import read_ledgers
 
     bookies = upkeep.bookies()
     if target is not None:

@@ -123,6 +123,8 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
     say(f"ZooKeeper  {cluster.zookeeper.connect_string}  {cluster.zookeeper.log_path}")
     for bookie in cluster.bookies:
         say(f"{bookie.id}   {bookie.address}  {bookie.log_path}")
+    for bookie_id in cluster.retired:
+        say(f"{bookie_id} was decommissioned, and is left out. Its directory may be deleted.")
     for name, port in cluster.moved.items():
         say(f"Port {port}, where {name} was the last time, is taken: it has another one now.")
     say(f"To use it elsewhere:  export BKPY_CONNECT={cluster.connect_string}")

@@ -34,6 +34,7 @@ from bkpy.metadata import paths
 from bkpy.metadata.cluster import init_cluster, open_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.cookies import read_cookie
+from bkpy.metadata.retired import read_retired
 from bkpy.metadata.store import MetadataStore, NoNode
 from bkpy.runtime.process import process_runtime
 from bkpy.storage.identity import COOKIE_NAME, Cookie, decode_cookie
@@ -101,7 +102,8 @@ class LocalBookie:
 
         `rebuild`: its directories may be empty, and it copies what it had from the other bookies. So they are if the
         cluster rebuilds bookies and any of them was deleted: what is left is put aside.
-        `BookieUnavailableError` with the last lines of its log if it ends or is not ready within two minutes.
+        `BookieUnavailableError` with the last lines of its log if it ends or is not ready within two minutes,
+        `IdentityError` for one that was decommissioned.
         """
         async with self._cluster.metadata() as (store, root):
             registrations = [paths.available(root, self.id, read_only=flag) for flag in (False, True)]
@@ -110,8 +112,11 @@ class LocalBookie:
                 for path in registrations:
                     with contextlib.suppress(NoNode):
                         await store.delete(path)
+                known = await read_cookie(store, root, self.id)
+                if known is None and (retired := await read_retired(store, root, self.id)) is not None:
+                    retired.check_usable()
                 tell = self._cluster.rebuild
-                if tell is not None and (known := await read_cookie(store, root, self.id)) is not None:
+                if tell is not None and known is not None:
                     rebuild |= self._put_aside(decode_cookie(storage_part(known[0]), self.id), tell)
                 self._spawn(*(["--rebuild"] if rebuild else []))
 
@@ -181,7 +186,8 @@ class LocalBookie:
 class LocalCluster:
     """A ZooKeeper and `bookies` bookies in `directory`, which is created if it does not exist.
 
-    A directory that was used before keeps its bookies, and gets more of them if there are fewer than `bookies`. Its
+    A directory that was used before keeps its bookies but for those that were decommissioned, and gets more of them if
+    there are fewer than `bookies`. Its
     ZooKeeper listens at `port`; without one, where it did before, or at any free port. `config` are settings of all the
     bookies by name (relative directories are the bookie's own); an unknown one or one that the cluster itself decides
     is a `ConfigError`. With `rebuild`, a bookie whose directories were deleted gets back what it had from the others,
@@ -203,6 +209,7 @@ class LocalCluster:
         self.directory = Path(directory).absolute()
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=0)
         self.bookies: list[LocalBookie] = []
+        self.retired: list[str] = []  # ids of bookies that were decommissioned, and are no part of the cluster any more
         self.lock_fds: tuple[int, ...] = ()
         self.moved: dict[str, int] = {}  # by name, the port of the last use, for what had to take another one
         self._port = port
@@ -241,6 +248,7 @@ class LocalCluster:
                     await open_cluster(store, root)
                 except NoSuchClusterError:
                     await init_cluster(store, root)
+                await self._leave_out_retired(store, root)
             await _all(*(bookie.start() for bookie in self.bookies))
         except BaseException:
             await self.kill()
@@ -346,6 +354,21 @@ class LocalCluster:
             bookie = known.get(bookie_id) or LocalBookie(self, bookie_id, port)
             bookie.port = self._usable(bookie_id, port)
             self.bookies.append(bookie)
+        self.retired = state.get("retired", [])
+        self._fill_up()
+
+    async def _leave_out_retired(self, store: MetadataStore, root: str) -> None:
+        """Take bookies that were decommissioned out of `bookies`. They don't start again; their directories stay."""
+        for bookie in self.bookies.copy():
+            if await read_cookie(store, root, bookie.id) is None:
+                retired = await read_retired(store, root, bookie.id)
+                if retired is not None and retired.decommissioned:
+                    self.bookies.remove(bookie)
+                    self.retired.append(bookie.id)
+        self._fill_up()
+
+    def _fill_up(self) -> None:
+        """Have as many bookies as were asked for."""
         while len(self.bookies) < self._bookies_wanted:
             self._new_bookie()
         self._save()
@@ -370,7 +393,9 @@ class LocalCluster:
         return [self.zookeeper.port, *(bookie.port for bookie in self.bookies)]
 
     def _new_bookie(self) -> LocalBookie:
-        bookie = LocalBookie(self, f"bookie-{len(self.bookies) + 1}", self._free_port())
+        used = {*(bookie.id for bookie in self.bookies), *self.retired}
+        names = (f"bookie-{number}" for number in itertools.count(1))
+        bookie = LocalBookie(self, next(name for name in names if name not in used), self._free_port())
         self.bookies.append(bookie)
         return bookie
 
@@ -378,6 +403,7 @@ class LocalCluster:
         state = {
             "zookeeper_port": self.zookeeper.port,
             "bookies": {bookie.id: bookie.port for bookie in self.bookies},
+            "retired": self.retired,
         }
         path = self.directory / "cluster.json"
         unfinished = path.with_suffix(".json.new")

@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from bkpy.errors import BookKeeperError
+from bkpy.errors import BookKeeperError, IdentityError
 from bkpy.local.process import how_it_ended, lack_of_space
 
 if TYPE_CHECKING:
@@ -77,7 +77,10 @@ class Supervisor:
                 return
             if time.monotonic() - running_since >= self._steady_s:
                 pause_s = self._pause_min_s
-            pause_s = await self._start(part, what, pause_s)
+            next_pause_s = await self._start(part, what, pause_s)
+            if next_pause_s is None:
+                return
+            pause_s = next_pause_s
 
     @staticmethod
     async def _ended(part: Restartable) -> None:
@@ -86,14 +89,20 @@ class Supervisor:
                 return
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
-    async def _start(self, part: Restartable, what: str, pause_s: float) -> float:
-        """Try until the part runs; returns the pause before the next start, if it ends early again."""
+    async def _start(self, part: Restartable, what: str, pause_s: float) -> float | None:
+        """Try until the part runs; returns the pause before the next start, if it ends early again.
+
+        None for a bookie that the cluster refuses for good.
+        """
         while True:
             self._say(f"{what} (log: {part.log_path}); starting it again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._pause_max_s)
             try:
                 await part.start()
+            except IdentityError as e:
+                self._say(f"{part.name} stays down: {e}")
+                return None
             except (BookKeeperError, OSError) as e:
                 what = f"{part.name} did not start: {str(e).splitlines()[0]}"
             else:

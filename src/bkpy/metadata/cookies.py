@@ -6,7 +6,7 @@ and the UUIDs of its indexes.
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from bkpy.config.base import MetadataSettings
 from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError, NoSuchClusterError
@@ -27,6 +27,9 @@ from bkpy.metadata.outcome import (
 from bkpy.metadata.resolve import children_if_there, create_certainly, delete_certainly, put_certainly, read_certainly
 from bkpy.metadata.store import Create, MetadataStore
 from bkpy.stored_json import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DEFAULTS = MetadataSettings()
 
@@ -113,10 +116,14 @@ async def list_cookies(store: MetadataStore, root: str) -> list[str]:
 def instance_of(value: bytes) -> str:
     """Which storage the bookie has: the UUIDs of its indexes, sorted, with spaces between; "" if that can't be told."""
     try:
-        uuids = sorted(directory["index_uuid"] for directory in parsed(value)["storage"]["ledger_directories"])
-        return " ".join(uuids)
+        return storage_instance([one["index_uuid"] for one in parsed(value)["storage"]["ledger_directories"]])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def storage_instance(index_uuids: Iterable[str]) -> str:
+    """The storage with these indexes, as `instance_of` names it."""
+    return " ".join(sorted(index_uuids))
 
 
 def cookie_fields(value: bytes) -> dict[str, Any]:

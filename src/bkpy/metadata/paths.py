@@ -22,6 +22,7 @@ AUDIT = "underreplication/audit"
 CHECKS = "underreplication/checks"
 WORKERS = "underreplication/workers"
 ELECTION = "underreplication/auditorelection"
+RETIRED = "retired"
 LOGS = "logs"
 LOGS_DELETED = "logs-deleted"
 
@@ -51,6 +52,10 @@ def ledger_lock(root: str, ledger_id: int) -> str:
 
 def draining(root: str, bookie_id: str) -> str:
     return f"{root}/{DRAINING}/{checked_bookie_id(bookie_id)}"
+
+
+def retired(root: str, bookie_id: str) -> str:
+    return f"{root}/{RETIRED}/{checked_bookie_id(bookie_id)}"
 
 
 def log(root: str, name: str) -> str:

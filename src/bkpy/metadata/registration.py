@@ -1,9 +1,10 @@
 """Which bookies are there: a bookie keeps its node under `available/`, clients keep a fresh list of them.
 
-Invariants: at most one living process is registered under a bookie id; a registered bookie that lost its session is
-registered again as soon as it has a new one; a client that loses the store goes on with the last list it knew, and
-one that has it knows of every bookie that comes, goes, changes sides or is to leave at once, and what it says of itself
-within `bookie_refresh_interval_s`; one that is to leave is never among those that take writes.
+Invariants: at most one living process is registered under a bookie id, and only with the cookie that the cluster has;
+a registered bookie that lost its session is registered again as soon as it has a new one; a client that loses the store
+goes on with the last list it knew, and one that has it knows of every bookie that comes, goes, changes sides or is to
+leave at once, and what it says of itself within `bookie_refresh_interval_s`; one that is to leave is never among those
+that take writes.
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ from bkpy.metadata.resolve import (
     create_certainly,
     delete_certainly,
     put_certainly,
+    read_certainly,
     read_if_there,
 )
-from bkpy.metadata.store import Create, MetadataStore, Watch
+from bkpy.metadata.store import Check, Create, MetadataStore, Watch
 from bkpy.stored_json import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bkpy.metadata.outcome import CreateOutcome
     from bkpy.runtime.interfaces import Runtime
 
 REGISTRATION_VERSION = 1
@@ -76,8 +79,10 @@ class Registration:
     """A bookie's own node.
 
     `identity` names the bookie's directories, which only one process can hold locked: a node with the same identity
-    belongs to a dead predecessor and is replaced at once, instead of when its session times out. `on_death` is told
-    when the registration can't be kept up: another process has taken the id, or the cluster is gone.
+    belongs to a dead predecessor and is replaced at once, instead of when its session times out. `cookie` is the value
+    of the bookie's cookie, and its version, which stay as they are while the bookie runs: one that was decommissioned
+    while it was cut off, or whose id has another storage by now, is not registered again. `on_death` is called when the
+    registration can't be kept up: another process has taken the id, the cookie is another one, or the cluster is gone.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Registration:
         runtime: Runtime,
         *,
         identity: str = "",
+        cookie: tuple[bytes, int] | None = None,
         on_death: Callable[[BaseException], None] | None = None,
         settings: MetadataSettings = _BOOKIE_DEFAULTS,
     ) -> None:
@@ -97,6 +103,7 @@ class Registration:
         self._root = root
         self._runtime = runtime
         self._identity = identity
+        self._cookie = cookie
         self._on_death = on_death
         self._settings = settings
         self._token = runtime.rng.randbytes(16).hex()  # this process, among all that ever had the id
@@ -190,12 +197,14 @@ class Registration:
         doubt = False  # whether a node may be there that this call has made
         while True:
             value = self._value()
-            made = await create_certainly(self._store, Create(path, value, ephemeral=True), attempts_max=1)
+            made = await self._create(path, value)
             match made:
                 case Done():
                     return
                 case Exists() | Overtaken():
                     pass
+                case Missing() if made.index:
+                    raise self._not_known()
                 case Missing():
                     raise NoSuchClusterError(f"there is no cluster under {self._root}", bookie=self.info.bookie_id)
                 case Unknown():
@@ -222,6 +231,31 @@ class Registration:
                     f"another process, at {owner.get('address')}, is registered with the id of this bookie",
                     bookie=self.info.bookie_id,
                 )
+
+    async def _create(self, path: str, value: bytes) -> CreateOutcome:
+        """Make the node, if the cookie is still the bookie's own. `Exists` also for a node that is already its own."""
+        node = Create(path, value, ephemeral=True)
+        if self._cookie is None:
+            return await create_certainly(self._store, node, attempts_max=1)
+        cookie = paths.cookie(self._root, self.info.bookie_id)
+        found = await attempt(read_certainly(self._store, cookie))
+        if isinstance(found, NotDone | Unknown):
+            return NotDone(found.error)
+        # A cookie that was made anew may have the same version, so both count.
+        if isinstance(found, Answer) and found.value == self._cookie:
+            return await create_certainly(self._store, node, Check(cookie, self._cookie[1]), attempts_max=1)
+        here = await self._look(path, doubt=False)
+        if here is None or _fields(here[0]).get("token") != self._token:
+            raise self._not_known()
+        return Exists(path)
+
+    def _not_known(self) -> IdentityError:
+        return IdentityError(
+            "the cluster doesn't know this bookie with these directories any more: it was decommissioned while it was "
+            "cut off from the metadata store, or its id has other directories now. Stop it for good; what it had is "
+            "on other bookies",
+            bookie=self.info.bookie_id,
+        )
 
     async def _gone(self, path: str, deadline: float) -> bool:
         """Whether the node vanishes before the deadline."""

@@ -73,7 +73,8 @@ async def create_certainly(
 ) -> CreateOutcome:
     """Create the node, in one transaction with `others` if there are any.
 
-    What a `Check` looks for must be a node that is never changed: it is there, or `Missing`.
+    `Missing` with an `index` names the node of a `Check` that was refused: it is gone, or has another version. With
+    more than one attempt that must be for good.
     """
     unknown: Unknown | None = None
     for _ in range(attempts_max):
@@ -87,6 +88,8 @@ async def create_certainly(
                 return await _whose_node(store, operation)
             case NoNode():
                 return Missing(result.node, result.index or 0)
+            case BadVersion() if result.index:
+                return Missing(result.node, result.index)
             case Unknown():
                 unknown = result
             case NotDone():

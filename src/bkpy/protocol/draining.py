@@ -102,6 +102,10 @@ class Objection(enum.Enum):
 
     UNKNOWN = "the cluster knows no such bookie"
     RUNS = "the bookie is registered, so it isn't lost: drain it"
+    ANSWERS = (
+        "the bookie answers at its address, though it isn't registered: it runs, cut off from the metadata store, and "
+        "isn't lost. Restore that connection and drain it, or stop it first"
+    )
     NOT_DRAINING = "the bookie isn't draining, and may take entries at any time: drain it first"
     AWAY = (
         "the bookie isn't draining, and doesn't run: start it and drain it first, or give --lost if it never comes "

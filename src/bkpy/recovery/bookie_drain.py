@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bkpy.errors import BookieUnavailableError
+from bkpy.metadata.all_ledgers import all_ledgers, read_ledgers
 from bkpy.metadata.by_hand import moving_by_hand
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.draining import Drains
@@ -25,7 +26,6 @@ from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import Gone, Missing, NotDone, Unknown, told
 from bkpy.protocol.rereplication import plan
-from bkpy.recovery.all_ledgers import all_ledgers, read_ledgers
 from bkpy.recovery.hand_marks import HandMarks
 from bkpy.recovery.worker import ReplicationWorker
 

@@ -18,13 +18,13 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
+from bkpy.metadata.all_ledgers import UNREADABLE, readable_ledgers
 from bkpy.metadata.check_record import CheckRecord, CheckRecords, CheckRun
 from bkpy.metadata.marks import LossReason, LostBookie, Marks
 from bkpy.metadata.outcome import Done, Missing, told
 from bkpy.protocol.checks import misplaced, missing, windows
 from bkpy.protocol.holdings import holdings
 from bkpy.protocol.ledger_metadata import LedgerState
-from bkpy.recovery.all_ledgers import UNREADABLE, readable_ledgers
 from bkpy.recovery.held_entries import held_entries
 
 if TYPE_CHECKING:

@@ -3,53 +3,52 @@
     refuses all entries --> locks held by then are given back --> whole scan: none names it --> cookie and draining go
                                                     ledgers IN_RECOVERY are closed, and looked at again
 
+`bkpy bookie format` frees the id of a stopped bookie by the same scan (`metadata/naming.py`).
+
 Invariants: the steps come in this order; the cookie goes together with the draining, if both are still what they were
-when they were read; a scan counts only if it was made in one session with the metadata store.
+when they were read; a scan counts only if it was made in one session with the metadata store; the cluster remembers the
+id before the cookie goes; a bookie that answers is not lost.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from bkpy.errors import (
-    BookieUnavailableError,
-    BookKeeperError,
-    ConfigError,
-    MetadataConflictError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-)
+from bkpy.errors import BookieUnavailableError, BookKeeperError, ConfigError, MetadataConflictError
 from bkpy.metadata import paths
-from bkpy.metadata.cookies import read_cookie
+from bkpy.metadata.cookies import instance_of, read_cookie
 from bkpy.metadata.draining import Drains
+from bkpy.metadata.naming import NamingScan
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown, told
-from bkpy.metadata.resolve import children_if_there, read_certainly
-from bkpy.protocol.draining import OBJECTIONS, Candidate, Need, Objection, Scan, need_of
-from bkpy.recovery.all_ledgers import all_ledgers
+from bkpy.metadata.resolve import read_certainly
+from bkpy.metadata.retired import RetiredBy, retire
+from bkpy.protocol.draining import OBJECTIONS, Candidate, Objection
+from bkpy.protocol.messages import Op, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.draining import Drain
+    from bkpy.metadata.naming import Looked
     from bkpy.recovery.upkeep import Upkeep
+
+_ANY_LEDGER = 0  # each answer says that the bookie runs, also that it knows no such ledger
 
 log = logging.getLogger("bkpy.recovery")
 
 
-class Looked(NamedTuple):
-    """At all ledgers: how many there are, and which of them may need the bookie."""
-
-    ledgers: int
-    named: tuple[int, ...]
-    unsettled: tuple[int, ...]
-    unreadable: tuple[int, ...]
-
-    @property
-    def scan(self) -> Scan:
-        return Scan(len(self.named), len(self.unsettled), len(self.unreadable))
+async def answers(upkeep: Upkeep, bookie_id: str) -> bool:
+    """Whether the bookie answers at the address that it had last, whether it is registered or not."""
+    timeout_s = 2 * upkeep.parts.settings.connect_timeout_s  # to connect, and to answer
+    try:
+        await upkeep.parts.pool.channel(bookie_id).call(
+            Op.READ_LAC, pack([0, _ANY_LEDGER]), timeout_s=timeout_s, again=True
+        )
+    except BookKeeperError:
+        return False
+    return True
 
 
 class Decommission:
@@ -64,6 +63,7 @@ class Decommission:
         cluster = upkeep.cluster
         self._store, self._root, self._runtime = cluster.store, cluster.root, cluster.store.runtime
         self._drains = Drains(self._store, self._root, self._runtime, settings)
+        self._scan = NamingScan(cluster, upkeep.recover, bookie_id, settings)
 
     async def run(
         self, agree: Callable[[Looked], None], looked_at: Callable[[int], None] = lambda count: None
@@ -75,8 +75,8 @@ class Decommission:
         """
         drain = await self._ready()
         try:
-            await self._wait_for_movers()
-            looked = await self._look(looked_at)
+            await self._scan.wait_for_movers()
+            looked = await self._scan.look(looked_at)
             if looked.scan.clear:
                 agree(looked)
                 await self._retire(drain)
@@ -120,6 +120,8 @@ class Decommission:
             lost=self._lost,
         )
         objection = OBJECTIONS[candidate]
+        if self._lost and objection is None and await answers(self._upkeep, self._bookie_id):
+            objection = Objection.ANSWERS
         if objection is Objection.UNKNOWN:
             raise BookieUnavailableError(objection.value, bookie=self._bookie_id, retriable=False)
         if objection is not None:
@@ -129,64 +131,20 @@ class Decommission:
         places = [paths.available(self._root, self._bookie_id, read_only=read_only) for read_only in (False, True)]
         return any([await read_certainly(self._store, place) is not None for place in places])
 
-    async def _wait_for_movers(self) -> None:
-        """Until every lock that is held now was given back: from then on, who may have chosen the bookie can't swap."""
-        held = await self._held()
-        deadline = self._runtime.clock.monotonic() + self._settings.decommission_patience_s
-        while held:
-            if self._runtime.clock.monotonic() >= deadline:
-                raise MetadataConflictError(
-                    f"somebody has been at work on {len(held)} ledgers for too long, and may copy them to this bookie "
-                    "(see `bkpy autorecovery status`): try again later",
-                    bookie=self._bookie_id,
-                )
-            await asyncio.sleep(self._settings.drain_look_interval_s)
-            held &= await self._held()
-
-    async def _held(self) -> set[str]:
-        """The nodes of the locks that are held, whose names no others ever have."""
-        folder = f"{self._root}/{paths.LOCKS}"
-        await self._store.sync(self._root)
-        return {name for name in await children_if_there(self._store, folder) if "-" in name}
-
-    async def _look(self, looked_at: Callable[[int], None]) -> Looked:
-        before = self._store.session_id
-        count = 0
-        needs: dict[Need, list[int]] = {need: [] for need in Need}
-        unreadable: list[int] = []
-        async for some in all_ledgers(self._upkeep.cluster.catalog, reads_at_once=self._settings.audit_reads_at_once):
-            for ledger_id, metadata in some:
-                if metadata is None:
-                    unreadable.append(ledger_id)
-                else:
-                    needs[need_of(metadata, self._bookie_id)].append(ledger_id)
-            count += len(some)
-            looked_at(count)
-        unsettled: list[int] = []
-        for ledger_id in needs[Need.UNSETTLED]:
-            need = await self._settled(ledger_id)
-            if need is Need.NAMED:
-                needs[Need.NAMED].append(ledger_id)
-            elif need is Need.UNSETTLED:
-                unsettled.append(ledger_id)
-        if self._store.session_id != before:  # the server of another session may have been an older one
-            raise MetadataUnavailableError("the session with the metadata store has ended during the scan")
-        return Looked(count, tuple(sorted(needs[Need.NAMED])), tuple(unsettled), tuple(unreadable))
-
-    async def _settled(self, ledger_id: int) -> Need:
-        """What the ledger needs when it is closed."""
-        try:
-            return need_of(await self._upkeep.recover(ledger_id), self._bookie_id)
-        except NoSuchLedgerError:
-            return Need.NONE
-        except BookKeeperError:
-            return Need.UNSETTLED
-
     async def _retire(self, drain: Drain) -> None:
         await self._object()
         cookie = await read_cookie(self._store, self._root, self._bookie_id)
         if cookie is None:
             raise self._changed()
+        await retire(
+            self._store,
+            self._root,
+            self._bookie_id,
+            RetiredBy.DECOMMISSION,
+            self._runtime.clock,
+            instance=instance_of(cookie[0]),
+            attempts_max=self._settings.metadata_write_attempts_max,
+        )
         outcome = await self._drains.retire(drain, cookie[1])
         match outcome:
             case Gone():

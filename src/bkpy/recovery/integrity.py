@@ -23,13 +23,13 @@ from bkpy.client.iteration import raised_where_awaited
 from bkpy.config.base import MetadataSettings
 from bkpy.config.client import client_settings
 from bkpy.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
+from bkpy.metadata.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import NotDone
 from bkpy.metadata.worker_nodes import REBUILDING, WorkerNode
 from bkpy.protocol.integrity import Demand, Duty, copy_of, demand_of, next_duty
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
-from bkpy.recovery.all_ledgers import UNREADABLE, all_ledgers
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import Copied, CopyCount, FragmentCopy, Unreadable
 from bkpy.recovery.integrity_metrics import IntegrityMetrics

@@ -28,10 +28,10 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
+from bkpy.metadata.all_ledgers import UNREADABLE
 from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Done, Gone, Missing, NotDone, Unknown, told
 from bkpy.protocol.audit import covers
-from bkpy.recovery.all_ledgers import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -18,10 +18,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError, UnauthorizedError
+from bkpy.metadata.all_ledgers import all_ledgers
 from bkpy.metadata.log_deletions import LogDeletions
 from bkpy.metadata.log_upkeep import LogUpkeep, Swept, log_of
 from bkpy.metadata.logs import LogStore
-from bkpy.recovery.all_ledgers import all_ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from bkpy.client.iteration import raised_where_awaited
+from bkpy.metadata.all_ledgers import readable_ledgers
 from bkpy.protocol.rebalance import Balance, shares
-from bkpy.recovery.all_ledgers import readable_ledgers
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.fragment_copy import CopyCount
 from bkpy.recovery.ledger_repair import How, LedgerRepair

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
+from bkpy.metadata.all_ledgers import UNREADABLE
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.marks import LossReason
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
 from bkpy.protocol.draining import is_void
 from bkpy.protocol.rereplication import backoff_s, endangered
-from bkpy.recovery.all_ledgers import UNREADABLE
 from bkpy.recovery.backlog import Backlog
 from bkpy.recovery.copy_rate import CopyRate
 from bkpy.recovery.copy_turns import CopyTurns, no_clients

@@ -1,9 +1,9 @@
 """The cookies of all places, and how they are written anew after a deliberate change: `bkpy bookie cookie`.
 
 Invariants: nothing is written before every directory was proven to be this bookie's, ledger directories by the uuid in
-the index, journal directories by the numbers in their files and the marks that point into them; the number of journals
-changes only when none of them has anything to replay. After a crash at any step the bookie starts or refuses to, and
-the same update, run again, finishes.
+the index, journal directories by the numbers in their files and the marks that point into them, one that is given up by
+its cookie as well; the number of journals changes only when none of them has anything to replay. After a crash at any
+step the bookie starts or refuses to, and the same update, run again, finishes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bkpy.storage.identity import COOKIE_NAME, Cookie, Directories, decode_cooki
 from bkpy.storage.index import index
 from bkpy.storage.journal.format import START, file_id_of
 from bkpy.storage.journal.reader import JournalReader
-from bkpy.storage.wipe import wipe
+from bkpy.storage.wipe import Owner, belongings, is_owned, wipe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -79,6 +79,7 @@ class CookieUpdate:
         self._runtime = runtime
         self._files = runtime.files
         self._directories = Directories(settings, runtime.files, instance_id)
+        self._owner = Owner(settings.bookie_id, instance_id)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -129,14 +130,16 @@ class CookieUpdate:
 
     async def carry_out(self, plan: UpdatePlan, store: Callable[[bytes], Awaitable[None]]) -> None:
         """Do it. `store` puts the cookie into the metadata store: that hears of it before directories do."""
-        for path, marks in plan.marks.items():
-            with self._index(path) as opened:
-                row = index.load_shard(opened)
-                assert row is not None
-                index.put_shard(opened, row._replace(marks=marks))
-        for path in plan.given_up:
-            with locked(self._files, path):
-                wipe(self._files, [path])
+        with contextlib.ExitStack() as held:
+            for path in plan.given_up:  # they may have changed hands since the plan was made
+                held.enter_context(locked(self._files, path))
+                self._check_own(path)
+            for path, marks in plan.marks.items():
+                with self._index(path) as opened:
+                    row = index.load_shard(opened)
+                    assert row is not None
+                    index.put_shard(opened, row._replace(marks=marks))
+            wipe(self._files, plan.given_up, self._owner)
         await store(plan.cookie.encode())
         for path in plan.cookie.paths:
             if path in plan.stale:
@@ -237,14 +240,39 @@ class CookieUpdate:
                 self._directories.check_no_data(path)
             elif changing or (number, path) not in certain:
                 self._check_journal(path, number, mark, clean=changing)
-        given_up = tuple(path for path in before[self._journals :] if path not in self._directories.all)
-        for number, path in enumerate(given_up, start=self._journals):
+        given_up = []
+        for number, path in enumerate(before[self._journals :], start=self._journals):
+            if path in self._directories.all:
+                continue
             if not self._files.exists(path):
                 raise IdentityError("this journal directory is to be given up, and isn't there: mount it", path=path)
-            if any(len(row.marks) > number for row in rows):  # else it was looked at before an interruption
+            if any(len(row.marks) > number for row in rows):
                 with locked(self._files, path):
+                    self._check_own(path)
                     self._check_journal(path, number, _lowest(rows, number), clean=True)
-        return given_up
+                given_up.append(path)
+            elif self._is_left(path):  # an update that was interrupted behind the marks has yet to empty it
+                given_up.append(path)
+        return tuple(given_up)
+
+    def _check_own(self, path: str) -> None:
+        """`IdentityError` if there is data in a journal directory to give up, and not this bookie's cookie."""
+        if not is_owned(self._files, path, self._owner):
+            raise IdentityError(
+                "this journal directory is to be given up, and its cookie doesn't say that it is this bookie's: "
+                "mount the right disk. If the cookie alone is lost, restore journal_directories, let `bkpy bookie "
+                "cookie update` write it anew, and then give the directory up",
+                path=path,
+            )
+
+    def _is_left(self, path: str) -> bool:
+        """Whether a directory that the index relies on no more still has this bookie's files: it may be another's."""
+        try:
+            owned = is_owned(self._files, path, self._owner)
+        except IdentityError:
+            return False
+        here = belongings(self._files, path)
+        return owned and bool(here.data or here.scrubs or here.cookies)
 
     def _check_journal(self, path: str, number: int, mark: Mark, *, clean: bool) -> None:
         """`IdentityError` if that isn't the journal which the mark is of, or, with `clean`, has anything to replay."""

@@ -300,6 +300,10 @@ class Directories:
         self.check_owner(expected, "the metadata store")
         self._check_not_elsewhere(expected)
         for path in self.all:
+            with contextlib.suppress(CorruptDataError):
+                cookie = read_cookie(self._files, path)
+                if cookie is not None:  # another bookie's, say, that has stored nothing yet
+                    self.check_owner(cookie, path)
             for name in self._files.listdir(path):
                 if file_id_of(name) is not None or log_id_of(name) is not None:
                     raise IdentityError(

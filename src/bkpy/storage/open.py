@@ -46,13 +46,15 @@ async def open_storage(
     observer: StorageObserver = NO_OBSERVER,
     on_moved: Callable[[bytes], Awaitable[None]] | None = None,
     on_anew: Callable[[bytes], Awaitable[None]] | None = None,
+    limbo_to: int = -1,
 ) -> LedgerStorage:
     """Check identity, replay the journals, and return the storage, ready.
 
     `expected_cookie`: the storage's part of what the metadata store has for this bookie id; None for an id that is new
     to the cluster, whose directories must be new too. `on_moved` is to store the new one before those in directories,
     when these are at other paths now. With `on_anew`, which does the same, all directories may be empty although the id
-    isn't new: then every ledger is in limbo. `IdentityError` and `CorruptDataError` say what to do.
+    isn't new: then every ledger is in limbo. `limbo_to`: for an id that is new to the cluster, but that another storage
+    had once: no ledger up to this one is denied. `IdentityError` and `CorruptDataError` say what to do.
     """
     directories = Directories(settings, runtime.files, instance_id)
     with contextlib.ExitStack() as held:
@@ -61,7 +63,7 @@ async def open_storage(
             opening.lock()
             if on_anew is not None and expected_cookie is not None:
                 expected_cookie = await opening.begin_anew(expected_cookie, on_anew)
-            recovered = await opening.recover(expected_cookie, on_moved)
+            recovered = await opening.recover(expected_cookie, on_moved, limbo_to)
             reclaimers = opening.make_reclaimers(recovered.ledgers)
             journals = opening.begin_journals(recovered.ledgers, recovered.ends)
             parts = held.pop_all()
@@ -90,16 +92,22 @@ async def open_storage(
 
 
 def initialise_storage(
-    settings: BookieSettings, runtime: DiskRuntime, *, instance_id: str, expected_cookie: bytes | None
+    settings: BookieSettings,
+    runtime: DiskRuntime,
+    *,
+    instance_id: str,
+    expected_cookie: bytes | None,
+    limbo_to: int = -1,
 ) -> tuple[bytes, bool]:
     """Make directories, indexes and cookies of a new bookie: (its cookie, whether anything was new). Blocks.
 
-    A crash leaves what the next call, or a start, goes on from. `IdentityError` where a start would refuse.
+    `limbo_to`: see `open_storage`. A crash leaves what the next call, or a start, goes on from. `IdentityError` where a
+    start would refuse.
     """
     directories = Directories(settings, runtime.files, instance_id)
     with contextlib.ExitStack() as held:
         try:
-            return _Opening(settings, runtime, NO_OBSERVER, directories, held).initialise(expected_cookie)
+            return _Opening(settings, runtime, NO_OBSERVER, directories, held).initialise(expected_cookie, limbo_to)
         except OSError as e:
             raise StorageFailedError(f"the storage can't be made: {e}", path=e.filename) from e
 
@@ -133,7 +141,7 @@ class _Opening:
         self.memory = MemoryBudget(settings.memory_bytes_max)
 
     async def recover(
-        self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None
+        self, expected_cookie: bytes | None, on_moved: Callable[[bytes], Awaitable[None]] | None, limbo_to: int
     ) -> _Recovered:
         """See that the directories are the right ones, replay the journals and take in new directories."""
         identity = self._directories.identify(expected_cookie)
@@ -142,6 +150,9 @@ class _Opening:
         await check_indexes(self._runtime, [directory.path for directory in identity.known])
         ledgers = Ledgers(self._known_shards(identity.known), self._settings, self._observer, self.memory)
         self._held.callback(ledgers.close)
+        if identity.must_be_empty:
+            for shard in ledgers.shards:
+                shard.doubt_up_to(limbo_to)
         # Who was never known to the cluster was never asked to store anything.
         lost = not identity.must_be_empty and self._look_for_loss(ledgers)
         journals = self._directories.journals
@@ -196,7 +207,7 @@ class _Opening:
             self._observer.damage(at_risk.loss(shard.row.at_risk), shard.directory)
         return bool(lost)
 
-    def initialise(self, expected_cookie: bytes | None) -> tuple[bytes, bool]:
+    def initialise(self, expected_cookie: bytes | None, limbo_to: int) -> tuple[bytes, bool]:
         """See `initialise_storage`."""
         self.lock()
         identity = self._directories.identify(expected_cookie)
@@ -204,14 +215,14 @@ class _Opening:
             return self._directories.cookie([d.uuid for d in identity.known]).encode(), False
         for path in self._directories.journals:  # they may hold what no index knows of yet
             self._directories.check_no_journal(path)
-        if identity.known:
-            for directory in identity.known:
-                store, row = self._known_index(directory)
-                store.close()
+        if not identity.known:
+            identity = self._create(identity)
+        for directory in identity.known:
+            store, row = self._known_index(directory)
+            with contextlib.closing(store):
                 if row.ledgers:
                     raise _unknown_to_the_cluster(directory.path)
-        else:
-            identity = self._create(identity)
+                index.doubt_up_to(store, row, limbo_to)
         cookie = self._directories.cookie([d.uuid for d in identity.known])
         self._directories.write(cookie)  # an earlier try may have got to some of them
         return cookie.encode(), True

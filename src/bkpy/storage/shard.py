@@ -21,6 +21,7 @@ from bkpy.storage.index.index import (
     LogRow,
     ShardRow,
     blocks_fit,
+    doubt_up_to,
     find_blocks,
     get_ledger,
     held_ledgers,
@@ -203,6 +204,10 @@ class Shard:
     def put_all_in_limbo(self) -> None:
         """Fence every ledger in the index and put it in limbo, and those that it doesn't know. Blocks."""
         self.row = put_all_in_limbo(self.store, self.row)
+
+    def doubt_up_to(self, limbo_to: int) -> None:
+        """Deny no ledger up to this id that the index doesn't know. Blocks."""
+        self.row = doubt_up_to(self.store, self.row, limbo_to)
 
     def touch(self, info: LedgerInfo) -> None:
         """The state changed: the next checkpoint writes it, and until then it stays in the cache."""

@@ -1,21 +1,23 @@
 """Removes what a bookie keeps in its directories: `bkpy bookie format`, and a journal directory that is given up.
 
-Invariants: only files that a bookie makes are touched; the first to go is an index, so that from then on no start
-believes what is left; a directory's cookie goes last, so that an interrupted removal can be told from another bookie's
-directory, and finished.
+Invariants: only files that a bookie makes are touched, and only in directories with the bookie's own cookie, checked
+under the directory's lock; an operator may allow others (`format --force`), but never those of another bookie. The
+first to go is an index, so that from then on no start believes what is left; a directory's cookie goes last, so that an
+interrupted removal can be told from another bookie's directory, and finished.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from bkpy.errors import CorruptDataError, IdentityError
 from bkpy.storage.entry_log.entry_log import log_id_of
 from bkpy.storage.file_names import INDEX_NAME, SCRUB_NAME
-from bkpy.storage.identity import COOKIE_NAME
+from bkpy.storage.identity import COOKIE_NAME, read_cookie
 from bkpy.storage.journal.format import file_id_of, is_broken_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from bkpy.runtime.interfaces import Files
 
@@ -48,8 +50,56 @@ def belongings(files: Files, directory: str) -> Belongings:
     return found._replace(bytes=size)
 
 
-def wipe(files: Files, directories: Sequence[str]) -> None:
-    """Remove all of it from all these directories, whose locks are held. Blocks."""
+class Owner(NamedTuple):
+    """The bookie that a directory's cookie has to name."""
+
+    bookie_id: str
+    instance_id: str  # of the cluster
+
+
+def has_cookie(files: Files, directory: str, owner: Owner) -> bool:
+    """Whether the directory has a sound cookie of the owner."""
+    try:
+        cookie = read_cookie(files, directory)
+    except CorruptDataError:
+        return False
+    return cookie is not None and (cookie.bookie_id, cookie.instance_id) == owner
+
+
+def is_owned(files: Files, directory: str, owner: Owner) -> bool:
+    """Whether the directory's cookie says that it is the owner's. Without a cookie only an empty directory is.
+
+    Raises `IdentityError` for a directory of another bookie.
+    """
+    try:
+        cookie = read_cookie(files, directory)
+    except CorruptDataError:
+        cookie = None
+    if cookie is None:
+        return not belongings(files, directory).data
+    if cookie.bookie_id != owner.bookie_id:
+        raise IdentityError(
+            f"the directory is that of bookie {cookie.bookie_id}, and bookie_id is {owner.bookie_id}: nothing was "
+            "deleted; correct one or the other",
+            path=directory,
+        )
+    return cookie.instance_id == owner.instance_id or not belongings(files, directory).data
+
+
+def wipe(files: Files, directories: Sequence[str], owner: Owner, *, allowed: Collection[str] = ()) -> None:
+    """Remove all of it from all these directories, whose locks are held. Blocks.
+
+    Raises `IdentityError`, with nothing removed, for a directory that is not the owner's; one of `allowed` may have
+    a cookie of another cluster, or none.
+    """
+    for directory in directories:
+        if not is_owned(files, directory, owner) and directory not in allowed:
+            raise IdentityError(
+                "there are files of a bookie here, and no cookie that says that they are this one's, of this cluster; "
+                "nothing was deleted",
+                bookie=owner.bookie_id,
+                path=directory,
+            )
     found = {directory: belongings(files, directory) for directory in directories}
     for here in found.values():
         if here.indexes:

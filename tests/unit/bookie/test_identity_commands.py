@@ -22,9 +22,11 @@ from bkpy.metadata.resolve import create_certainly
 from bkpy.metadata.store import Create
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.runtime.process import process_runtime
-from bkpy.storage.identity import COOKIE_NAME, decode_cookie
+from bkpy.storage.identity import COOKIE_NAME, Directories, decode_cookie
+from bkpy.storage.identity import write_cookie as write_directory_cookie
 from bkpy.storage.index import index
 from bkpy.storage.open import open_storage
+from bkpy.storage.wipe import Owner, wipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,12 +272,22 @@ async def test_a_bookie_that_ledgers_name_is_formatted_by_force_alone_and_its_id
     assert await site.identity().init()
 
 
+async def test_force_leaves_the_id_taken() -> None:
+    """Also if no ledger names the bookie: nobody has waited for those that may come to."""
+    site = await Site.used()
+    plan = await site.identity().format(force=True, agree=yes)
+    assert not plan.cookie_goes
+    await site.refused("has no cookie, but bookie bookie-1 has data in it")
+    assert (await site.identity().format(force=False, agree=yes)).cookie_goes
+    assert await site.cookie() is None
+
+
 async def test_a_ledger_that_cannot_be_read_may_name_the_bookie() -> None:
     site = await Site.used()
     named = await site.ledger_naming("another")
     outcome = await create_certainly(site.store, Create(site.cluster.catalog.path_of(named + 1), b"{"), attempts_max=1)
     assert outcome
-    with pytest.raises(IdentityError, match=r"0 ledgers of 2 name this bookie, and of 1 nobody can tell"):
+    with pytest.raises(IdentityError, match=r"0 ledgers of 2 name this bookie, .* the metadata of 1 can't be read"):
         await site.identity().format(force=False, agree=yes)
 
 
@@ -646,3 +658,107 @@ async def test_a_journal_that_is_given_up_must_be_there_to_be_looked_at() -> Non
     move(site.disk, "/away", "/b/journal1")
     await site.update()
     await site.check()
+
+
+# --- journal directories that are given up ----------------------------------------------------------------------------
+
+
+async def given_up_to_another() -> tuple[Site, Site, bytes]:
+    """A bookie that gave a journal directory up, another one that has its journal there now, and the former's cookie
+    from before."""
+    site = await Site.used(journals=2)
+    before = await site.cookie()
+    assert before is not None
+    path = site.settings.journal_directories[1]
+    site.set(journal_directories=site.settings.journal_directories[:1])
+    await site.update()
+    other = await Site.made()
+    other.disk, other.tree, other.store, other.cluster = site.disk, site.tree, site.store, site.cluster
+    other.set(bookie_id="other", journal_directories=[path], ledger_directories=["/other/ledgers0"])
+    other.clock.now += 5
+    storage = await other.start()
+    await add(storage, *(Batch(i, 0, 5) for i in range(4)))
+    await storage.close()
+    return site, other, before
+
+
+async def test_a_journal_directory_that_is_another_bookies_by_now_is_left_alone() -> None:
+    """The metadata were put back to before it was given up."""
+    site, other, before = await given_up_to_another()
+    known = await read_cookie(site.store, ROOT, "bookie-1")
+    assert known is not None
+    value = encode_cookie("bookie-1", "127.0.0.1:3181", site.cluster.instance_id, before)
+    await write_cookie(site.store, ROOT, "bookie-1", value, known[1])
+    await site.refused("journal_directories")
+    await site.update()
+    await other.check()
+    await site.check()
+
+
+async def test_a_journal_directory_that_changes_hands_before_it_is_emptied_is_left_alone() -> None:
+    """While somebody is asked whether it may be."""
+    site = await Site.used(journals=2)
+    path = site.settings.journal_directories[1]
+    site.set(journal_directories=site.settings.journal_directories[:1])
+    cookie = decode_cookie(await site.cookie() or b"", "the metadata store")
+
+    def change_hands(plan: UpdatePlan) -> None:
+        assert plan.given_up == (path,)
+        write_directory_cookie(site.disk, path, cookie._replace(bookie_id="other"))
+
+    with pytest.raises(IdentityError, match="is that of bookie other"):
+        await site.identity().update(change_hands)
+    assert any(name.endswith(".txn") for name in site.disk.listdir(path))
+    write_directory_cookie(site.disk, path, cookie)
+    await site.update()
+    assert site.disk.listdir(path) == ["lock"]
+    await site.check()
+
+
+async def test_a_journal_directory_without_a_cookie_is_not_emptied() -> None:
+    site = await Site.used(journals=2)
+    path = site.settings.journal_directories[1]
+    site.disk.unlink(f"{path}/{COOKIE_NAME}")
+    both = site.settings.journal_directories
+    site.set(journal_directories=both[:1])
+    await site.update_refused("its cookie doesn't say that it is this bookie's")
+    site.set(journal_directories=both)
+    await site.update()
+    site.set(journal_directories=both[:1])
+    await site.update()
+    await site.check()
+
+
+async def test_nothing_is_removed_from_directories_of_another_bookie() -> None:
+    site = await Site.used()
+    owner = Owner("other", site.cluster.instance_id)
+    path = site.settings.ledger_directories[0]
+    before = site.state()
+    with pytest.raises(IdentityError, match="is that of bookie bookie-1"):
+        wipe(site.disk, [path], owner, allowed=[path])
+    site.disk.unlink(f"{path}/{COOKIE_NAME}")
+    with pytest.raises(IdentityError, match="no cookie that says"):
+        wipe(site.disk, [path], owner)
+    site.disk.unlink(f"{site.settings.journal_directories[0]}/{COOKIE_NAME}")
+    assert {name for name in before if COOKIE_NAME not in name} == set(site.state())
+
+
+async def test_a_rebuild_does_not_take_the_directory_of_another_bookie() -> None:
+    """One that has stored nothing yet, so that it has neither a journal nor an entry log."""
+    other = await Site.made()
+    other.set(bookie_id="other")
+    await other.identity().init()
+    site = await Site.made()
+    site.disk, site.tree, site.store, site.cluster = other.disk, other.tree, other.store, other.cluster
+    site.set(journal_directories=["/mine/journal0"], ledger_directories=["/mine/ledgers0"])
+    await site.identity().init()
+    cookie = decode_cookie(await site.cookie() or b"", "the metadata store")
+    for at in ("/mine/journal0", "/mine/ledgers0"):
+        wipe(site.disk, [at], Owner("bookie-1", site.cluster.instance_id))
+    site.set(ledger_directories=other.settings.ledger_directories)
+    expected = cookie._replace(
+        ledger_directories=(cookie.ledger_directories[0]._replace(path=other.settings.ledger_directories[0]),)
+    )
+    directories = Directories(site.settings, site.disk, site.cluster.instance_id)
+    with pytest.raises(IdentityError, match="are those of bookie other"):
+        directories.begin_anew(expected.encode())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bkpy.errors import BookieUnavailableError
+from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError
 from bkpy.local.process import ManagedProcess, how_it_ended
 from bkpy.local.supervisor import Supervisor
 
@@ -26,6 +26,7 @@ class Shell:
         self.script = script
         self.starts = 0
         self.errors = errors
+        self.error: BookKeeperError = BookieUnavailableError("it does not come up; last lines of its log:\nmuch more")
         self.process = ManagedProcess(directory / f"{name}.log")
         self.log_path = self.process.log_path
 
@@ -40,7 +41,7 @@ class Shell:
     async def start(self) -> None:
         self.starts += 1
         if self.starts <= self.errors:
-            raise BookieUnavailableError("it does not come up; last lines of its log:\nmuch more")
+            raise self.error
         self.run()
 
     def run(self) -> None:
@@ -144,3 +145,12 @@ async def test_a_part_whose_directory_is_deleted_is_started_again(tmp_path: Path
     await part.process.kill()
     part.log_path.unlink(missing_ok=True)
     assert part.process.log_tail() == "(its log was deleted)"
+
+
+async def test_a_bookie_that_its_cluster_refuses_stays_down(tmp_path: Path) -> None:
+    """It was decommissioned: no pause makes that another answer."""
+    part = Shell(tmp_path, "retired", "exit 0", errors=10)
+    part.error = IdentityError("the bookie was decommissioned")
+    said = await watched([part], 2, pause_min_s=0.001)
+    assert said[1] == "retired stays down: the bookie was decommissioned"
+    assert part.starts == 1

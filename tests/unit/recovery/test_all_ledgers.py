@@ -8,8 +8,8 @@ from tests.hooks import cluster_of
 from tests.unit.recovery.test_ledger_repair import closed
 
 from bkpy.errors import UnauthorizedError
+from bkpy.metadata.all_ledgers import all_ledgers
 from bkpy.metadata.ledgers import LedgerCatalog
-from bkpy.recovery.all_ledgers import all_ledgers
 
 if TYPE_CHECKING:
     import pytest

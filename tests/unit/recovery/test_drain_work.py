@@ -15,22 +15,28 @@ from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import healer
 
+from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.config.recovery import RecoverySettings
-from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError
+from bkpy.errors import BookieUnavailableError, ConfigError, MetadataConflictError, MetadataUnavailableError
 from bkpy.metadata.cookies import read_cookie
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import LossReason
+from bkpy.metadata.memory import MemorySession
+from bkpy.metadata.naming import NamingScan
+from bkpy.protocol.draining import Tenure
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Flags, Status
 from bkpy.protocol.records import RecordCodec
 from bkpy.recovery.bookie_drain import BookieDrain, DrainProgress
-from bkpy.recovery.decommission import Decommission, Looked
+from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.fragment_copy import FragmentCopy
+from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
+    from bkpy.metadata.naming import Looked
 
 QUICK: dict[str, Any] = {
     "drain_look_interval_s": 0.02,
@@ -417,3 +423,70 @@ async def test_a_drain_that_was_cancelled_and_begun_again_is_another_one(five: I
     await one.retire(old, cookie[1])
     assert await known(five, "a")
     assert (await one.read("a")) == dataclasses.replace(new)
+
+
+async def test_a_scan_that_outlives_its_session_counts_for_nothing(five: InProcess) -> None:
+    """Another session may have got another server, which lags behind."""
+    client = await five.client()
+    writer = await closed(client, 3)
+    (victim, *_) = sorted(set("abcde") - set(writer.ensemble))
+    await BookieDrain(client, victim, settings()).begin()
+    await refuses(client, victim)
+    store = cluster_of(client).store
+    assert isinstance(store, MemorySession)
+    session = store
+
+    def expire(count: int) -> None:
+        session.expire()
+
+    agreed: list[Looked] = []
+    with pytest.raises(MetadataUnavailableError, match="has ended during the scan"):
+        await Decommission(client.upkeep, victim, settings(), lost=False).run(agreed.append, expire)
+    assert not agreed
+    assert await known(five, victim)
+
+
+async def test_a_lost_bookie_that_is_back_before_it_goes_stays(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back when all ledgers have been looked at, and takes entries."""
+    client = await five.client()
+    writer = await closed(client, 3)
+    (victim, *_) = sorted(set("abcde") - set(writer.ensemble))
+    await lose(five, client, victim)
+    look = NamingScan.look
+
+    async def look_and_come_back(scan: NamingScan, *args: Any, **options: Any) -> Looked:
+        found = await look(scan, *args, **options)
+        await five.start_node(victim)
+        return found
+
+    monkeypatch.setattr(NamingScan, "look", look_and_come_back)
+    with pytest.raises(ConfigError, match="it isn't lost"):
+        await decommission(client, victim, lost=True)
+    assert await known(five, victim)
+    await eventually(lambda: victim in client.bookies)
+
+
+async def test_a_bookie_says_that_it_refuses_only_when_it_does(five: InProcess) -> None:
+    """Whoever decommissions it relies on that."""
+    client = await five.client()
+    await lose(five, client, "a")
+    await BookieDrain(client, "a", settings()).begin()
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def stand(tenure: Tenure) -> None:
+        assert tenure is Tenure.LEAVES
+        asked.set()
+        await go.wait()
+
+    watch = DrainWatch(five.node("a").settings, five.tree.session(), ROOT, real_runtime(), stand)
+    watching = asyncio.create_task(watch.run())
+    await asked.wait()
+    found = await drains(client).read("a")
+    assert found is not None
+    assert not found.refuses
+    go.set()
+    await refuses(client, "a")
+    watching.cancel()
+    await asyncio.wait([watching])

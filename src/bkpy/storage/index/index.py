@@ -393,6 +393,14 @@ def put_shard(store: OrderedStore, row: ShardRow) -> None:
         txn.put(SHARD_KEY, encode_shard(row))
 
 
+def doubt_up_to(store: OrderedStore, row: ShardRow, limbo_to: int) -> ShardRow:
+    """Put ledgers without a row up to this id in limbo, if they aren't. Blocks."""
+    if limbo_to > row.limbo_to:
+        row = row._replace(limbo_to=limbo_to)
+        put_shard(store, row)
+    return row
+
+
 def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:
     """Fence every ledger and put it in limbo, those without a row too; rows that are damaged are made anew.
 

@@ -1,0 +1,132 @@
+"""Defects of who a bookie is: ids that are given up, directories that are emptied, bookies that are back."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_FREED = "tests/unit/bookie/test_freed_ids.py"
+_IDENTITY = "tests/unit/bookie/test_identity_commands.py"
+_DRAINING = "tests/unit/recovery/test_drain_work.py"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "an id is freed beside copies that are under way",
+        "a swap names a bookie that has been emptied",
+        "            if settles:\n                await scan.wait_for_movers()",
+        "            if settles:\n                pass",
+        (f"{_FREED}::test_a_copy_on_its_way_to_the_bookie_keeps_it_from_being_freed",),
+    ),
+    Mutant(
+        "ledgers in recovery need nobody",
+        "a closing write names a bookie that has been emptied",
+        "need = await self._settled(ledger_id) if settles else Need.UNSETTLED",
+        "need = Need.NONE if settles else Need.UNSETTLED",
+        (f"{_FREED}::test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_freed",),
+    ),
+    Mutant(
+        "a new bookie under a freed id starts without doubt",
+        "it denies what the former one acknowledged",
+        "limbo_to=-1 if retired is None else retired.limbo_to,",
+        "limbo_to=-1,",
+        (f"{_FREED}::test_a_new_bookie_under_a_freed_id_denies_no_older_ledger",),
+    ),
+    Mutant(
+        "copies deleted though ledgers name the bookie",
+        "copies are deleted that a ledger needs",
+        "        if not ledgers.clear:",
+        "        if False:",
+        (f"{_IDENTITY}::test_a_bookie_that_ledgers_name_is_formatted_by_force_alone_and_its_id_stays_taken",),
+    ),
+    Mutant(
+        "ledgers that can't be read don't count",
+        "copies are deleted that a ledger needs",
+        "return not (self.naming or self.unreadable or self.in_recovery)",
+        "return not (self.naming or self.in_recovery)",
+        (f"{_IDENTITY}::test_a_ledger_that_cannot_be_read_may_name_the_bookie",),
+    ),
+    Mutant(
+        "force frees the id",
+        "a new bookie denies what a ledger in recovery is about to name it for",
+        "known is not None and ledgers.clear and not force,",
+        "known is not None and ledgers.clear,",
+        (f"{_IDENTITY}::test_force_leaves_the_id_taken",),
+    ),
+    Mutant(
+        "a decommissioned bookie starts",
+        "an erased directory joins the cluster again, unnoticed",
+        "        if retired is not None:\n            retired.check_usable()\n        directories = dict",
+        "        directories = dict",
+        (f"{_FREED}::test_a_decommissioned_bookie_comes_back_only_when_that_is_said",),
+    ),
+    Mutant(
+        "any directories come back under an id that was given up",
+        "they deny what another storage has acknowledged since",
+        "if not retired.decommissioned or retired.instance != instance:",
+        "if not retired.decommissioned:",
+        (f"{_FREED}::test_directories_of_before_another_storage_had_the_id_are_refused",),
+    ),
+    Mutant(
+        "directories are wiped whoever they belong to",
+        "another bookie's journal is gone",
+        "if not is_owned(files, directory, owner) and directory not in allowed:",
+        "if False:",
+        (f"{_IDENTITY}::test_nothing_is_removed_from_directories_of_another_bookie",),
+    ),
+    Mutant(
+        "what was given up long ago is emptied again",
+        "an update fails for good on a directory that another bookie has by now",
+        "            elif self._is_left(path):",
+        "            else:",
+        (f"{_IDENTITY}::test_a_journal_directory_that_is_another_bookies_by_now_is_left_alone",),
+    ),
+    Mutant(
+        "a rebuild takes directories of other bookies",
+        "a bookie that has stored nothing yet loses its directory, with its cookie",
+        "                    self.check_owner(cookie, path)",
+        "                    pass",
+        (f"{_IDENTITY}::test_a_rebuild_does_not_take_the_directory_of_another_bookie",),
+    ),
+    Mutant(
+        "a cookie of the same version is one's own",
+        "a bookie that was cut off takes the place of the new one with its id, and denies what that has",
+        "        if isinstance(found, Answer) and found.value == self._cookie:",
+        "        if isinstance(found, Answer):",
+        (f"{_FREED}::test_one_that_was_cut_off_when_it_was_decommissioned_never_registers_again",),
+    ),
+    Mutant(
+        "a bookie that isn't registered is lost",
+        "clients go on storing on a bookie that is no part of the cluster any more",
+        "if self._lost and objection is None and await answers(self._upkeep, self._bookie_id):",
+        "if False:",
+        (f"{_FREED}::test_a_bookie_that_answers_is_not_lost",),
+    ),
+    Mutant(
+        "what runs beside a decommissioned bookie goes on",
+        "the cluster's auditor is on a machine that is about to be switched off",
+        "            await self._end_companion()  # no process",
+        "            pass  # no process",
+        (f"{_FREED}::test_the_auditor_of_a_decommissioned_bookie_leaves_the_election",),
+    ),
+    Mutant(
+        "a scan counts in whatever session it ends",
+        "a bookie is decommissioned by what a server knew that lags behind",
+        "        if self._store.session_id != before:  # the server",
+        "        if False:  # the server",
+        (f"{_DRAINING}::test_a_scan_that_outlives_its_session_counts_for_nothing",),
+    ),
+    Mutant(
+        "nobody looks once more before a bookie goes",
+        "a bookie that came back is decommissioned while it takes entries",
+        "        await self._object()\n        cookie = await read_cookie(self._store, self._root, self._bookie_id)",
+        "        cookie = await read_cookie(self._store, self._root, self._bookie_id)",
+        (f"{_DRAINING}::test_a_lost_bookie_that_is_back_before_it_goes_stays",),
+    ),
+    Mutant(
+        "a bookie says that it refuses before it does",
+        "a decommissioned bookie is named for an entry that it took meanwhile",
+        "        await self._stand(now)\n        return drain is None or drain.refuses or await self._say(drain)",
+        "        done = drain is None or drain.refuses or await self._say(drain)\n        await self._stand(now)\n"
+        "        return done",
+        (f"{_DRAINING}::test_a_bookie_says_that_it_refuses_only_when_it_does",),
+    ),
+]
