@@ -19,12 +19,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
+from bkpy.recovery.all_ledgers import all_ledgers
 
 import bkpy
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import RecordCodec, walk
-from bkpy.recovery.all_ledgers import all_ledgers
 
 if TYPE_CHECKING:
     from bkpy.protocol.ledger_metadata import LedgerMetadata
