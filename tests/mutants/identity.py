@@ -7,6 +7,8 @@ from tests.mutants import Mutant
 _FREED = "tests/unit/bookie/test_freed_ids.py"
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 _DRAINING = "tests/unit/recovery/test_drain_work.py"
+_LIMBO = "tests/unit/recovery/test_limbo_fences.py"
+_LOSSES = "tests/unit/storage/test_losses.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -124,9 +126,30 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a bookie says that it refuses before it does",
         "a decommissioned bookie is named for an entry that it took meanwhile",
-        "        await self._stand(now)\n        return drain is None or drain.refuses or await self._say(drain)",
-        "        done = drain is None or drain.refuses or await self._say(drain)\n        await self._stand(now)\n"
-        "        return done",
+        "        await self._stand(now)\n        if drain is not None and drain.unreadable:",
+        "        if drain is not None and not drain.refuses:\n            await self._say(drain)\n"
+        "        await self._stand(now)\n        if drain is not None and drain.unreadable:",
         (f"{_DRAINING}::test_a_bookie_says_that_it_refuses_only_when_it_does",),
+    ),
+    Mutant(
+        "limbo is a fence to writers",
+        "a healthy writer ends, though nobody has asked for a fence",
+        "status = Status.READ_ONLY if of_limbo else Status.FENCED\n            statuses[ledger_id] = status",
+        "status = Status.FENCED\n            statuses[ledger_id] = status",
+        (f"{_LIMBO}::test_the_writer_of_an_older_ledger_goes_on_without_it",),
+    ),
+    Mutant(
+        "limbo is as good as a fence that is asked for",
+        "a fence is answered that no journal has: a zombie writer is told to go elsewhere, and goes on",
+        "            if info is not None and info.fenced and not info.fence_of_limbo:\n                return True",
+        "            if info is not None and info.fenced:\n                return True",
+        (f"{_LOSSES}::test_what_a_fence_comes_from_survives_a_power_cut",),
+    ),
+    Mutant(
+        "a fence of before a loss is one of limbo",
+        "the writer that a recovery has ended is told to go elsewhere",
+        "of_limbo = row.fence_of_limbo or not row.fenced",
+        "of_limbo = True",
+        (f"{_LOSSES}::test_a_fence_of_before_the_loss_is_no_fence_of_limbo",),
     ),
 ]

@@ -278,7 +278,8 @@ class AddHandler:
             if status == Status.OK:
                 self._keys.authorise(ledger_id)
                 if not recovery and ledger_id in self._storage.fenced:
-                    status = Status.FENCED
+                    of_limbo = self._storage.ledgers.is_fenced_by_limbo(ledger_id)
+                    status = Status.READ_ONLY if of_limbo else Status.FENCED
             statuses[ledger_id] = status
         self._store_some(frame, columns, statuses)
         return {}

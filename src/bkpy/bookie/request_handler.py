@@ -260,7 +260,8 @@ class RequestHandler:
         status, state = await self._check(ledger_id, claim)
         deleted = state is None and self._storage.was_deleted(ledger_id)
         if status == Status.OK and (deleted or ledger_id in self._storage.fenced):
-            status = Status.FENCED
+            of_limbo = not deleted and self._storage.ledgers.is_fenced_by_limbo(ledger_id)
+            status = Status.READ_ONLY if of_limbo else Status.FENCED
         return status, state is not None
 
     async def _write_lac(self, correlation_id: int, request: m.WriteLac, record: bytes | None, claim: Claim) -> None:

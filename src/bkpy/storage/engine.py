@@ -144,7 +144,7 @@ class LedgerStorage:
         info = self.ledgers.get(ledger_id)
         if info is None:
             info = self._introduce(ledger_id, key)
-            if info.fenced:
+            if info.fenced and not info.fence_of_limbo:
                 self._record_fence(ledger_id, key)
             else:
                 self._record(RecordKind.KEY, ledger_id, key)
@@ -177,7 +177,7 @@ class LedgerStorage:
             return Status.UNKNOWN
         self.ledgers.replace_key(info, key, deleted=deleted)
         self._grown(shard)
-        if ledger_id in self.fenced:
+        if ledger_id in self.fenced and not self.ledgers.is_fenced_by_limbo(ledger_id):
             self._record_fence(ledger_id, key)
         else:
             self._record(RecordKind.KEY, ledger_id, key)
@@ -265,11 +265,11 @@ class LedgerStorage:
             return False
         pending = self._fencing.get(ledger_id)
         if pending is None:
-            if info is not None and info.fenced:
+            if info is not None and info.fenced and not info.fence_of_limbo:
                 return True
             if info is None:
                 info = self._introduce(ledger_id, key)
-            info.fenced = True
+            info.fenced, info.fence_of_limbo = True, False
             self.fenced.add(ledger_id)
             self._touch(info)
             pending = self._record_fence(ledger_id, info.key or key)

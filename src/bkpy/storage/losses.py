@@ -148,7 +148,7 @@ class Losses:
         def take_over() -> None:
             info = self._storage.ledgers.get(ledger_id)
             if ended and info is not None:
-                info.limbo = False
+                info.limbo = info.fence_of_limbo = False
 
         await self._change(shard, take_over, _end_limbo, shard.store, metadata, self._settings.bookie_id, ended)
         return bool(ended)
@@ -260,7 +260,10 @@ def _end_limbo(
         sound = blocks_fit(txn, ledger_id, row) and holds_all(txn, metadata, bookie_id)
         if not ends_limbo(Verdict(demand_of(metadata, bookie_id), lacks=not sound, locked=True)):
             return shard
-        before, value = encode_ledger(ledger_id, row), encode_ledger(ledger_id, row._replace(limbo=False))
+        before, value = (
+            encode_ledger(ledger_id, row),
+            encode_ledger(ledger_id, row._replace(limbo=False, fence_of_limbo=False)),
+        )
         shard = shard._replace(checksum=shard.checksum ^ checksum_of(before) ^ checksum_of(value))
         txn.put(key, value)
         txn.put(SHARD_KEY, encode_shard(shard))

@@ -209,7 +209,7 @@ class Replay:
             info = self._with_key(info, body)
         assert info is not None
         if record.kind == RecordKind.FENCE:
-            info.fenced = True
+            info.fenced, info.fence_of_limbo = True, False
             self._ledgers.fenced.add(ledger_id)
         elif record.kind == RecordKind.EXPLICIT_LAC:
             take_explicit_lac(info, body)

@@ -366,3 +366,54 @@ def test_what_lacks_is_found_wherever_blocks_and_steps_begin(missing: int) -> No
 
     with patch.object(losses_module, "SPAN_MAX", span):
         asyncio.run(main())
+
+
+# --- fences -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_a_fence_comes_from_survives_a_power_cut(asked: bool, checkpointed: bool) -> None:
+    host = lost_host()
+
+    async def main() -> None:
+        storage = await host.boot(rebuild=True)
+        await storage.states((LEDGER,))
+        storage.create(LEDGER, KEY)
+        assert storage.ledgers.is_fenced_by_limbo(LEDGER)
+        await stored(storage, Batch(LEDGER, 0, 1))
+        if asked:
+            assert await storage.fence(LEDGER, KEY)  # durable from here on
+        if checkpointed:
+            await storage.checkpoint()
+        host.disk.power_cut()
+        for _ in range(2):
+            storage = await host.boot()
+            state = (await storage.states((LEDGER,)))[LEDGER]
+            assert state is not None
+            assert (state.fenced, state.limbo, state.fence_of_limbo) == (True, True, not asked)
+            await storage.close()
+
+    asyncio.run(main())
+
+
+def test_a_fence_of_before_the_loss_is_no_fence_of_limbo() -> None:
+    """Everything is put in limbo after an unclean stop without a journal; one that was fenced before stays so."""
+    host = Host(settings=bookie_settings(journal_write_data=False))
+
+    async def main() -> None:
+        storage = await host.boot()
+        for ledger_id in (LEDGER, LEDGER + 1):
+            await storage.states((ledger_id,))
+            storage.create(ledger_id, KEY)
+        assert await storage.fence(LEDGER, KEY)
+        await storage.checkpoint()
+        add(storage, Batch(LEDGER + 1, 0, 1))
+        host.disk.power_cut()
+        storage = await host.boot()
+        assert storage.untrusted
+        states = await storage.states((LEDGER, LEDGER + 1))
+        found = [(state.fenced, state.limbo, state.fence_of_limbo) for state in states.values() if state is not None]
+        assert found == [(True, True, False), (True, True, True)]
+
+    asyncio.run(main())

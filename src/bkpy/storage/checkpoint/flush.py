@@ -264,6 +264,7 @@ def check_no_less(ledger_id: int, info: LedgerInfo, row: LedgerRow) -> None:
         known = not row.blocks and info.limbo >= row.limbo
     else:
         known = info.fenced >= row.fenced and info.limbo >= row.limbo
+        known = known and info.fence_of_limbo <= (row.fence_of_limbo or not row.fenced)  # a fence asked for stays
     if not known:
         raise AssertionError(f"ledger {ledger_id} would be less than its row says")
 
@@ -373,8 +374,13 @@ class Flush:
         if info is not None:
             if row is not None:
                 check_no_less(ledger_id, info, row)
-            stored = row[4:] if row is not None else ()
-            row = LedgerRow(info.key, info.fenced, info.limbo, info.explicit_lac, *stored)
+            row = (row or LedgerRow(b"", fenced=False, limbo=False))._replace(
+                key=info.key,
+                fenced=info.fenced,
+                limbo=info.limbo,
+                explicit_lac=info.explicit_lac,
+                fence_of_limbo=info.fence_of_limbo,
+            )
         if row is None:
             raise AssertionError(f"ledger {ledger_id} has entries, but was never made known")
         strong: list[BlockRow] = []

@@ -121,7 +121,8 @@ class Changes:
             checksum ^= checksum_of(value)
             span = max(span, block.ids.last - block.ids.first)
             last = max(last, block.ids.last)
-        row = LedgerRow(*row[:4], last, row.lac, span, row.blocks + len(added), checksum)
+        blocks = row.blocks + len(added)
+        row = row._replace(last_entry=last, span_max=span, blocks=blocks, checksum=checksum)
         self._put_ledger(txn, part, puts, ledger_id, row)
         part.put(puts)
         return row

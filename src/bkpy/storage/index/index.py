@@ -30,6 +30,7 @@ BOOT_ID_BYTES: Final = 16
 SHARD_KEY: Final = b"m"
 FENCED: Final = 1
 LIMBO: Final = 2
+FENCE_OF_LIMBO: Final = 4
 UNKNOWN_IN_LIMBO: Final = 1
 KEEPS: Final = 2  # of a row of version 3 or 4: what version 2 alone says of others
 UNASKED: Final = 4
@@ -76,6 +77,7 @@ class LedgerRow(NamedTuple):
     span_max: int = 0
     blocks: int = 0
     checksum: int = 0
+    fence_of_limbo: bool = False  # it is fenced only because it is in limbo: no client has asked for a fence
 
 
 class KeptBatch(NamedTuple):
@@ -199,7 +201,7 @@ def decode_shard(value: bytes) -> ShardRow:
 
 
 def encode_ledger(ledger_id: int, row: LedgerRow) -> bytes:
-    flags = (FENCED if row.fenced else 0) | (LIMBO if row.limbo else 0)
+    flags = (FENCED if row.fenced else 0) | (LIMBO if row.limbo else 0) | (FENCE_OF_LIMBO if row.fence_of_limbo else 0)
     head = _LEDGER.pack(
         VERSION, flags, len(row.key), len(row.explicit_lac), row.last_entry, row.lac, row.span_max, row.blocks,
         row.checksum,
@@ -216,7 +218,7 @@ def decode_ledger(key: bytes, value: bytes) -> LedgerRow:
         raise CorruptDataError("a ledger's index row has a wrong length")
     return LedgerRow(
         content[_LEDGER.size : middle], bool(flags & FENCED), bool(flags & LIMBO), content[middle:], last_entry, lac,
-        span_max, blocks, checksum,
+        span_max, blocks, checksum, bool(flags & FENCE_OF_LIMBO),
     )  # fmt: skip
 
 
@@ -410,7 +412,9 @@ def put_all_in_limbo(store: OrderedStore, shard: ShardRow) -> ShardRow:
     with store.write() as txn:
         for ledger_id, key, value in list(ledger_rows(txn)):
             try:
-                row = decode_ledger(key, value)._replace(fenced=True, limbo=True)
+                row = decode_ledger(key, value)
+                of_limbo = row.fence_of_limbo or not row.fenced
+                row = row._replace(fenced=True, limbo=True, fence_of_limbo=of_limbo)
             except CorruptDataError:
                 row = _row_from_blocks(txn, ledger_id)
             value = encode_ledger(ledger_id, row)

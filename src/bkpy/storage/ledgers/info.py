@@ -27,6 +27,7 @@ class LedgerInfo:
     key: bytes
     fenced: bool = False
     limbo: bool = False  # negatives can't be given
+    fence_of_limbo: bool = False  # it is fenced only because it is in limbo: no client has asked for a fence
     explicit_lac: bytes = b""  # a record, empty if there is none
     last_entry: int = -1  # highest id in the index; what the memtable has comes on top
     lac: int = -1  # highest last add confirmed seen in entries that were checkpointed

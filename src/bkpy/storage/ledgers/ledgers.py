@@ -145,7 +145,17 @@ class Ledgers:
         if row.fenced:
             self.fenced.add(ledger_id)
         self._locate(ledger_id, number)
-        info = LedgerInfo(ledger_id, row.key, row.fenced, row.limbo, row.explicit_lac, row.last_entry, row.lac, number)
+        info = LedgerInfo(
+            ledger_id,
+            row.key,
+            fenced=row.fenced,
+            limbo=row.limbo,
+            fence_of_limbo=row.fence_of_limbo,
+            explicit_lac=row.explicit_lac,
+            last_entry=row.last_entry,
+            lac=row.lac,
+            shard=number,
+        )
         self._cache.put(info)
         return info
 
@@ -166,15 +176,30 @@ class Ledgers:
             raise AssertionError(f"ledger {ledger_id} may have been seen")
         self._unseen.discard(ledger_id)
         limbo = self.doubts(ledger_id)
-        fenced = limbo or ledger_id in self._buried
         home = ledger_id % len(self.shards)
         self._locate(ledger_id, home)  # an earlier life may have been elsewhere
-        info = LedgerInfo(ledger_id, key, fenced=fenced, limbo=limbo, shard=home)
-        if fenced:
+        buried = ledger_id in self._buried
+        info = LedgerInfo(
+            ledger_id,
+            key,
+            fenced=limbo or buried,
+            limbo=limbo,
+            fence_of_limbo=limbo and not buried,
+            shard=home,
+        )
+        if info.fenced:
             self.fenced.add(ledger_id)
         self._cache.put(info)
         self.touch(info)
         return info
+
+    def is_fenced_by_limbo(self, ledger_id: int) -> bool:
+        """Whether a ledger in `fenced`, whose state was just loaded, is in limbo, and no client has asked for a fence.
+
+        Its writer goes on elsewhere: nobody ends it.
+        """
+        info = self._cache.get(ledger_id)
+        return info is not None and info.limbo and info.fence_of_limbo
 
     def touch(self, info: LedgerInfo) -> None:
         """The state changed and must be in the next checkpoint."""
@@ -185,6 +210,7 @@ class Ledgers:
         for shard in self.shards:
             shard.put_all_in_limbo()
         for info in self._cache.all():
+            info.fence_of_limbo = info.fence_of_limbo or not info.fenced
             info.limbo = info.fenced = True
             self.fenced.add(info.ledger_id)
             self.touch(info)
@@ -225,6 +251,7 @@ class Ledgers:
         info.gone = True
         fenced = info.fenced and (deleted or info.limbo)
         new = LedgerInfo(info.ledger_id, key, fenced=fenced, limbo=info.limbo, shard=info.shard, proven_key=key)
+        new.fence_of_limbo = fenced and not deleted
         new.pins = int(info.ledger_id in self.shards[info.shard].active.dirty)
         self._cache.put(new)
         self.touch(new)

@@ -206,7 +206,7 @@ class IndexBuilder:
         changes = Changes(self.row, self._living, max(1, len(self._pending)))
         with self._store.read() as txn:
             for ledger_id, pending in self._pending.items():
-                row = get_ledger(txn, ledger_id) or LedgerRow(b"", True, True)
+                row = get_ledger(txn, ledger_id) or LedgerRow(b"", fenced=True, limbo=True, fence_of_limbo=True)
                 changes.ledger(txn, ledger_id, row, pending.strong, pending.weak)
         if log is not None:
             changes.finished_log(log_id, log)

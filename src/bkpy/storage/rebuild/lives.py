@@ -75,7 +75,9 @@ async def _join(
     info = ledgers.load_now(ledger_id)
     assert info is not None
     for state in states:
+        asked = any(one.fenced and not one.fence_of_limbo for one in (info, state))
         info.fenced = info.fenced or state.fenced
+        info.fence_of_limbo = info.fenced and not asked
         info.key = info.key or state.key
         take_explicit_lac(info, state.explicit_lac)
     if info.fenced:

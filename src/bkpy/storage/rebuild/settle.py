@@ -67,7 +67,9 @@ def settle(
                 limbo_here = not (sound and holds_all(txn, found, bookie_id))
                 # Entries under another key than the ledger's are no entries of it: that key stays, and opens nothing.
                 key = row.key if row.key and row.blocks else found.ledger_key
-                row = row._replace(key=key, limbo=limbo_here or key != found.ledger_key)
+                limbo_here = limbo_here or key != found.ledger_key
+                of_limbo = limbo_here and row.fence_of_limbo
+                row = row._replace(key=key, limbo=limbo_here, fence_of_limbo=of_limbo)
             limbo += row.limbo
             keyless += not row.key
             changes.ledger(txn, ledger_id, row)
@@ -97,7 +99,7 @@ def add_missing(
         for ledger_id, found in metadata.items():
             if found is not None and (not _names(found, bookie_id) or holds_all(txn, found, bookie_id)):
                 continue
-            row = LedgerRow(b"" if found is None else found.ledger_key, fenced=True, limbo=True)
+            row = LedgerRow(b"" if found is None else found.ledger_key, fenced=True, limbo=True, fence_of_limbo=True)
             changes.ledger(txn, ledger_id, row)
             limbo += 1
             keyless += not row.key
