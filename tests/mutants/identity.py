@@ -134,8 +134,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "limbo is a fence to writers",
         "a healthy writer ends, though nobody has asked for a fence",
-        "status = Status.READ_ONLY if of_limbo else Status.FENCED\n            statuses[ledger_id] = status",
-        "status = Status.FENCED\n            statuses[ledger_id] = status",
+        "        return info is not None and info.limbo and info.fence_of_limbo",
+        "        return False",
         (f"{_LIMBO}::test_the_writer_of_an_older_ledger_goes_on_without_it",),
     ),
     Mutant(

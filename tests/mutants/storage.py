@@ -530,8 +530,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "deleted ledger made known again without its fence",
         "a writer that was cut off for long goes on",
-        "fenced = limbo or ledger_id in self._buried",
-        "fenced = limbo",
+        "fenced=limbo or buried,",
+        "fenced=limbo,",
         (f"{_DELETION}::test_what_recovery_stores_again_is_of_a_second_life_and_fenced",),
     ),
     Mutant(

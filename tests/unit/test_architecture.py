@@ -398,6 +398,7 @@ CONSTANTS = {
         "VERSION_WITH_KEPT": ON_DISK,
         "FENCED": ON_DISK,
         "LIMBO": ON_DISK,
+        "FENCE_OF_LIMBO": ON_DISK,
         "UNKNOWN_IN_LIMBO": ON_DISK,
         "HAS_FOOTER": ON_DISK,
         "VERSION_AT_RISK": ON_DISK,

@@ -33,12 +33,13 @@ from bkpy.storage.journal.format import PAGE_BYTES, RunState, decode_file_header
 from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
-from bkpy.storage.wipe import wipe
+from bkpy.storage.wipe import Owner, wipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 BOOKIE = "bookie-1"
+OWNER = Owner(BOOKIE, INSTANCE)
 NEWEST = 100  # the highest id that the cluster has given out
 
 
@@ -547,12 +548,12 @@ async def test_what_an_interrupted_format_took_is_not_denied_by_a_new_index(clea
     directories = (*host.settings.journal_directories, *host.settings.ledger_directories)
     whole = copy_of(host)
     before = whole.disk.operations
-    wipe(whole.disk, directories)
+    wipe(whole.disk, directories, OWNER)
     for nth in range(1, whole.disk.operations - before + 1):
         torn = copy_of(host)
         torn.disk.crash_at(nth)
         with pytest.raises(SimulatedCrash):
-            wipe(torn.disk, directories)
+            wipe(torn.disk, directories, OWNER)
         torn.disk.crash()
         torn.disk.heal()
         try:
