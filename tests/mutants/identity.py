@@ -8,6 +8,7 @@ _FREED = "tests/unit/bookie/test_freed_ids.py"
 _IDENTITY = "tests/unit/bookie/test_identity_commands.py"
 _DRAINING = "tests/unit/recovery/test_drain_work.py"
 _LIMBO = "tests/unit/recovery/test_limbo_fences.py"
+_REBUILD = "tests/unit/storage/rebuild/test_rebuild.py"
 _LOSSES = "tests/unit/storage/test_losses.py"
 
 MUTANTS: list[Mutant] = [
@@ -151,5 +152,19 @@ MUTANTS: list[Mutant] = [
         "of_limbo = row.fence_of_limbo or not row.fenced",
         "of_limbo = True",
         (f"{_LOSSES}::test_a_fence_of_before_the_loss_is_no_fence_of_limbo",),
+    ),
+    Mutant(
+        "a new index is another storage in any case",
+        "all copies of a bookie that lost nothing are moved",
+        "            settled = {path: await self._keep_uuid(path, found) for path, found in settled.items()}",
+        "            pass",
+        (f"{_REBUILD}::test_an_index_keeps_its_uuid_only_if_nothing_is_missing",),
+    ),
+    Mutant(
+        "a new index is the same storage though something is missing",
+        "what a bookie lost is copied to nobody",
+        "        if trusted and not missing.limbo and not any(found.limbo for found in settled.values()):",
+        "        if trusted:",
+        (f"{_REBUILD}::test_an_index_keeps_its_uuid_only_if_nothing_is_missing",),
     ),
 ]

@@ -21,7 +21,7 @@ from bkpy.errors import ConfigError, IdentityError
 from bkpy.protocol.ledger_metadata import LedgerMetadata
 from bkpy.storage.at_risk import is_lost
 from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME, OLD_INDEX_NAME
-from bkpy.storage.identity import Directories, locked, read_cookie
+from bkpy.storage.identity import Directories, decode_cookie, locked, read_cookie
 from bkpy.storage.index import index
 from bkpy.storage.index.tombstones import bury_all
 from bkpy.storage.journal.format import START
@@ -138,6 +138,7 @@ class _Rebuild:
         held.callback(self._worker.close)
         self._known: Sequence[LedgerDirectory] = ()
         self._uuids: dict[str, set[str]] = {path: set() for path in paths.ledgers}
+        self._registered: dict[str, str] = {}  # the indexes' uuids, as the metadata store has them
 
     def identify(self, expected_cookie: bytes | None) -> None:
         """See that the directories are this bookie's, whatever indexes the cookies name: an earlier rebuild may have
@@ -155,6 +156,9 @@ class _Rebuild:
                 "directories were moved or added since the bookie's last start; name those that it had then",
                 path=self._paths.all[0],
             )
+        if expected_cookie is not None:
+            expected = decode_cookie(expected_cookie, "the metadata store")
+            self._registered = {directory.path: directory.uuid for directory in expected.ledger_directories}
         for path in self._paths.all:
             cookie = read_cookie(self._files, path)
             for directory in cookie.ledger_directories if cookie is not None else ():
@@ -186,6 +190,8 @@ class _Rebuild:
         trusted = sound and self._catalog is not None
         settled = {path: await self._settle(path, sound) for path in directories}
         missing = await self._add_missing(directories)
+        if trusted and not missing.limbo and not any(found.limbo for found in settled.values()):
+            settled = {path: await self._keep_uuid(path, found) for path, found in settled.items()}
         kept = [old for path in directories if (old := self._install(path)) is not None]
         uuids = {path: row.uuid for path, (_, row) in intact.items()}
         uuids |= {path: found.shard.uuid for path, found in settled.items()}
@@ -264,7 +270,10 @@ class _Rebuild:
         return builder
 
     def _new_uuid(self, path: str) -> bytes:
-        """Not the old index's, whose return would be a denial; but without metadata nobody could learn of another."""
+        """Not the old index's, until it is proven that nothing was lost: others copy what a new storage should have.
+
+        Without metadata nobody could learn of another uuid.
+        """
         if self._catalog is None:
             return bytes.fromhex(next(known.uuid for known in self._known if known.path == path))
         return self._runtime.rng.randbytes(16)
@@ -345,6 +354,15 @@ class _Rebuild:
                 part = await self._worker.run(add_missing, first, done.shard, self._settings.bookie_id, found)
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
             return done
+
+    async def _keep_uuid(self, path: str, found: Settled) -> Settled:
+        """Give the new index the old one's uuid. Nothing was lost, so nobody has to make copies of what is here."""
+        if path not in self._registered:
+            return found
+        row = found.shard._replace(uuid=bytes.fromhex(self._registered[path]))
+        with contextlib.closing(self._open(f"{path}/{NEW_INDEX_NAME}")) as store:
+            await self._worker.run(index.put_shard, store, row)
+        return found._replace(shard=row)
 
     async def _listed(self, catalog: Catalog) -> AsyncIterator[list[int]]:
         """The ids that are not newer than the rebuild, some at a time."""

@@ -854,3 +854,42 @@ async def test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could
     assert storage.untrusted
     assert await read_all(storage, 1, 0, 3) == (dict.fromkeys(range(3), b"data"), {3})
     storage.release()
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "log_is_gone", "kept"),
+    [
+        ({1: 2, 2: 2}, False, True),
+        ({1: 2, 2: None}, False, False),  # an open ledger is in limbo
+        ({1: 2, 2: 3}, False, False),  # an entry is not here
+        ({1: 2, 2: 2, 7: 1}, False, False),  # and nothing of another ledger
+        ({1: 2}, False, False),  # of a ledger without metadata nobody can tell
+        ({1: 2, 2: 2}, True, False),
+    ],
+)
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_an_index_keeps_its_uuid_only_if_nothing_is_missing(
+    ledgers: dict[int, int | None], log_is_gone: bool, kept: bool, shards: int
+) -> None:
+    host = Host(settings=settings(ledgers=shards))
+    storage = await host.boot()
+    await storage.states({1, 2})
+    await add(storage, Batch(1, 0, 3), Batch(2, 0, 3))
+    await storage.close()
+    assert host.cookie is not None
+    before = host.cookie
+    if log_is_gone:
+        directory = host.settings.ledger_directories[0]
+        (log,) = (name for name in host.disk.listdir(directory) if name.endswith(".log"))
+        host.disk.unlink(f"{directory}/{log}")
+        for path in host.journal_files():
+            host.disk.unlink(path)
+    metadata = Metadata({ledger_id: metadata_of(ledger_id, last) for ledger_id, last in ledgers.items()})
+    for _ in range(2):  # once more, of an index that was made anew
+        await rebuild(host, metadata)
+        assert (host.cookie == before) is kept
+        storage = await host.boot()
+        have, unknown = await read_all(storage, 1, 0, 2)
+        assert have.keys() | unknown == {0, 1, 2}
+        assert log_is_gone or not unknown
+        await storage.close()
