@@ -5,7 +5,8 @@ processes of autorecovery, on hosts of their own, are to elect an auditor, to ma
 
 Meanwhile one of them dies, pauses, or loses the network or the metadata store; another bookie dies and comes back; a
 client writes on; a ledger is deleted; a bookie is drained and decommissioned, or stays after all; a new one comes, and
-copies are moved to it; and where the lost one had the only copies of an open ledger's end, their loss is accepted.
+copies are moved to it, while it may be formatted, and start anew; and where the lost one had the only copies of an open
+ledger's end, their loss is accepted.
 
 When the faults have ended, every mark must go, and every ledger must be closed, and as many living bookies as its write
 quorum says must have all of it. What must hold at every moment is in `healing_oracle.py`.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
+from bkpy.bookie.identity import BookieIdentity
+from bkpy.cli.bookie_identity import open_peers
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookKeeperError
 from bkpy.metadata import paths
@@ -36,7 +40,16 @@ from . import by_hand
 from .buggify import BOOKIE, draw
 from .cluster import ROOT, Cluster, Ledger, held_by
 from .healing_oracle import HealingOracle
-from .marks import DRAIN_CANCELLED, LOSS_ACCEPTED, REBALANCED, REPLICATED, RETIRED, WORKER_DIED
+from .marks import (
+    DRAIN_CANCELLED,
+    FORMAT_REFUSED,
+    FORMATTED_ANEW,
+    LOSS_ACCEPTED,
+    REBALANCED,
+    REPLICATED,
+    RETIRED,
+    WORKER_DIED,
+)
 from .scenario import DEATHS, death
 from .world import Host, HostDied
 
@@ -56,6 +69,7 @@ FRAGILE = ((2, 2, 1), (1, 1, 1))  # of a ledger whose end only the lost bookie m
 ENTRIES = 30
 HEALED_WITHIN_S = 500.0
 CANCELLED = 0.4  # of the drains
+FORMATTED = 0.6  # of the new bookies, while copies are made to them
 PASSWORD = b"secret"
 
 
@@ -235,8 +249,27 @@ class Healing:
         await asyncio.sleep(rng.random() * (40 if self.small else 10))
         self.cluster.bookies.append(newcomer)
         await newcomer.start()
+        rebalancing = self.cluster.client_host.start(self.rebalance(), name="rebalancing")
+        if rng.random() < FORMATTED:
+            await asyncio.sleep(rng.random() ** 2 * 10)
+            await self.make_anew(newcomer)
         self.living.append(newcomer)
-        await self.cluster.client_host.start(self.rebalance(), name="rebalancing")
+        await rebalancing
+
+    async def make_anew(self, bookie: Bookie) -> None:
+        """Stop it, format it if no ledger names it or may come to, and start it under the same id."""
+        await bookie.stop()
+        bookie.host.boot()
+        session, runtime = bookie.host.session(), bookie.host.runtime
+        peers = functools.partial(open_peers, session, ROOT, runtime, bookie.settings)
+        identity = BookieIdentity(bookie.settings, session, ROOT, runtime, peers)
+        try:
+            await bookie.host.start(identity.format(force=False, agree=lambda plan: None), name="format")
+            self.world.marks[FORMATTED_ANEW] += 1
+        except BookKeeperError:
+            self.world.marks[FORMAT_REFUSED] += 1
+        bookie.host.crash()
+        await bookie.start()
 
     async def rebalance(self) -> None:
         async with self.cluster.client(calm=True) as client:
