@@ -19,9 +19,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
-from bkpy.recovery.all_ledgers import all_ledgers
 
 import bkpy
+from bkpy.metadata.all_ledgers import all_ledgers
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import RecordCodec, walk
