@@ -713,7 +713,7 @@ async def test_a_loss_is_not_forgotten_with_an_index_that_can_not_be_read(lost: 
         await add(storage, Batch(2, 0, 10))
         if lost == "disks":
             await storage.close()
-            wipe(host.disk, [*host.settings.journal_directories, *host.settings.ledger_directories])
+            wipe(host.disk, [*host.settings.journal_directories, *host.settings.ledger_directories], OWNER)
             await (await host.boot(rebuild=True)).close()
         else:
             host.disk.crash()
