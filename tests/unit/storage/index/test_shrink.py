@@ -11,13 +11,13 @@ from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import Fate
 from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.space.test_deletion import delete, put
-from tests.unit.storage.support import Batch, Host, read_all, reclaim
+from tests.unit.storage.support import INSTANCE, Batch, Host, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.index.index import ledger_rows, seal
-from bkpy.storage.wipe import wipe
+from bkpy.storage.wipe import Owner, wipe
 
 
 async def mostly_free(**values: Any) -> Host:
@@ -158,7 +158,7 @@ async def test_nothing_of_a_copy_is_left_when_a_bookie_is_wiped() -> None:
     host.disk.make_dirs("/b/ledgers0/index.shrunk")
     for name in ("index/data.mdb.new", "index.shrunk/data.mdb"):
         host.disk.replace(f"/b/ledgers0/{name}", b"half of it")
-    wipe(host.disk, ["/b/ledgers0"])
+    wipe(host.disk, ["/b/ledgers0"], Owner("bookie-1", INSTANCE))
     assert host.disk.listdir("/b/ledgers0/index") == host.disk.listdir("/b/ledgers0/index.shrunk") == []
 
 
