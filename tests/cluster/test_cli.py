@@ -12,6 +12,8 @@ import pytest
 from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
+from bkpy.cli.common import show_each
+from bkpy.errors import MetadataUnavailableError
 from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
@@ -197,6 +199,43 @@ def test_every_command_of_ledgers_takes_ids_and_ranges(uri: str) -> None:
     bkpy("ledger", "delete", f"{one}-{two}", uri=uri, stdin=b"y\n")
     message = bkpy("ledger", "delete", "--yes", f"{one}-{two}", uri=uri, status=1).stderr.decode()
     assert message == f"bkpy: deleted: none; not deleted: {one}-{two} (there is no such ledger)\n"
+
+
+def test_one_ledger_that_fails_holds_up_no_other(uri: str, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("sesame")
+    one = write(uri, b"x\n")
+    locked = asyncio.run(abandoned(uri, [b"x"], password=b"sesame"))
+    left = asyncio.run(abandoned(uri, [b"y"]))
+    refused = bkpy("ledger", "recover", f"{one}-{left}", "--json", uri=uri, status=1)
+    assert [(ledger["ledger_id"], ledger["state"]) for ledger in json.loads(refused.stdout)] == [
+        (one, "CLOSED"),
+        (left, "CLOSED"),
+    ]
+    assert refused.stderr.decode() == f"bkpy: the ledger has a password, and none was given [ledger {locked}]\n"
+    assert as_json("ledger", "recover", locked, "--password-file", password, uri=uri)["state"] == "CLOSED"
+
+
+def test_ledgers_that_fail_alike_take_one_line(uri: str) -> None:
+    message = bkpy("ledger", "show", "123000-123456,200000", uri=uri, status=1).stderr.decode()
+    assert message == "bkpy: there is no such ledger [ledgers 123000-123456,200000]\n"
+
+
+def test_what_was_done_is_shown_however_a_command_ends(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def until_the_store_is_away(_: bkpy_library.Client, ledger_id: int) -> int:
+        if ledger_id == 2:
+            raise MetadataUnavailableError("away")
+        return ledger_id
+
+    with pytest.raises(MetadataUnavailableError):
+        show_each(uri, [1, 2, 3], until_the_store_is_away, lambda number: number, print, as_json=True)
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out), shown.err) == ([1], "bkpy: not tried, or unknown: 2-3\n")
+
+
+def test_tables_show_names_of_emojis_as_they_are(uri: str) -> None:
+    ledger_id = int(bkpy("ledger", "write", "--metadata", "mood=:smile:", uri=uri, stdin=b"").stdout)
+    assert b":smile:" in bkpy("ledger", "show", ledger_id, uri=uri).stdout
 
 
 @pytest.mark.parametrize("command", ["show", "explain", "recover", "delete", "read", "tail"])

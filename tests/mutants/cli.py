@@ -13,6 +13,13 @@ SUPERVISOR = "tests/unit/local/test_supervisor.py::"
 
 MUTANTS: list[Mutant] = [
     Mutant(
+        "a ledger with a password holds up those behind it",
+        "ledgers of a range aren't recovered, and what was done is not shown",
+        "isinstance(e, MetadataUnavailableError | ClientClosedError)",
+        "isinstance(e, MetadataUnavailableError | CallerError)",
+        (f"{COMMANDS}test_one_ledger_that_fails_holds_up_no_other",),
+    ),
+    Mutant(
         "control characters of the upper half reach the terminal",
         "an entry moves the cursor, and shows what isn't there",
         '(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in',
@@ -22,7 +29,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that does not exist holds up those behind it",
         "a range with one deleted ledger can't be shown or recovered",
-        "if len(ledger_ids) == 1:\n    raise",
+        "if len(ledger_ids) == 1 or isinstance(e, MetadataUnavailableError | ClientClosedError):\n    raise",
         "raise",
         (f"{COMMANDS}test_every_command_of_ledgers_takes_ids_and_ranges",),
     ),

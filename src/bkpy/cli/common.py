@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import errno
 import json
 import os
@@ -11,7 +12,7 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.config.base import MetadataSettings
     from bkpy.config.client import ClientSettings
+    from bkpy.errors import BookKeeperError
     from bkpy.metadata.store import MetadataStore
 
 T = TypeVar("T")
@@ -180,34 +182,71 @@ def show_each(
 ) -> None:
     """Show what `act` returns for each ledger: one as an object, several as a list.
 
-    Of several, one that does not exist or can't be recovered holds up no other, and is an error in the end.
+    Of several, one that fails holds up no other, and is an error in the end. What was done is shown however it ends.
     """
-    found, failed = run(_each(uri, ledger_ids, act))
-    if as_json:
-        print_json(described(found[0]) if len(ledger_ids) == 1 else [described(one) for one in found])
-    else:
-        for one in found:
-            show(one)
+    found: dict[int, T] = {}
+    failed: dict[int, BookKeeperError] = {}
+
+    def show_found() -> None:
+        if as_json:
+            results = [described(one) for one in found.values()]
+            print_json(results[0] if len(ledger_ids) == 1 else results)
+        else:
+            for one in found.values():
+                show(one)
+
+    try:
+        run(_each(uri, ledger_ids, act, found, failed))
+    except BaseException:
+        if found or failed:
+            show_found()
+            say(f"bkpy: {_failures(ledger_ids, found, failed)}")
+        raise
+    show_found()
     if failed:
-        raise click.ClickException("; ".join(failed))
+        raise click.ClickException(_failures(ledger_ids, found, failed))
 
 
 async def _each(
-    uri: str, ledger_ids: Sequence[int], act: Callable[[Client, int], Coroutine[Any, Any, T]]
-) -> tuple[list[T], list[str]]:
-    from bkpy.errors import LedgerRecoveryError, NoSuchLedgerError
+    uri: str,
+    ledger_ids: Sequence[int],
+    act: Callable[[Client, int], Coroutine[Any, Any, T]],
+    found: dict[int, T],
+    failed: dict[int, BookKeeperError],
+) -> None:
+    """Notes what became of each. Raises the error of a single one, and that nobody tells of ledgers any more."""
+    from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
 
-    found: list[T] = []
-    failed: list[str] = []
     async with connect(uri) as client:
         for ledger_id in ledger_ids:
             try:
-                found.append(await act(client, ledger_id))
-            except (NoSuchLedgerError, LedgerRecoveryError) as e:
-                if len(ledger_ids) == 1:
+                found[ledger_id] = await act(client, ledger_id)
+            except BookKeeperError as e:
+                if len(ledger_ids) == 1 or isinstance(e, MetadataUnavailableError | ClientClosedError):
                     raise
-                failed.append(str(e))
-    return found, failed
+                failed[ledger_id] = e
+
+
+def _failures(ledger_ids: Sequence[int], found: Mapping[int, T], failed: Mapping[int, BookKeeperError]) -> str:
+    from bkpy.client.arguments import format_ledger_ids
+
+    parts = [
+        f"{reason} [ledger{'s' if len(ids) > 1 else ''} {format_ledger_ids(ids)}]"
+        for reason, ids in by_reason(failed).items()
+    ]
+    if rest := [ledger_id for ledger_id in ledger_ids if ledger_id not in found and ledger_id not in failed]:
+        parts.append(f"not tried, or unknown: {format_ledger_ids(rest)}")
+    return "; ".join(parts)
+
+
+def by_reason(failed: Mapping[T, BookKeeperError]) -> dict[str, list[T]]:
+    """What failed, by why: thousands of ledgers that don't exist take one line."""
+    reasons: dict[str, list[T]] = {}
+    for name, error in failed.items():
+        alike = copy.copy(error)
+        alike.ledger_id = None
+        reasons.setdefault(str(alike), []).append(name)
+    return reasons
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -344,7 +383,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     from rich.measure import Measurement
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH_MAX
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, title=title, title_justify="left")
@@ -392,7 +431,7 @@ def live_table(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[o
     from rich.live import Live
     from rich.table import Table
 
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         yield lambda rows: None
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from bkpy.cli.common import confirm, connect, run, say
+from bkpy.cli.common import by_reason, confirm, connect, run, say
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -75,15 +75,9 @@ def _told(
 ) -> str:
     parts = [f"deleted: {listed(deleted) or 'none'}"]
     if failed:
-        reasons: dict[str, list[T]] = {}
-        for name, error in failed.items():
-            reasons.setdefault(_reason(error), []).append(name)
-        parts.append("not deleted: " + ", ".join(f"{listed(names)} ({reason})" for reason, names in reasons.items()))
+        reasons = by_reason(failed).items()
+        parts.append("not deleted: " + ", ".join(f"{listed(names)} ({reason})" for reason, names in reasons))
     tried = {*deleted, *failed}
     if rest := [name for name in wanted if name not in tried]:
         parts.append(f"not tried, or unknown: {listed(rest)}")
     return "; ".join(parts)
-
-
-def _reason(error: BookKeeperError) -> str:
-    return error.message + ("; the outcome is unknown" if error.outcome_unknown else "")

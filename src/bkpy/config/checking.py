@@ -11,14 +11,18 @@ from bkpy.config.base import Settings
 from bkpy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 S = TypeVar("S", bound=Settings)
 
 
 def check_name(model: type[Settings], name: str, origin: str, written: Callable[[str], str] = str) -> None:
-    if name not in model.model_fields:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), model.model_fields, n=1)
+    check_names(model.model_fields, name, origin, written)
+
+
+def check_names(valid: Collection[str], name: str, origin: str, written: Callable[[str], str] = str) -> None:
+    if name not in valid:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), valid, n=1)
         nearest = f"; the nearest valid one is {written(near[0])}" if near else ""
         raise ConfigError(f"{origin}: unknown setting {written(name)}{nearest}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from bkpy.config.bookie import BookieSettings
-from bkpy.config.checking import build, check_name
+from bkpy.config.checking import build, check_name, check_names
 from bkpy.config.client import ClientSettings
 from bkpy.errors import ConfigError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "BKPY_"
 
-# Variables with our prefix that aren't a bookie's settings: the command line's own, and those that Kubernetes puts into
+# Variables with our prefix that are nobody's settings: the command line's own, and those that Kubernetes puts into
 # every container for a service that happens to be called "bkpy".
 _OTHER_VARIABLES = re.compile(r"BKPY_(CONNECT|SERVICE_.*|PORT|PORT_.*)")
 
@@ -34,7 +34,8 @@ def load_bookie_settings(
 ) -> BookieSettings:
     """A bookie's settings from the TOML file `path` (or none), `environ` and `flags`, in rising priority.
 
-    `ConfigError` naming the setting and where its value came from. An empty variable counts as not set.
+    `ConfigError` naming the setting and where its value came from. An empty variable counts as not set, and one of a
+    client's settings is no bookie's: commands of both are run in one shell.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -43,10 +44,12 @@ def load_bookie_settings(
             check_name(BookieSettings, name, f"file {path}")
             values[name], origins[name] = value, f"file {path}"
     for variable, text in sorted(environ.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX) and not _OTHER_VARIABLES.fullmatch(variable) and text:
+        if variable.startswith(ENVIRONMENT_PREFIX) and text:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            check_name(BookieSettings, name, "environment", _variable)
-            values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
+            if name in BookieSettings.model_fields:
+                values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
+            else:
+                check_variable(variable)
     for name, given in flags.items():
         check_name(BookieSettings, name, "flag")
         if name in BookieSettings.secrets():
@@ -68,8 +71,8 @@ def _absolute(directory: object) -> object:
 def check_variable(variable: str) -> None:
     """`ConfigError` for a variable with our prefix that is neither a bookie's nor a client's setting."""
     name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-    if name not in BookieSettings.model_fields and not _OTHER_VARIABLES.fullmatch(variable):
-        check_name(ClientSettings, name, "environment", _variable)
+    if not _OTHER_VARIABLES.fullmatch(variable):
+        check_names([*BookieSettings.model_fields, *ClientSettings.model_fields], name, "environment", _variable)
 
 
 def check_bookie_names(names: Iterable[str], origin: str) -> None:

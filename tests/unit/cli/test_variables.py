@@ -36,6 +36,7 @@ def test_a_variable_sets_what_no_argument_does(monkeypatch: pytest.MonkeyPatch) 
         ("BKPY_READ_TIMEOUT_S", "abc", "variable BKPY_READ_TIMEOUT_S: read_timeout_s must be a number, not 'abc'"),
         ("BKPY_READ_TIMEOUT_S", "-1", "variable BKPY_READ_TIMEOUT_S: read_timeout_s = -1.0: .*greater than 0"),
         ("BKPY_READ_TIMEUOT_S", "1", "unknown setting BKPY_READ_TIMEUOT_S; .* BKPY_READ_TIMEOUT_S"),
+        ("BKPY_JORNAL_DIRECTORIES", "/j", "unknown setting BKPY_JORNAL_DIRECTORIES; .* BKPY_JOURNAL_DIRECTORIES"),
         ("BKPY_ZOOKEEPER_AUTH", "secret", r"variable BKPY_ZOOKEEPER_AUTH: zookeeper_auth = \.\.\."),
     ],
 )

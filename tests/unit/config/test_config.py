@@ -151,6 +151,12 @@ def test_variables_that_are_not_settings() -> None:
     assert settings.rack == "default"
 
 
+def test_a_variable_of_a_clients_setting_is_left_to_clients() -> None:
+    assert load(environ={"BKPY_READ_TIMEOUT_S": "5", "BKPY_RACK": "r1"}).rack == "r1"
+    with pytest.raises(ConfigError, match=r"unknown setting BKPY_READ_TIMEUOT_S; .* BKPY_READ_TIMEOUT_S"):
+        load(environ={"BKPY_READ_TIMEUOT_S": "5"})
+
+
 def test_the_id_is_the_address_unless_it_is_given() -> None:
     assert load().bookie_id == "127.0.0.1:3181"
     assert load(flags={"listen": "127.0.0.1:4000"}).bookie_id == "127.0.0.1:4000"
