@@ -26,6 +26,20 @@ _PIPELINE: Final = _UNIT + "client/read/test_range_pipeline.py::"
 MUTANTS: list[Mutant] = [
     # --- iterators that survive a time-out --------------------------------------------------------------------------
     Mutant(
+        "the cancellation of a consumer is lost when its iterator is closed",
+        "a consumer that was stopped goes on behind its loop, as if it had read everything",
+        "                raise  # also if it was closed meanwhile: the caller's own cancellation is no end of the elements\n",
+        "                if self._ended is None:\n                    raise\n",
+        (_ITERATION + "test_a_consumer_that_is_cancelled_as_its_iterator_is_closed_is_cancelled",),
+    ),
+    Mutant(
+        "each that closes an iterator closes its generator",
+        "a consumer ends with a RuntimeError because another task closes its iterator as well",
+        "        await ended(self._closing)\n        self._closing.result()\n",
+        "        await self._close()\n",
+        (_ITERATION + "test_two_close_an_iterator_at_once",),
+    ),
+    Mutant(
         "a cancelled call ends the step that it awaited",
         "a tail that was interrupted by a time-out ends without an error",
         "    if not task.done():\n        await asyncio.wait((task,))\n",

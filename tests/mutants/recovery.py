@@ -10,6 +10,7 @@ _PLAN: Final = "tests/unit/protocol/test_rereplication.py::"
 _REPAIR: Final = "tests/unit/recovery/test_ledger_repair.py::"
 _DRAIN: Final = "tests/unit/recovery/test_drain_work.py::"
 _HELD: Final = "tests/unit/recovery/test_held_entries.py::"
+_RETURNED: Final = "tests/unit/recovery/test_returned_bookies.py::"
 _WORKER: Final = "tests/unit/recovery/test_worker.py::"
 _INTEGRITY: Final = "tests/unit/recovery/test_integrity.py"
 _IN_PLACE: Final = "tests/unit/recovery/test_mending_in_place.py::"
@@ -270,6 +271,13 @@ MUTANTS: list[Mutant] = [
         "        return ended\n",
         "        except asyncio.CancelledError:\n            raise\n        return ended\n",
         (_EDGES + "test_the_lock_of_a_cancelled_hand_is_released_in_the_same_session",),
+    ),
+    Mutant(
+        "a bookie that stays after all is not verified",
+        "acknowledged entries have one copy less than they should, once a drain was begun and cancelled",
+        "        if await self._upkeep.cluster.catalog.closed_before(ledger_id, since_ms):\n",
+        "        if True:\n",
+        (_RETURNED + "test_what_it_missed_is_copied_though_draining_it_was_begun_and_cancelled",),
     ),
     Mutant(
         "a bookie that is back is not waited for",

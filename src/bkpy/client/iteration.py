@@ -34,7 +34,7 @@ class BatchSource(Protocol[T_co]):
         """
 
     async def close(self) -> None:
-        """End everything that was begun. May be called again."""
+        """End everything that was begun. May be called again, also meanwhile."""
 
 
 def alone(element: T) -> Iterator[T]:
@@ -55,6 +55,7 @@ class ResumableIterator(AsyncGenerator[T, None]):
         self._next: Callable[[], T] = iter(()).__next__
         self._awaited = False
         self._ended: BaseException | None = None
+        self._traceback: TracebackType | None = None
 
     def __aiter__(self) -> ResumableIterator[T]:
         return self
@@ -81,18 +82,18 @@ class ResumableIterator(AsyncGenerator[T, None]):
             except StopIteration:
                 continue  # an empty batch
             except asyncio.CancelledError:
-                if self._ended is None:
-                    raise
+                raise  # also if it was closed meanwhile: the caller's own cancellation is no end of the elements
             except BaseException as e:
                 self._end(e)
                 raise
             finally:
                 self._awaited = False
-        raise self._ended
+        raise self._ended.with_traceback(self._traceback)  # which grows otherwise, with each call
 
     def _end(self, error: BaseException) -> None:
         self._next = iter(()).__next__
-        self._ended = self._ended or error
+        if self._ended is None:
+            self._ended, self._traceback = error, error.__traceback__
 
     async def aclose(self) -> None:
         """End everything that was begun. Further calls of `__anext__` raise `StopAsyncIteration`."""
@@ -125,6 +126,7 @@ class Stepwise:
         self._runtime = runtime
         self._name = name
         self._step: asyncio.Task[tuple[Any, ...]] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def following(self) -> Any:
         if self._step is None:
@@ -136,6 +138,15 @@ class Stepwise:
         return found[0]
 
     async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self._runtime.spawn(
+                self._close(), name=f"end of {self._name}", on_death=raised_where_awaited
+            )
+        await ended(self._closing)
+        self._closing.result()
+
+    async def _close(self) -> None:
+        # A task of its own: a generator can't be closed by two, nor while a step of it runs.
         step, self._step = self._step, None
         if step is not None:
             step.cancel()

@@ -44,25 +44,29 @@ class SegmentScan:
         self._settings = settings
         self._runtime = runtime
         self._begun: deque[_Begun] = deque()
+        self._closed = False
 
     async def following(self) -> LogBlock:
         self._begin_more()
         while self._begun:
             block = await self._begun[0].next_block()
-            if block is not None:
-                self._begin_more()
-                return block
-            await self._begun[0].close()
-            self._begun.popleft()
+            if self._closed:
+                break
+            if block is None:
+                await self._begun.popleft().close()
             self._begin_more()
+            if block is not None:
+                return block
         raise StopAsyncIteration
 
     def _begin_more(self) -> None:
         """Begin the next ranges in time."""
         begun, settings = self._begun, self._settings
         in_flight = sum(one.bytes_left for one in begun)
-        while len(begun) <= settings.prefetch_depth and (
-            not begun or in_flight < settings.read_bytes * settings.prefetch_depth
+        while (
+            not self._closed
+            and len(begun) <= settings.prefetch_depth
+            and (not begun or in_flight < settings.read_bytes * settings.prefetch_depth)
         ):
             if (following := next(self._ranges, None)) is None:
                 return
@@ -70,7 +74,8 @@ class SegmentScan:
             in_flight += begun[-1].bytes_left
 
     async def close(self) -> None:
-        for one in self._begun:
+        self._closed = True
+        for one in tuple(self._begun):
             await one.close()
         self._begun.clear()
 
@@ -89,11 +94,14 @@ class _Begun:
             on_death=raised_where_awaited,
         )
         self._others: AsyncGenerator[Block, None] | None = None
+        self._closed = False
 
     async def next_block(self) -> LogBlock | None:
-        """The next block, None behind the last one. May be cancelled and called again."""
+        """The next block, None behind the last one or if it was closed. May be cancelled and called again."""
         if self._others is None:
             await ended(self._first)
+            if self._closed:
+                return None
             block, self._others = self._first.result()
             return self._placed(block)
         try:
@@ -110,6 +118,7 @@ class _Begun:
 
     async def close(self) -> None:
         """End what was begun, and wait until it has ended."""
+        self._closed = True
         self._first.cancel()
         await asyncio.gather(self._first, return_exceptions=True)
         if not self._first.cancelled() and self._first.exception() is None:

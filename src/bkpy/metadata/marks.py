@@ -68,7 +68,7 @@ class LossReason(enum.StrEnum):
     """Why a bookie's copy counts as lost. The later ones outlast those before them.
 
     RETURNED is over when all of the copy was read on the bookie, LOST when the bookie comes back as it was, DRAINING
-    when it stays after all.
+    when it stays after all: then it is RETURNED, unless the ledger was CLOSED before.
     """
 
     RETURNED = "returned"  # it is here, and the ledger may have been written without it
@@ -114,6 +114,12 @@ class LedgerMark:
     def unverified(self) -> frozenset[str]:
         """The bookies that may have all of their copy, or miss what was written while they were away."""
         return frozenset(bookie_id for bookie_id, loss in self.lost.items() if loss.reason == LossReason.RETURNED)
+
+
+def missing_since_ms(mark: LedgerMark, bookie_ids: Collection[str], settings: RecoverySettings) -> int:
+    """Since when, at the earliest, the ledger may have been written without one of these marked bookies."""
+    margin_s = settings.lost_bookie_settle_s  # the clocks of the store and of what marks ledgers may differ
+    return min(mark.lost[bookie_id].since_ms for bookie_id in bookie_ids) - int(margin_s * 1000)
 
 
 AddOutcome = Done | Missing | NotDone | Unknown

@@ -46,6 +46,10 @@ class HandMarks:
             self._left.pop(mark.ledger_id, None)
         return Gone()
 
+    async def return_bookies(self, mark: LedgerMark, bookie_ids: Collection[str]) -> Gone:
+        """The cluster's own marks say what is to be verified."""
+        return await self.remove(mark, bookie_ids)
+
     async def remove_with(self, mark: LedgerMark, lock: LedgerLock) -> bool:
         """These are no nodes that could go together with those of the lock."""
         return False

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from bkpy.errors import BookKeeperError, MetadataConflictError, NoSuchLedgerError
 from bkpy.metadata.all_ledgers import UNREADABLE
-from bkpy.metadata.marks import LossReason
+from bkpy.metadata.marks import LossReason, missing_since_ms
 from bkpy.metadata.outcome import Done, Gone, Missing, NotDone, Unknown, told
 from bkpy.protocol.audit import covers
 
@@ -129,7 +129,6 @@ class LedgerScan:
         ledger was not CLOSED when the bookie was lost: it may have been written without it, so a worker verifies it.
         """
         dropped = 0
-        margin_ms = int(self._settings.lost_bookie_settle_s * 1000)  # the clocks of store and auditor may differ
 
         async def drop(ledger_id: int) -> None:
             nonlocal dropped
@@ -137,8 +136,8 @@ class LedgerScan:
                 back = [bookie for bookie, loss in mark.lost.items() if _is_over(loss, returned.get(bookie, ""))]
                 if not back:
                     return
-                lost_ms = min(mark.lost[bookie].since_ms for bookie in back)
-                closed = await self._catalog.closed_before(ledger_id, lost_ms - margin_ms)
+                since_ms = missing_since_ms(mark, back, self._settings)
+                closed = await self._catalog.closed_before(ledger_id, since_ms)
                 act = self._marks.remove if closed else self._marks.return_bookies
                 outcome = await act(mark, back)
                 if self._marks.refused(outcome):

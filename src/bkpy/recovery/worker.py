@@ -28,7 +28,7 @@ from bkpy.client.iteration import raised_where_awaited
 from bkpy.errors import BookKeeperError, ClientClosedError, NoSuchLedgerError
 from bkpy.metadata.all_ledgers import UNREADABLE
 from bkpy.metadata.draining import Drains
-from bkpy.metadata.marks import LossReason
+from bkpy.metadata.marks import LossReason, missing_since_ms
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Overtaken, Unknown
 from bkpy.protocol.draining import is_void
 from bkpy.protocol.rereplication import backoff_s, endangered
@@ -416,7 +416,7 @@ class ReplicationWorker:
         return ended, judged
 
     async def _meant(self, ledger_id: int) -> LedgerMark | None:
-        """The mark, without the bookies that were to leave and stay after all. The ledger's lock is held."""
+        """The mark, in which no bookie is to leave that stays after all. The ledger's lock is held."""
         mark = await self._marks.read(ledger_id)
         if mark is None:
             return None
@@ -425,7 +425,12 @@ class ReplicationWorker:
         void = {b for b in leaving if is_void(draining=b in draining, here=self._upkeep.directory.is_here(b))}
         if not void:
             return mark
-        await self._remove(mark, void)
+        # Before it was to leave it may have been away: the mark has kept since when, and not why.
+        since_ms = missing_since_ms(mark, void, self._settings)
+        if await self._upkeep.cluster.catalog.closed_before(ledger_id, since_ms):
+            await self._remove(mark, void)
+        else:
+            await self._marks.return_bookies(mark, void)
         return await self._marks.read(ledger_id)
 
     def _may_be_back(self, mark: LedgerMark) -> bool:

@@ -15,7 +15,11 @@ from tests.stepping import Stepped
 
 import bkpy
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone
+from bkpy.client.read.range_pipeline import RangePipeline
+from bkpy.config.client import ClientSettings
 from bkpy.errors import ClientClosedError, NoSuchEntryError, TruncatedError
+from bkpy.log.scan import SegmentScan
+from bkpy.protocol.log_reading import SegmentRange
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from tests.in_process import InProcess
 
     from bkpy.client.client import Client
+    from bkpy.client.iteration import BatchSource
 
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 SMALL = {"read_bytes": 1, "read_entries_first": 1, "read_entries_max": 2, "tail_poll_s": 0.01}
@@ -215,3 +220,88 @@ async def test_a_call_that_waits_while_the_iterator_is_closed_ends() -> None:
     await elements.aclose()
     with pytest.raises(StopAsyncIteration):
         await waiting
+
+
+SOURCES: dict[str, Callable[[AsyncGenerator[int, None]], BatchSource[Any]]] = {
+    "a generator": lambda elements: Stepwise(elements, real_runtime(), name="test"),
+    "ranges": lambda elements: RangePipeline(
+        lambda first, last: anext(elements),  # type: ignore[arg-type, return-value]
+        name="test",
+        at_once=1,
+        rest_ahead=False,
+        first_entries=1,
+        range_entries_max=1,
+        range_bytes=1,
+        runtime=real_runtime(),
+    ).source(0, 9),
+    "segments": lambda elements: SegmentScan(
+        iter([SegmentRange(*[0] * len(SegmentRange._fields))]),
+        lambda _: anext(elements),  # type: ignore[arg-type, return-value]
+        ClientSettings(),
+        real_runtime(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+async def test_a_consumer_that_is_cancelled_as_its_iterator_is_closed_is_cancelled(name: str) -> None:
+    """It takes the end that closing is for the end of what there was to read, otherwise."""
+
+    async def never() -> AsyncGenerator[int, None]:
+        await asyncio.Event().wait()
+        yield 0
+
+    elements: ResumableIterator[int] = ResumableIterator(SOURCES[name](never()), alone)
+    waiting = asyncio.create_task(anext(elements))  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await elements.aclose()
+    await asyncio.wait((waiting,))
+    assert waiting.cancelled()
+    other: ResumableIterator[int] = ResumableIterator(SOURCES[name](never()), alone)
+    waiting = asyncio.create_task(anext(other))  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await other.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+
+
+async def test_two_close_an_iterator_at_once() -> None:
+    """As a consumer does at its end, while another task has begun to."""
+    ended, may_end = False, asyncio.Event()
+
+    async def slow_to_end() -> AsyncGenerator[int, None]:
+        nonlocal ended
+        try:
+            yield 0
+            yield 1
+        finally:
+            await may_end.wait()
+            ended = True
+
+    elements: ResumableIterator[int] = ResumableIterator(Stepwise(slow_to_end(), real_runtime(), name="test"), alone)
+    assert await anext(elements) == 0
+    closing = [asyncio.create_task(elements.aclose()) for _ in range(3)]
+    await asyncio.sleep(0)
+    closing[0].cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(*closing[1:])
+    assert ended
+    assert closing[0].cancelled()
+
+
+async def test_an_error_that_stays_takes_no_more_memory_with_each_call() -> None:
+    async def failing() -> AsyncGenerator[int, None]:
+        raise NoSuchEntryError("there is none")
+        yield 0
+
+    elements: ResumableIterator[int] = ResumableIterator(Stepwise(failing(), real_runtime(), name="test"), alone)
+    lengths = []
+    for _ in range(4):
+        with pytest.raises(NoSuchEntryError) as raised:
+            await anext(elements)
+        lengths.append(len(raised.traceback))
+    assert lengths[1] == lengths[3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.hooks import cluster_of
 from tests.in_process import InProcess, eventually
 from tests.unit.recovery.repairing import held, whole
@@ -86,3 +87,26 @@ async def test_the_writer_of_an_open_ledger_goes_on_and_it_is_verified_when_that
         await writer.close()
         await one.unmarked()
     assert (await whole(client, writer.ledger_id)).last_entry == 1
+
+
+@pytest.mark.parametrize("reason", [None, LossReason.LOST])
+async def test_what_it_missed_is_copied_though_draining_it_was_begun_and_cancelled(
+    cluster: InProcess, reason: LossReason | None
+) -> None:
+    """Its mark says that it is to leave, and no more that it may miss something: that is so when it stays after all."""
+    client = await cluster.client()
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    away = writer.ensemble[0]
+    await lose(cluster, client, away)
+    for _ in range(5):
+        await writer.append(b"without it")
+    await writer.close()
+    await cluster.start_node(away)
+    await eventually(lambda: away in client.bookies)
+    async with healer(cluster) as one:
+        if reason is not None:
+            await one.mark(writer.ledger_id, away, reason=reason)
+        await one.mark(writer.ledger_id, away, reason=LossReason.DRAINING)  # and nobody drains it any more
+        one.start()
+        await one.unmarked()
+    assert (await whole(client, writer.ledger_id)).fragments[-1].bookies == writer.ensemble
