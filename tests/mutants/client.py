@@ -28,7 +28,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the cancellation of a consumer is lost when its iterator is closed",
         "a consumer that was stopped goes on behind its loop, as if it had read everything",
-        "                raise  # also if it was closed meanwhile: the caller's own cancellation is no end of the elements\n",
+        "                raise  # also if it was closed meanwhile: a caller that is cancelled has not read all\n",
         "                if self._ended is None:\n                    raise\n",
         (_ITERATION + "test_a_consumer_that_is_cancelled_as_its_iterator_is_closed_is_cancelled",),
     ),

@@ -244,4 +244,11 @@ MUTANTS: list[Mutant] = [
         "            if False in [self._files.exists(path) for path in paths]:",
         ("tests/unit/bookie/test_file_modes.py::test_a_bookies_own_directories_are_closed_at_its_start_and_no_others",),
     ),
+    Mutant(
+        "what an append waits for is decided for some of its ledgers only",
+        "a bookie refuses the owner of a ledger because a stranger came first, and is left by its writer",
+        "undecided = {i: claim for i, claim in made.items() if i not in decided}",
+        "undecided = {} if decided else made",
+        (f"{_DISPUTES}::test_an_append_that_waits_is_not_refused_for_another_ledger_that_a_stranger_opens_meanwhile",),
+    ),
 ]

@@ -221,9 +221,14 @@ class AddHandler:
     ) -> None:
         """Decide a frame with keys that differ from those that the ledgers have here."""
         decide = self._service.key_authority.decide
+        claims: dict[int, Claim] = {}
+        decided: dict[int, Status] = {}
         try:
-            decided = await asyncio.gather(*(decide(i, claim.key) for i, claim in disputed.items() if claim.key))
-            await self._decide(frame, columns, disputed, dict(zip(disputed, decided, strict=True)))
+            while disputed:  # once more if meanwhile a stranger was the first to present a key for another ledger of it
+                claims.update(disputed)
+                found = await asyncio.gather(*(decide(i, claim.key) for i, claim in disputed.items() if claim.key))
+                decided.update(zip(disputed, found, strict=True))
+                disputed = await self._decide(frame, columns, claims, decided)
         except BookKeeperError as e:
             self._connection.refuse(e)
         finally:
@@ -257,7 +262,8 @@ class AddHandler:
             return {}
         known = {ledger_id: None if state is None else state.key for ledger_id, state in states.items()}
         made = {ledger_id: claims.get(ledger_id) or self._keys.claim_in_turn(ledger_id) for ledger_id in ids}
-        if not claims and (disputed := {i: c for i, c in made.items() if c.check(known[i]) == Status.UNAUTHORIZED}):
+        undecided = {i: claim for i, claim in made.items() if i not in decided}
+        if disputed := {i: c for i, c in undecided.items() if c.check(known[i]) == Status.UNAUTHORIZED}:
             return disputed
         statuses: dict[int, Status] = {}
         for ledger_id in ids:

@@ -82,7 +82,7 @@ class ResumableIterator(AsyncGenerator[T, None]):
             except StopIteration:
                 continue  # an empty batch
             except asyncio.CancelledError:
-                raise  # also if it was closed meanwhile: the caller's own cancellation is no end of the elements
+                raise  # also if it was closed meanwhile: a caller that is cancelled has not read all
             except BaseException as e:
                 self._end(e)
                 raise

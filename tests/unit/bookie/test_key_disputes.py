@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.hooks import cluster_of, collector_of, id_generator_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
-from tests.unit.bookie.raw import Raw, add, frame, make_ledger
+from tests.unit.bookie.raw import Raw, add, frame, make_ledger, record
 
 import bkpy
 from bkpy.metadata.layout import NewId
@@ -367,3 +367,65 @@ async def test_a_bookie_with_entries_under_another_key_counts_as_failed(tmp_path
             await writer.append(b"2")
         assert await contents(other, writer.ledger_id, b"secret") == [b"0", b"1"]
     await cluster.stop()
+
+
+async def hold_up(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch, held_up: int
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold up the look at the metadata of one ledger: (it has begun, it may go on)."""
+    metadata = cluster.service("a").key_authority.metadata
+    look, begun, go_on = metadata.look, asyncio.Event(), asyncio.Event()
+
+    async def late(ledger_id: int, lock: Any = None) -> Any:
+        if ledger_id == held_up:
+            begun.set()
+            await go_on.wait()
+        return await look(ledger_id, lock)
+
+    monkeypatch.setattr(metadata, "look", late)
+    return begun, go_on
+
+
+def add_to_both(*ledger_ids: int, correlation_id: int, payload: bytes) -> bytes:
+    records = [record(ledger_id, 0, payload) for ledger_id in ledger_ids]
+    count = len(ledger_ids)
+    head = [0, list(ledger_ids), [0] * count, [1] * count, 1, [len(one) for one in records]]
+    return frame(Op.ADD, head, b"".join(records), correlation_id)
+
+
+async def test_an_append_that_waits_is_not_stored_with_a_key_that_was_found_wrong(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's append to two ledgers waits for the metadata of one, while the owner of the other comes."""
+    one, other = await make_ledger(cluster, RIGHT), await make_ledger(cluster, RIGHT)
+    stranger, owner = await Raw.connect(cluster), await Raw.connect(cluster)
+    owner.send(present(RIGHT, one), add(one, correlation_id=9))
+    assert (await owner.reply(9))[1] == Status.OK
+    await present_and_fence(stranger, WRONG, other)
+    stranger.send(present(WRONG, one, other))
+    await eventually(lambda: other in stranger.near.keys.authorised)
+    begun, go_on = await hold_up(cluster, monkeypatch, one)
+    stranger.send(add_to_both(one, other, correlation_id=10, payload=b"forged"))
+    async with asyncio.timeout(DEADLINE_S):
+        await begun.wait()
+    owner.send(present(RIGHT, other), frame(Op.FORCE, [other], correlation_id=11))
+    assert (await owner.reply(11))[1][0] == Status.OK
+    assert (await state_of(cluster, other)).key == RIGHT
+    go_on.set()
+    assert Status.OK not in (await stranger.reply(10))[1]
+    assert not await cluster.storage("a").has_entries(other)
+
+
+async def test_an_append_that_waits_is_not_refused_for_another_ledger_that_a_stranger_opens_meanwhile(
+    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await make_ledger(cluster, RIGHT), await make_ledger(cluster, RIGHT)
+    stranger, owner = await Raw.connect(cluster), await Raw.connect(cluster)
+    await present_and_fence(stranger, WRONG, one)
+    begun, go_on = await hold_up(cluster, monkeypatch, one)
+    owner.send(present(RIGHT, one, other), add_to_both(one, other, correlation_id=10, payload=b"x"))
+    async with asyncio.timeout(DEADLINE_S):
+        await begun.wait()
+    await present_and_fence(stranger, WRONG, other)
+    go_on.set()
+    assert (await owner.reply(10))[1] == Status.OK
