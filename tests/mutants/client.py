@@ -52,8 +52,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an iterator forgets the error that ended it",
         "a consumer takes an error for the end",
-        "        self._ended = self._ended or error\n",
-        "        self._ended = self._ended or StopAsyncIteration()\n",
+        "            self._ended, self._traceback = error, error.__traceback__\n",
+        "            self._ended = StopAsyncIteration()\n",
         (_ITERATION + "test_an_error_stays",),
     ),
     Mutant(
