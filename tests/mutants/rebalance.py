@@ -21,4 +21,14 @@ MUTANTS: list[Mutant] = [
         "",
         (f"{_PLAN}::test_racks_stay_apart",),
     ),
+    Mutant(
+        "draining bookies have a share",
+        "copies are moved by two commands at once, and others get less than their share",
+        "{name: load for name, load in loads.items() if name not in self._upkeep.directory.draining}",
+        "dict(loads)",
+        (
+            "tests/unit/recovery/test_rebalancer.py"
+            "::test_what_a_draining_bookie_has_is_no_part_of_the_shares_and_is_not_moved_here",
+        ),
+    ),
 ]

@@ -402,4 +402,26 @@ MUTANTS: list[Mutant] = [
         "self._metrics.to_rebuild(0, in_doubt=False)",
         (f"{_INTEGRITY}::test_what_is_left_to_rebuild_is_reported_from_the_start",),
     ),
+    Mutant(
+        "a drain ends without a last look at all ledgers",
+        "a bookie is said to be drained while ledgers that came to name it meanwhile still do",
+        "                if not progress.ledgers:\n"
+        "                    progress = await self.look()  # others may have come to name it meanwhile\n",
+        "",
+        (_DRAIN + "test_what_comes_to_name_the_bookie_while_it_drains_goes_as_well",),
+    ),
+    Mutant(
+        "what nobody can copy is not left",
+        "a drain that waits for a bookie says that 0 bytes are left",
+        "            entries += sum(stuck.entries for stuck in planned.stuck)\n",
+        "",
+        (_DRAIN + "test_what_is_missing_is_said_at_once_with_ways_out_and_exact_bytes",),
+    ),
+    Mutant(
+        "a drain says nothing of a missing bookie",
+        "an operator waits for ever for a drain that can't end",
+        "            self._advise(progress, planned)\n",
+        "",
+        (_DRAIN + "test_what_is_missing_is_said_at_once_with_ways_out_and_exact_bytes",),
+    ),
 ]

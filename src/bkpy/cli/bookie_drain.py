@@ -97,8 +97,14 @@ async def _drain(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainP
             task = bar.add_task("looking for ledgers", total=None)
             most = 0
 
+            reported: set[str] = set()
+
             def tell(now: DrainProgress) -> None:
                 nonlocal most
+                for kind in now.missing.keys() - reported:
+                    say(f"bkpy: draining {bookie_id} waits: {now.missing[kind]}")
+                reported.clear()
+                reported.update(now.missing)
                 most = max(most, now.ledgers)
                 bar.update(task, total=most, completed=most - now.ledgers, description=_line(now))
 
@@ -106,12 +112,19 @@ async def _drain(uri: str, bookie_id: str, settings: RecoverySettings) -> DrainP
 
 
 def _line(now: DrainProgress) -> str:
-    line = f"about {human_bytes(now.bytes)} left"
+    line = f"{_size(now)} left"
     if now.eta_s is not None and now.ledgers:
         line += f", {now.eta_s:,.0f} s to go"
     if not now.refuses:
         line += ", the bookie hasn't said yet that it refuses entries"
     return line + (f", {len(now.blocked)} ledgers wait" if now.blocked else "")
+
+
+def _size(now: DrainProgress) -> str:
+    """Exact bytes as far as they are known."""
+    about = "" if now.bytes_exact else "about "
+    size = human_bytes(now.bytes)
+    return f"{about}{now.bytes:,} bytes" + (f" ({size})" if now.bytes >= 1024 else "")
 
 
 def _show(bookie_id: str, found: DrainProgress, done: bool) -> None:
@@ -120,9 +133,10 @@ def _show(bookie_id: str, found: DrainProgress, done: bool) -> None:
         ("draining", "yes" if found.draining else "no"),
         ("refuses entries", "yes" if found.refuses else "it hasn't said so: " + _why_not(found)),
         ("ledgers that name it", f"{found.ledgers:,}"),
-        ("bytes to copy", "about " + human_bytes(found.bytes)),
+        ("bytes to copy", _size(found)),
         ("worked on by", found.worked_on_by or "nobody: `bkpy bookie drain` does, while it runs"),
     ]
+    rows += [("missing", what) for what in found.missing.values()]
     for ledger_id, why in list(found.blocked.items())[:_TOLD_MAX]:
         rows.append((f"ledger {ledger_id}", why))
     if len(found.blocked) > _TOLD_MAX:

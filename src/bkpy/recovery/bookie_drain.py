@@ -25,7 +25,8 @@ from bkpy.metadata.election import leader
 from bkpy.metadata.locks import LedgerLocks
 from bkpy.metadata.marks import LossReason, Marks
 from bkpy.metadata.outcome import Gone, Missing, NotDone, Unknown, told
-from bkpy.protocol.rereplication import plan
+from bkpy.protocol.ledger_metadata import LedgerState
+from bkpy.protocol.rereplication import Obstacle, plan
 from bkpy.recovery.hand_marks import HandMarks
 from bkpy.recovery.worker import ReplicationWorker
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from bkpy.config.recovery import RecoverySettings
     from bkpy.metadata.draining import Drain
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Plan
     from bkpy.recovery.upkeep import HasUpkeep
 
 OPEN = "it is open: its writer has to leave the bookie, or it is recovered after the grace period"
@@ -43,7 +45,11 @@ UNREADABLE = "its metadata can't be read"
 
 @dataclass
 class DrainProgress:
-    """What is left of a bookie, as it was when the metadata were read last. Bytes are estimated from averages."""
+    """What is left of a bookie, as it was when the metadata were read last.
+
+    Bytes are exact where the bookie has all of a closed ledger, and else estimated from averages: then `bytes_exact` is
+    False. `missing` says what keeps the draining from its end, and what to do, by the kind of the obstacle.
+    """
 
     draining: bool
     refuses: bool  # entries, as it has said itself
@@ -51,7 +57,9 @@ class DrainProgress:
     ledgers: int = 0  # that name it
     entries: int = 0
     bytes: int = 0
+    bytes_exact: bool = True
     blocked: dict[int, str] = field(default_factory=dict)  # ledgers that nobody copies now, and why
+    missing: dict[str, str] = field(default_factory=dict)
     worked_on_by: str = ""
     bytes_per_s: float = 0.0
     eta_s: float | None = None
@@ -93,21 +101,29 @@ class BookieDrain:
         await Marks(self._store, self._root, self._runtime, self._settings).announce()
         return isinstance(outcome, Gone | Missing)
 
-    async def look(self, looked_at: Callable[[int], None] = lambda count: None) -> DrainProgress:
-        """How far it is, by the metadata of all ledgers."""
+    async def look(
+        self,
+        looked_at: Callable[[int], None] = lambda count: None,
+        tell: Callable[[DrainProgress], None] = lambda progress: None,
+    ) -> DrainProgress:
+        """How far it is, by the metadata of all ledgers. `tell` is called as soon as something is missing."""
         count = 0
         self._named.clear()
         progress = await self._standing()
+        known = frozenset[str]()
         async for some in all_ledgers(self._upkeep.cluster.catalog, reads_at_once=self._settings.audit_reads_at_once):
             self._count(progress, some)
             count += len(some)
             looked_at(count)
+            if progress.missing.keys() > known:
+                known = frozenset(progress.missing)
+                tell(progress)
         self._estimate(progress)
         return progress
 
     async def run(self, tell: Callable[[DrainProgress], None]) -> DrainProgress:
         """Return when nothing names the bookie, or it was cancelled. `tell` is told how it gets on."""
-        progress = await self.look()
+        progress = await self.look(tell=tell)
         async with contextlib.AsyncExitStack() as own:
             marks: HandMarks | None = None
             while progress.draining and progress.ledgers:
@@ -142,32 +158,62 @@ class BookieDrain:
         if not self._works_here:
             auditor = await leader(self._store, self._root) if await self._others_work() else None
             worked_on_by = "" if auditor is None else f"the cluster's workers; the auditor is {auditor.candidate}"
-        return DrainProgress(
+        progress = DrainProgress(
             draining=drain is not None,
             refuses=drain is not None and drain.refuses,
             registered=registered,
             worked_on_by=worked_on_by,
         )
+        if drain is not None and not drain.refuses and not registered:
+            progress.missing["bookie"] = (
+                f"bookie {self._bookie_id} isn't running, and has yet to confirm that it refuses entries: start it; "
+                f"or, if it never comes back, `bkpy bookie decommission {self._bookie_id} --lost` once nothing names it"
+            )
+        return progress
 
     def _count(self, progress: DrainProgress, some: Iterable[tuple[int, LedgerMetadata | None]]) -> None:
         bookies = self._upkeep.bookies()
         for ledger_id, metadata in some:
             if metadata is None:
                 progress.blocked[ledger_id] = UNREADABLE
+                progress.missing["unreadable"] = (
+                    "the metadata of some ledgers can't be read, so they count as naming the bookie: see "
+                    "`bkpy ledger show`"
+                )
                 continue
             if self._bookie_id not in metadata.needed_bookies:
                 continue
             self._named.add(ledger_id)
             progress.ledgers += 1
             planned = plan(metadata, {self._bookie_id}, bookies)
+            # What nobody can copy now is left as well.
             entries = sum(copy.share.entries or 0 for copy in planned.copies)
+            entries += sum(stuck.entries for stuck in planned.stuck)
             average = metadata.length / (metadata.last_entry + 1) if metadata.last_entry >= 0 else 0
             progress.entries += entries
             progress.bytes += round(entries * average)
+            closed = metadata.state is LedgerState.CLOSED
+            progress.bytes_exact &= closed and entries in (0, metadata.last_entry + 1)
+            self._advise(progress, planned)
             if planned.unclosed:
                 progress.blocked[ledger_id] = OPEN
             elif planned.stuck:
                 progress.blocked[ledger_id] = "; ".join(stuck.told for stuck in planned.stuck)
+
+    def _advise(self, progress: DrainProgress, planned: Plan) -> None:
+        """What is missing, and ways out."""
+        if any(stuck.obstacle is Obstacle.NO_TARGET for stuck in planned.stuck):
+            others = len(self._upkeep.bookies().writable - {self._bookie_id})
+            progress.missing["bookies"] = (
+                f"no bookie can take over: {others} others take entries, and the ledgers that wait have them in their "
+                "ensembles already. Add a bookie, or have one that is read-only take entries again (`bkpy bookies "
+                f"list`), or let this one stay: `bkpy bookie drain {self._bookie_id} --cancel`"
+            )
+        away = {name for stuck in planned.stuck if stuck.obstacle is Obstacle.NO_SOURCE for name in stuck.bookies}
+        if away:
+            progress.missing["sources"] = (
+                f"some entries are only on bookies that can't be reached: start {' or '.join(sorted(away))}"
+            )
 
     def _estimate(self, progress: DrainProgress) -> None:
         """By what was left when it began: bytes if there are any, else ledgers."""

@@ -377,6 +377,73 @@ async def test_without_other_bookies_nothing_fails_and_it_is_said_what_is_in_the
     assert await contents(client, idle.ledger_id) == [payload(i) for i in range(3)]
 
 
+async def test_what_is_missing_is_said_at_once_with_ways_out_and_exact_bytes(cluster: InProcess) -> None:
+    client = await cluster.client()
+    writers = [await closed(client, 10) for _ in range(3)]
+    size = sum([(await client.ledger_metadata(writer.ledger_id)).length for writer in writers])
+    assert size > 0
+    told: list[DrainProgress] = []
+    tool = await cluster.client()
+    one = BookieDrain(tool, "b", settings())
+    await one.begin()
+    running = asyncio.create_task(one.run(told.append))
+    await eventually(lambda: bool(told))
+    first = told[0]
+    assert "Add a bookie" in first.missing["bookies"]
+    assert "bkpy bookie drain b --cancel" in first.missing["bookies"]
+    await eventually(lambda: len(told) > 1)
+    assert (told[1].bytes, told[1].bytes_exact, told[1].entries) == (size, True, 30)
+    assert told[1].missing.keys() >= {"bookies"}
+    await cluster.start_node("d")
+    async with asyncio.timeout(DEADLINE_S):
+        done = await running
+    assert (done.missing, done.ledgers, done.bytes) == ({}, 0, 0)
+
+
+async def test_that_the_bookie_does_not_run_is_said(five: InProcess) -> None:
+    client = await five.client()
+    await closed(client, 3)
+    await lose(five, client, "e")
+    one = BookieDrain(client, "e", settings())
+    await one.begin()
+    assert "start it" in (await one.look()).missing["bookie"]
+
+
+async def test_what_comes_to_name_the_bookie_while_it_drains_goes_as_well(
+    five: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose list of bookies is old; nothing is stored on the bookie, but it is named."""
+    client = await five.client()
+    writer = await closed(client, 3)
+    victim = writer.ensemble[0]
+    later: list[int] = []
+    tool = await five.client()
+    one = BookieDrain(tool, victim, settings())
+    await one.begin()
+
+    look_again = BookieDrain.look
+
+    async def look(drain: BookieDrain, *args: Any, **more: Any) -> DrainProgress:
+        found = await look_again(drain, *args, **more)
+        if not later:
+            new = await closed(client, 3)
+            later.append(new.ledger_id)
+            metadata = await client.ledger_metadata(new.ledger_id)
+            if victim not in metadata.fragments[0].bookies:
+                first = metadata.fragments[0]
+                fragment = dataclasses.replace(first, bookies=(victim, *first.bookies[1:]))
+                await rewrite(client, new.ledger_id, fragments=(fragment,))
+        return found
+
+    monkeypatch.setattr(BookieDrain, "look", look)
+    async with asyncio.timeout(DEADLINE_S):
+        done = await one.run(lambda progress: None)
+    assert done.ledgers == 0
+    for ledger_id in (writer.ledger_id, *later):
+        metadata = await client.ledger_metadata(ledger_id)
+        assert not [fragment for fragment in metadata.fragments if victim in fragment.bookies]
+
+
 async def test_an_interrupted_drain_is_taken_up_again(five: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await five.client()
     writers = [await closed(client, 20) for _ in range(6)]

@@ -143,6 +143,22 @@ async def test_bookies_that_are_to_leave_have_no_share(cluster: InProcess) -> No
     assert "e" not in balance.lack
 
 
+async def test_what_a_draining_bookie_has_is_no_part_of_the_shares_and_is_not_moved_here(cluster: InProcess) -> None:
+    client = await cluster.client()
+    await write_all(client, 6)
+    await another(cluster, client, "d")
+    parts = cluster_of(client)
+    await Drains(parts.store, parts.root, parts.store.runtime, RecoverySettings()).begin("a")
+    await eventually(lambda: "a" in client.upkeep.directory.draining)
+    one = rebalancer(client)
+    balance = await one.look()
+    assert one.loads["a"] > balance.share
+    assert "a" not in balance.surplus
+    assert balance.share == sum(one.loads[name] for name in "bcd") // 3
+    planned = [move async for moves in one.plan(balance) for move in moves]
+    assert "a" not in {move.source for move in planned}
+
+
 async def test_a_target_that_is_gone_costs_nothing(cluster: InProcess) -> None:
     client = await cluster.client()
     ledgers = await write_all(client, 4)
