@@ -188,6 +188,13 @@ MUTANTS: list[Mutant] = [
         (f"{_MESSAGES}::test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came",),
     ),
     Mutant(
+        "only heads that are full of headers are looked at closely",
+        "a frame of 64 KiB costs a bookie hundreds of MiB",
+        "            if number <= len(head):  # msgpack refuses the others before it makes a list\n",
+        "            if number < 0:\n",
+        (f"{_MESSAGES}::test_arrays_inside_arrays_cost_no_more_than_the_bytes_that_came",),
+    ),
+    Mutant(
         "messages without arrays may have long ones",
         "a stranger stops a bookie for a tenth of a second with 4 KiB, before its rights are looked at",
         "value = _unpack(head, None if list in kinds or (int, list) in kinds else len(kinds))",

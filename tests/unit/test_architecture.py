@@ -332,7 +332,9 @@ CONSTANTS = {
         "ENTRY_ID_MAX": ON_DISK,
     },
     "protocol/messages.py": {
+        "_CLAIMED_MAX": OF_THE_CPU,
         "_LONG_ARRAYS_MAX": OF_THE_CPU,
+        "_SPARSE": OF_THE_CPU,
         "_SHORT_BYTES": OF_THE_CPU,
         "I64_MAX": ON_THE_WIRE,
         "KEY_BYTES": ON_THE_WIRE,

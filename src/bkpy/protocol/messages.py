@@ -278,6 +278,9 @@ def pack(value: Any) -> bytes:
 # arrays inside arrays cost a few bytes each, so that a few KiB could ask for hundreds of MiB. A head this short can't.
 _SHORT_BYTES: Final = 128
 _LONG_ARRAYS_MAX: Final = 16  # headers that may claim more than 15 elements, in a head that isn't looked at closely
+# In a head of many batches one byte in 64 looks like such a header, and most that do claim more than msgpack accepts.
+_SPARSE: Final = 32  # bytes for each that are still no reason to look closely, if together they claim
+_CLAIMED_MAX: Final = 16  # elements for each byte of the head, at most
 _SCALARS: Final = re.compile(
     rb"(?:[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|\xc4\x20.{32})*+",
     re.DOTALL,
@@ -288,6 +291,24 @@ _SIZED: Final = {
     **{0xD9 + i: (1 << i, False) for i in range(3)},  # strings
     **{0xDC + i: (2 << i, True) for i in range(2)},  # arrays
 }
+
+
+def _looks_harmful(head: bytes) -> bool:
+    """Whether what could be headers of long arrays, wherever they lie, is so much that it could cost anything."""
+    suspects = head.count(b"\xdc") + head.count(b"\xdd")
+    if suspects <= _LONG_ARRAYS_MAX:
+        return False
+    if suspects * _SPARSE > len(head):
+        return True
+    claimed = 0
+    for code, size in ((b"\xdc", 2), (b"\xdd", 4)):
+        at = head.find(code)
+        while at >= 0:
+            number = int.from_bytes(head[at + 1 : at + 1 + size], "big")
+            if number <= len(head):  # msgpack refuses the others before it makes a list
+                claimed += number
+            at = head.find(code, at + 1)
+    return claimed > _CLAIMED_MAX * len(head)
 
 
 def _claims_too_much(head: bytes) -> bool:
@@ -319,7 +340,7 @@ def _unpack(head: Bytes, array_max: int | None = None) -> Any:
     """The value, no array of which has more than `array_max` elements (None: than the head has bytes)."""
     if array_max is None and len(head) > _SHORT_BYTES:
         whole = bytes(head)
-        if whole.count(b"\xdc") + whole.count(b"\xdd") > _LONG_ARRAYS_MAX and _claims_too_much(whole):
+        if _looks_harmful(whole) and _claims_too_much(whole):
             raise ProtocolError("the head's arrays claim more elements than it has bytes")
     try:
         return msgpack.unpackb(head, max_map_len=16, max_array_len=len(head) if array_max is None else array_max)
