@@ -744,4 +744,18 @@ MUTANTS: list[Mutant] = [
         "if False:",
         (f"{_TESTS}/journal/test_journal.py::test_no_gap_is_left_by_a_power_cut_that_brings_some_removed_names_back",),
     ),
+    Mutant(
+        "a fence with a key that gave way comes back with a new index",
+        "a client without the key ends the writer of a ledger",
+        "info.fence_of_limbo = info.limbo  # with the other key goes the fence that was asked for with it",
+        "pass",
+        ("tests/unit/storage/rebuild/test_rebuild.py::test_a_fence_with_a_key_that_gave_way_does_not_come_back",),
+    ),
+    Mutant(
+        "only a file system may refuse to exchange names",
+        "in a container that forbids the call, a bookie does not start once most of its index is free",
+        "        if e.errno not in _NO_EXCHANGE:\n",
+        "        if e.errno != errno.ENOTSUP:\n",
+        ("tests/unit/storage/index/test_shrink.py::test_a_system_that_does_not_exchange_names_leaves_it_as_it_is",),
+    ),
 ]

@@ -196,6 +196,8 @@ class Replay:
         body = bytes(record.body)
         shard = ledger_id % len(self._ledgers.shards) if info is None else info.shard
         if record.kind != RecordKind.EXPLICIT_LAC and shard in self._rebuilt:
+            if info is not None and self._gives_way(ledger_id, body):
+                info.fence_of_limbo = info.limbo  # with the other key goes the fence that was asked for with it
             body = self._set_aside(ledger_id, body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:
             if not self._goes_on(ledger_id):
@@ -216,6 +218,10 @@ class Replay:
         if record.kind != RecordKind.EXPLICIT_LAC and not info.key:
             info.key = body
         self._ledgers.touch(info)
+
+    def _gives_way(self, ledger_id: int, key: bytes) -> bool:
+        """Whether the key that was noted last of a ledger in a new index gave way to this one."""
+        return self._keys.get(ledger_id, key) != key and ledger_id not in self._stored
 
     def _set_aside(self, ledger_id: int, key: bytes) -> bytes:
         """Note the key of a ledger in a new index; empty for now.

@@ -14,13 +14,16 @@ from __future__ import annotations
 import errno
 import logging
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bkpy.storage.file_names import INDEX_NAME, SHRUNK_INDEX_NAME
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
     from bkpy.runtime.interfaces import DiskRuntime, OrderedStore
+
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_EXCHANGE: Final = (errno.ENOTSUP, errno.EPERM, errno.EACCES)  # of the file system, or of what confines the process
 
 _log = logging.getLogger("bkpy.bookie")
 
@@ -40,12 +43,12 @@ def shrink(store: OrderedStore, directory: str, runtime: DiskRuntime, settings: 
     path = f"{directory}/{SHRUNK_INDEX_NAME}"
     try:
         store.copy(path)
+        copy = runtime.store.open(path, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max)
     except OSError as e:
-        if e.errno != errno.ENOSPC:
+        if e.errno not in _NO_SPACE:
             raise
         remove_copy(directory, runtime)
         return store
-    copy = runtime.store.open(path, bytes_max=settings.index_bytes_max, readers_max=settings.index_readers_max)
     try:
         refusal = _exchange(store, copy, runtime)
         if refusal is None:
@@ -69,11 +72,9 @@ def _exchange(store: OrderedStore, copy: OrderedStore, runtime: DiskRuntime) -> 
     try:
         runtime.store.exchange(store, copy)
     except OSError as e:
-        if e.errno != errno.ENOTSUP:
+        if e.errno not in _NO_EXCHANGE:
             raise
-        return (
-            f"the file system can't exchange the names of two directories ({e}); index_free_share_max=1 saves the try"
-        )
+        return f"the system can't exchange the names of two directories ({e}); index_free_share_max=1 saves the try"
     return None
 
 

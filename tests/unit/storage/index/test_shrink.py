@@ -76,16 +76,33 @@ async def test_the_smaller_file_has_its_name_for_good() -> None:
     assert not host.reports.damages
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("operation", ["make_dirs", "open", "fdatasync"])
-async def test_without_space_for_the_copy_it_stays_as_it_is(operation: str) -> None:
+async def test_without_space_for_the_copy_it_stays_as_it_is(operation: str, number: int) -> None:
     host = await mostly_free()
-    host.disk.fail_at(1, errno.ENOSPC, operation=operation, path="index.shrunk")
+    host.disk.fail_at(1, number, operation=operation, path="index.shrunk")
     assert await boot_and_check(host) > 3000
 
 
-async def test_a_file_system_that_can_not_exchange_names_leaves_it_as_it_is() -> None:
+async def test_without_space_to_open_the_copy_it_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock file takes some, too."""
     host = await mostly_free()
-    host.disk.no_exchange = errno.ENOTSUP
+    opened = SimStores.open
+
+    def open_(stores: SimStores, path: str, **values: Any) -> SimStore:
+        if path.endswith("index.shrunk"):
+            raise OSError(errno.ENOSPC, "no space", path)
+        return opened(stores, path, **values)
+
+    monkeypatch.setattr(SimStores, "open", open_)
+    assert await boot_and_check(host) > 3000
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.EPERM])
+async def test_a_system_that_does_not_exchange_names_leaves_it_as_it_is(number: int) -> None:
+    """As file systems do that can't, and containers that forbid the call."""
+    host = await mostly_free()
+    host.disk.no_exchange = number
     assert await boot_and_check(host) > 3000
 
 

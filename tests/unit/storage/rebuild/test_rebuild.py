@@ -816,6 +816,30 @@ async def test_a_key_that_gave_way_does_not_come_back() -> None:
         storage.release()
 
 
+@pytest.mark.parametrize("memtable", [1, 1 << 20])  # with a checkpoint behind each frame of a replay, and with none
+@pytest.mark.parametrize("entries", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_fence_with_a_key_that_gave_way_does_not_come_back(known: bool, entries: bool, memtable: int) -> None:
+    """A client without the key would end the ledger's writer by it."""
+    host, wrong = Host(settings=settings(memtable_bytes_max=memtable)), b"w" * 32
+    storage = await host.boot()
+    await storage.states((1, 2))
+    await storage.fence(1, wrong)
+    await storage.fence(2, wrong)
+    for ledger_id in (1, 2):
+        assert await storage.replace_key(ledger_id, KEY) == Status.OK
+    if entries:
+        await add(storage, Batch(1, 0, 3), Batch(2, 0, 3))
+    await storage.fence(2, KEY)
+    await storage.close()
+    await rebuild(host, Metadata({i: metadata_of(i, None) for i in (1, 2)}) if known else None)
+    storage = await host.boot()
+    await storage.states((1, 2))
+    assert storage.fenced >= {1, 2}
+    assert [storage.ledgers.is_fenced_by_limbo(i) for i in (1, 2)] == [True, False]
+    storage.release()
+
+
 async def test_entries_under_a_wrong_key_do_not_get_into_the_ledger() -> None:
     """They were deleted, and its own copied here; then both are found."""
     host, wrong = Host(), b"w" * 32
