@@ -95,8 +95,12 @@ async def test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_fre
 ) -> None:
     """It names the bookie with its closing write. Nobody else can close the ledger meanwhile."""
     client = await four.client()
-    ledger_id, (first, away, _), outside = await abandoned(client)
-    await lose(four, client, away)
+    writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    await writer.append(b"acknowledged")
+    writer.abandon()
+    ledger_id, away = writer.ledger_id, writer.ensemble[1]
+    other, outside = sorted(set("abcd") - set(writer.ensemble))
+    await lose(four, client, away, other)  # so that the recovery needs the one that is left
     there, go, close = asyncio.Event(), asyncio.Event(), ledger_recovery.close_ledger
 
     async def close_late(*args: Any, **options: Any) -> Any:
@@ -108,8 +112,7 @@ async def test_a_recovery_that_has_written_to_the_bookie_keeps_it_from_being_fre
         patched.setattr(ledger_recovery, "close_ledger", close_late)
         recovery = asyncio.create_task(client.upkeep.recover(ledger_id))
         await there.wait()
-    for name in (first, outside):
-        await four.node(name).stop()
+    await four.node(outside).stop()
     with pytest.raises(IdentityError, match=r"0 ledgers of 1 name this bookie, 1 are in recovery.* can't be read: 0;"):
         await formatted(four, outside)
     assert await known(four, outside)
