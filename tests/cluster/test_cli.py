@@ -233,6 +233,21 @@ def test_what_was_done_is_shown_however_a_command_ends(uri: str, capsys: pytest.
     assert (json.loads(shown.out), shown.err) == ([1], "bkpy: not tried, or unknown: 2-3\n")
 
 
+def test_what_is_no_utf8_is_kept_as_a_value_and_refused_elsewhere(uri: str) -> None:
+    ledger_id = int(bkpy("ledger", "write", "--metadata", "k=\udcff\udcfe", uri=uri, stdin=b"").stdout)
+
+    async def value() -> bytes:
+        async with bkpy_library.connect(uri) as client:
+            return (await client.ledger_metadata(ledger_id)).custom_metadata["k"]
+
+    assert asyncio.run(value()) == b"\xff\xfe"
+    refused = bkpy("ledger", "write", "--metadata", "\udcff=1", uri=uri, status=1).stderr
+    assert b"custom metadata can't have the name '\\udcff': it is no UTF-8" in refused
+    assert b"'k' is given twice" in bkpy("ledger", "write", *["--metadata", "k=1"] * 2, uri=uri, status=2).stderr
+    for bad in ("zk://\udcff/ledgers", f"{uri}/\udcff"):
+        assert b"is no metadata URI: it has bytes" in bkpy("ledger", "list", "--connect", bad, status=1).stderr
+
+
 def test_tables_show_names_of_emojis_as_they_are(uri: str) -> None:
     ledger_id = int(bkpy("ledger", "write", "--metadata", "mood=:smile:", uri=uri, stdin=b"").stdout)
     assert b":smile:" in bkpy("ledger", "show", ledger_id, uri=uri).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -63,10 +64,15 @@ def _quorums(ctx: click.Context, _: click.Parameter, text: str) -> tuple[int, in
 
 
 def _custom_metadata(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, bytes]:
+    given: dict[str, bytes] = {}
     for pair in pairs:
-        if not pair.partition("=")[1]:
+        key, separator, value = pair.partition("=")
+        if not separator:
             raise click.BadParameter(f"expected KEY=VALUE, not {pair!r}")
-    return {key: value.encode() for key, _, value in (pair.partition("=") for pair in pairs)}
+        if key in given:
+            raise click.BadParameter(f"{key!r} is given twice")
+        given[key] = os.fsencode(value)
+    return given
 
 
 digest_option = click.option(

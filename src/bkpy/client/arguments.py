@@ -10,6 +10,7 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from bkpy.config.base import encodes
 from bkpy.config.password_file import PASSWORD_BYTES_MAX
 from bkpy.errors import ConfigError
 from bkpy.protocol.ledger_metadata import ENTRY_ID_MAX, LEDGER_ID_MAX
@@ -110,6 +111,8 @@ def checked_custom(given: Mapping[str, bytes] | None) -> dict[str, bytes]:
     for name, value in custom.items():
         if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview):
             raise ConfigError(f"custom metadata maps text to bytes; {name!r} does not")
+        if not encodes(name):
+            raise ConfigError(f"custom metadata can't have the name {name!r}: it is no UTF-8")
         if name.startswith(_RESERVED):
             raise ConfigError(
                 f"custom metadata can't have the name {name!r}: those that begin with {_RESERVED!r} are bkpy's, which "

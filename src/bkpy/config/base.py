@@ -32,11 +32,18 @@ class Settings(BaseModel):
         return frozenset(name for name, field in cls.model_fields.items() if "SecretStr" in str(field.annotation))
 
 
+def encodes(text: str) -> bool:
+    """Whether UTF-8 can say it. What is no UTF-8 in an argument or a variable becomes text that UTF-8 can't."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def check_user_and_password(text: str) -> None:
     """`ValueError`, which doesn't repeat it, if this is not USER:PASSWORD."""
     user, colon, password = text.partition(":")
     if not user or not colon or not password:
         raise ValueError("expected USER:PASSWORD")
+    if not encodes(text):
+        raise ValueError("expected USER:PASSWORD in UTF-8")
 
 
 class MetadataSettings(Settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bkpy.config.base import encodes
 from bkpy.errors import ConfigError
 from bkpy.metadata.store import check_path
 
@@ -30,6 +31,8 @@ def parse_uri(text: str) -> MetadataUri:
     """The parts of a metadata URI; the port defaults to 2181 and the root to /ledgers. Raises `ConfigError`."""
     if not isinstance(text, str):
         raise ConfigError(f"a metadata URI is a str, not {text!r}: {_EXPECTED}")
+    if not encodes(text):
+        raise ConfigError(f"{text!r} is no metadata URI: it has bytes that are no UTF-8")
     scheme, separator, rest = text.partition("://")
     if not separator or scheme != "zk":
         raise ConfigError(f"{text!r} is no metadata URI: {_EXPECTED}")

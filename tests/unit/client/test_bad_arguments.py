@@ -101,6 +101,12 @@ async def test_custom_metadata_have_no_names_that_bkpy_deletes_ledgers_by(cluste
     await (await client.create_ledger(custom_metadata={"bkpy": b"1", "my.bkpy.log": b"1"})).close()
 
 
+async def test_custom_metadata_have_no_names_that_are_no_utf8(cluster: InProcess) -> None:
+    client = await cluster.client()
+    with pytest.raises(bkpy.ConfigError, match=r"'a\\udcff'.*no UTF-8"):
+        await client.create_ledger(custom_metadata={"a\udcff": b"1"})
+
+
 async def test_a_bad_entry_id_is_refused_at_the_call(cluster: InProcess) -> None:
     client = await cluster.client()
     writer = await client.create_ledger(caller_ids=True)

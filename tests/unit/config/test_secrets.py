@@ -94,3 +94,8 @@ def test_commands_take_what_keeps_others_out_from_variables(monkeypatch: pytest.
 def test_settings_that_are_not_whole_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         client_settings(**settings)
+
+
+def test_a_user_and_password_that_are_no_utf8_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected USER:PASSWORD in UTF-8"):
+        client_settings(zookeeper_auth="user:\udcff")
