@@ -758,4 +758,18 @@ MUTANTS: list[Mutant] = [
         "        if e.errno != errno.ENOTSUP:\n",
         ("tests/unit/storage/index/test_shrink.py::test_a_system_that_does_not_exchange_names_leaves_it_as_it_is",),
     ),
+    Mutant(
+        "limbo ended by a rebuild of what was lost long ago",
+        "a bookie denies what a copier had stored there",
+        "limbo_here = ledger_id <= lost_to or not holds_all(txn, found, bookie_id)",
+        "limbo_here = not holds_all(txn, found, bookie_id)",
+        (f"{_REBUILD}::test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago",),
+    ),
+    Mutant(
+        "what an index has behind it and doesn't know put into it by a rebuild",
+        "entries that only the journal has are dropped",
+        "return min(self._rebuilt)",
+        "return home",
+        (f"{_LIVES}::test_a_ledger_whose_row_was_in_another_index_than_that_of_its_id_is_kept",),
+    ),
 ]

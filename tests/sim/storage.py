@@ -13,6 +13,7 @@ since, forgets no fence, starts whenever it has to, and that the integrity check
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ from .marks import (
     SPARE_COLLECTED,
     WHOLE_AGAIN,
 )
+from .store import SimStores
 from .world import HostDied, World
 
 if TYPE_CHECKING:
@@ -150,10 +152,15 @@ class StorageRun:
         self.host = self.world.add_host(BOOKIE)
         self.plan = self.world.stream("plan")
         plan = self.plan
+        # A third of the runs is about ledgers that are collected and copied here again, a third about damaged journals.
+        self.stress = self.world.stream("stress")
+        self.theme = self.stress.choice(("", "lives", "journals"))
         self.directories, self.journals = plan.choice((1, 1, 1, 2)), plan.choice((1, 1, 2))
         self.values: dict[str, Any] = {name: plan.choice(values) for name, values in BOUNDS.items()} | FIXED
         self.values["journal_damage"] = plan.choice(("refuse", "limbo"))
         self.values |= plan.choice(MODES)
+        if self.theme == "lives" and self.stress.random() < 0.4:
+            self.values |= MODES[-1]
         self.cookie: bytes | None = None
         self.ledgers: dict[int, Ledger] = {}
         self.newest_id = 0
@@ -267,7 +274,7 @@ class StorageRun:
         storage = await self._start()
         await self._check(storage)
         try:
-            for _ in range(self.plan.randint(2, 18)):
+            for _ in range(self.plan.randint(2, 18) if self.theme != "journals" else self.stress.randint(0, 4)):
                 await self._act(storage)
             if ending == "close":
                 await storage.close()
@@ -293,6 +300,8 @@ class StorageRun:
             self._scrub: 0.3,
             self._mend: 0.5,
         }
+        if self.theme == "lives":
+            actions |= {self._add: 5, self._change_metadata: 10, self._collect: 8}
         action = self.plan.choices(list(actions), list(actions.values()))[0]
         await action(storage)
 
@@ -497,6 +506,12 @@ class StorageRun:
                     forgotten = not state.fenced or ledger_id not in storage.fenced
                 assert not forgotten, f"the fence of ledger {ledger_id} is forgotten"
         storage.check_invariants()
+        async with contextlib.AsyncExitStack() as between:
+            for shard in storage.shards:  # in a checkpoint, what is committed may be ahead of what is known of it
+                await between.enter_async_context(shard.checkpointing)
+            self._check_indexes(storage)
+
+    def _check_indexes(self, storage: LedgerStorage) -> None:
         check_living_bytes(storage)
         held: list[int] = []
         for shard in storage.shards:
@@ -514,9 +529,8 @@ class StorageRun:
         if self.cookie is None:
             return
         plan = self.plan
-        what = plan.choices(
-            ("", "directory", "rebuild", "journals", "mode", "place", "rot", "lose"), (2, 1, 2, 1, 1, 1, 0.5, 0.2)
-        )[0]
+        changes = ("", "directory", "rebuild", "journals", "mode", "place", "rot", "lose")
+        what = plan.choices(changes, (1, 2, 4, 2, 1, 1, 0, 0) if self.theme else (2, 1, 2, 1, 1, 1, 0.5, 0.2))[0]
         if what == "directory" and self.directories < 3:
             self.directories += 1
             self.world.marks[DIRECTORY_ADDED] += 1
@@ -573,9 +587,8 @@ class StorageRun:
     def _rot(self) -> None:
         """Flip a byte of an entry log, or of a journal file that is kept as one."""
         disk, plan = self.host.disk, self.plan
-        # A journal that is damaged refuses a start, unless the settings want it otherwise.
-        lenient = self.values["journal_damage"] == "limbo"
-        paths = [path for path in self._files(".log", ".txn") if lenient or disk.links(path) == 1]
+        # Of what a journal still has, the last frame would look torn, which is an accepted loss.
+        paths = [path for path in self._files(".log", ".txn") if disk.links(path) == 1]
         if paths:
             path = plan.choice(paths)
             used = len(disk.contents(path).rstrip(b"\0"))
@@ -595,6 +608,8 @@ class StorageRun:
                 disk.replace(f"{path}/index/data.mdb", b"page 7 is rotten")
         if plan.random() < 0.1:
             self._lose_a_log(rebuilt)
+        if self.theme == "journals" and self.stress.random() < 0.5:
+            self._damage_a_journal(rebuilt)
         self._note(f"rebuild of {rebuilt}")
         if plan.random() < 0.3:
             self._let_something_fail()
@@ -609,6 +624,23 @@ class StorageRun:
                 self._doubt_everything()
         self._stop("close")
         self.world.marks[INDEX_REBUILT] += 1
+
+    def _damage_a_journal(self, rebuilt: list[str]) -> None:
+        """Where indexes are gone as well, all counts as lost: the damage prevents neither rebuild nor start."""
+        disk = self.host.disk
+        paths = [
+            f"{directory}/{name}"
+            for directory in self.settings.journal_directories
+            for name in disk.listdir(directory)
+            if name.endswith(".txn") and disk.contents(f"{directory}/{name}").rstrip(b"\0")
+        ]
+        if paths:
+            for directory in rebuilt:
+                SimStores(disk).remove(f"{directory}/index")
+            path = self.stress.choice(paths)
+            disk.flip(path, self.stress.randrange(len(disk.contents(path).rstrip(b"\0"))))
+            self.rotten = self.unsynced = True
+            self._doubt_everything()
 
     def _lose_a_log(self, rebuilt: list[str]) -> None:
         """Remove a log of a directory whose index is made anew: nothing but the metadata tells of what was in it."""

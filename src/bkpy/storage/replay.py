@@ -141,7 +141,11 @@ class Replay:
             raise CorruptDataError(f"an add record of the journal can't be read: {e}") from e
         if self._rebuilt:
             self._stored.update(columns.ledger_ids)
-        over = {i for i in set(columns.ledger_ids) if self._ledgers.load_now(i) is None and not self._goes_on(i)}
+        over = {
+            i
+            for i in set(columns.ledger_ids)
+            if self._ledgers.load_now(i) is None and not self._goes_on(number, sequence, i)
+        }
 
         nobody = -1
 
@@ -152,7 +156,7 @@ class Replay:
             if owner != nobody and sequence >= self._ledgers.shards[owner].row.marks[number].sequence:
                 self._ledgers.shards[owner].active.add(part.columns, part.body)
 
-    def _goes_on(self, ledger_id: int) -> bool:
+    def _goes_on(self, number: int, sequence: int, ledger_id: int) -> bool:
         """Make known, if need be, a ledger just found to be unknown of which there are entries; False if it is over.
 
         A life begins with a record that has the key. Where a deleted ledger isn't known, no such record came before,
@@ -160,17 +164,17 @@ class Replay:
         """
         if self._was_deleted(ledger_id):
             return False
-        self._introduce_lost(ledger_id)
+        self._introduce_lost(ledger_id, self._home(number, sequence, ledger_id))
         return True
 
-    def _introduce_lost(self, ledger_id: int) -> None:
+    def _introduce_lost(self, ledger_id: int, shard: int) -> None:
         """A ledger whose key record is missing: only damage explains that."""
         if not self._ledgers.untrusted:
             raise CorruptDataError(
                 "the journal has entries of a ledger whose key it doesn't have, although it isn't damaged",
                 ledger_id=ledger_id,
             )
-        self._ledgers.introduce(ledger_id, b"")
+        self._ledgers.introduce(ledger_id, b"", shard)
 
     async def _apply_deleted(self, number: int, sequence: int, ledger_id: int) -> None:
         """Delete what each shard has of the ledger so far; what comes later in the journal is of another life.
@@ -194,19 +198,19 @@ class Replay:
         if info is not None and sequence < self._ledgers.shards[info.shard].row.marks[number].sequence:
             return
         body = bytes(record.body)
-        shard = ledger_id % len(self._ledgers.shards) if info is None else info.shard
+        shard = self._home(number, sequence, ledger_id) if info is None else info.shard
         if record.kind != RecordKind.EXPLICIT_LAC and shard in self._rebuilt:
             if info is not None and self._gives_way(ledger_id, body):
                 info.fence_of_limbo = info.limbo  # with the other key goes the fence that was asked for with it
             body = self._set_aside(ledger_id, body)
         if info is None and record.kind == RecordKind.EXPLICIT_LAC:
-            if not self._goes_on(ledger_id):
+            if not self._goes_on(number, sequence, ledger_id):
                 return
             info = self._ledgers.load_now(ledger_id)
         elif info is None:
             if self._has_ended(number, sequence, ledger_id):
                 return
-            info = self._ledgers.introduce(ledger_id, body)
+            info = self._ledgers.introduce(ledger_id, body, shard)
         elif record.kind != RecordKind.EXPLICIT_LAC and info.key and info.key != body:
             info = self._with_key(info, body)
         assert info is not None
@@ -254,14 +258,19 @@ class Replay:
         return self._was_deleted(ledger_id) and sequence < home.row.marks[number].sequence
 
     def _was_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger that was just found to be unknown certainly was deleted here and not stored again since.
+        """Whether a ledger that was just found to be unknown certainly was deleted here and not stored again since."""
+        return self._ledgers.was_deleted(ledger_id) and not self._ledgers.untrusted
 
-        Its shard knows that unless data were lost, or its index is made anew.
+    def _home(self, number: int, sequence: int, ledger_id: int) -> int:
+        """The shard of a ledger that was just found to be unknown.
+
+        Usually that of its id. But what that one has behind it and doesn't know was in another one, or was deleted: it
+        goes to a new index, which keeps what is doubtful.
         """
-        known = [shard for shard in self._ledgers.shards if shard.number not in self._rebuilt]
         home = ledger_id % len(self._ledgers.shards)
-        trusted = not any(shard.row.unknown_in_limbo for shard in known)
-        return trusted and home not in self._rebuilt and self._ledgers.was_deleted(ledger_id)
+        if self._rebuilt and sequence < self._ledgers.shards[home].row.marks[number].sequence:
+            return min(self._rebuilt)
+        return home
 
 
 def _cut_short(directory: str, end: Mark, furthest: Mark) -> Damage:

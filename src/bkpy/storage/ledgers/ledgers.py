@@ -166,17 +166,17 @@ class Ledgers:
         else:
             self._shard_overrides[ledger_id] = number
 
-    def introduce(self, ledger_id: int, key: bytes) -> LedgerInfo:
+    def introduce(self, ledger_id: int, key: bytes, shard: int | None = None) -> LedgerInfo:
         """Make a ledger known that isn't, as was just found out; in limbo and fenced where data was lost.
 
-        One that was deleted here is fenced.
+        One that was deleted here is fenced. `shard`: where its entries go, if not to that of its id.
         """
         # A state made for a ledger that has a row would replace it: its entries would be denied, its fence forgotten.
         if ledger_id not in self._unseen:
             raise AssertionError(f"ledger {ledger_id} may have been seen")
         self._unseen.discard(ledger_id)
         limbo = self.doubts(ledger_id)
-        home = ledger_id % len(self.shards)
+        home = ledger_id % len(self.shards) if shard is None else shard
         self._locate(ledger_id, home)  # an earlier life may have been elsewhere
         buried = ledger_id in self._buried
         info = LedgerInfo(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bkpy.errors import ConfigError, IdentityError
 from bkpy.protocol.ledger_metadata import LedgerMetadata
-from bkpy.storage.at_risk import is_lost
+from bkpy.storage.at_risk import IN_MEMORY, is_lost
 from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME, OLD_INDEX_NAME
 from bkpy.storage.identity import Directories, decode_cookie, locked, read_cookie
 from bkpy.storage.index import index
@@ -185,10 +185,12 @@ class _Rebuild:
                 )
             builders[path] = await self._build(path, marks, standing, functools.partial(_add, progress, done))
             done += builders[path].done_bytes
-        sound = await self._replay(intact, builders, lost=lost)
-        sound = sound and not lost and not any(builder.lost for builder in builders.values())
+        readable = await self._replay(intact, builders, lost=lost)
+        sound = readable and not lost and not any(builder.lost for builder in builders.values())
         trusted = sound and self._catalog is not None
-        settled = {path: await self._settle(path, sound) for path in directories}
+        rows = [*(row for _, row in intact.values()), *(builder.row for builder in builders.values())]
+        lost_to = max(row.limbo_to for row in rows) if sound else index.U64_END
+        settled = {path: await self._settle(path, sound, readable, lost_to) for path in directories}
         missing = await self._add_missing(directories)
         if trusted and not missing.limbo and not any(found.limbo for found in settled.values()):
             settled = {path: await self._keep_uuid(path, found) for path, found in settled.items()}
@@ -303,10 +305,11 @@ class _Rebuild:
                 await join_lives(ledgers, shards[number], rebuilt, replay.ends, self._settings.index_step_rows)
             return not replay.damaged
 
-    async def _settle(self, path: str, sound: bool) -> Settled:
+    async def _settle(self, path: str, sound: bool, readable: bool, lost_to: int) -> Settled:
         """Give the ledgers what the metadata say of them, and the shard what is true of those that weren't found.
 
-        `sound`: nothing is damaged or was lost.
+        `sound`: nothing is damaged or was lost. `readable`: the journals are not damaged; else the next start finds
+        them so once more, and must not refuse what this rebuild has accepted. `lost_to`: see `settle`.
         """
         trusted = sound and self._catalog is not None
         with contextlib.closing(self._open(f"{path}/{NEW_INDEX_NAME}")) as store:
@@ -319,10 +322,12 @@ class _Rebuild:
             ):
                 found = await asyncio.gather(*map(self._look_up, ids))
                 metadata = dict(zip(ids, found, strict=True))
-                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, sound)
+                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, lost_to)
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
             row = done.shard._replace(unknown_in_limbo=not trusted, unasked=sound and not trusted)
+            if not readable:
+                row = row._replace(at_risk=IN_MEMORY)
             await self._worker.run(self._finish, store, row)
         return done._replace(shard=row)
 

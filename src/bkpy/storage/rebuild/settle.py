@@ -45,13 +45,13 @@ def settle(
     shard: ShardRow,
     bookie_id: str,
     metadata: Mapping[int, LedgerMetadata | None],
-    sound: bool,
+    lost_to: int,
 ) -> Settled:
-    """Store what `metadata` say of these ledgers, None of one that there isn't. `sound`: nothing was damaged or lost.
+    """Store what `metadata` say of these ledgers, None of one that there isn't.
 
     Limbo is for what may be missing. Of a CLOSED ledger the metadata tell what has to be here, but not what a copier
-    has stored and is about to name the bookie for: where anything was lost, limbo ends only under the ledger's lock
-    (`bkpy.storage.losses`).
+    has stored and is about to name the bookie for: limbo of ledgers up to the id `lost_to`, of which anything may have
+    been lost, now or in the past, ends only under their lock (`bkpy.storage.losses`).
     """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = unknown = 0
@@ -64,7 +64,7 @@ def settle(
             if found is None:
                 unknown += 1
             else:
-                limbo_here = not (sound and holds_all(txn, found, bookie_id))
+                limbo_here = ledger_id <= lost_to or not holds_all(txn, found, bookie_id)
                 # Entries under another key than the ledger's are no entries of it: that key stays, and opens nothing.
                 key = row.key if row.key and row.blocks else found.ledger_key
                 limbo_here = limbo_here or key != found.ledger_key

@@ -177,3 +177,24 @@ async def test_a_ledger_with_blocks_in_two_directories_is_in_one_index(rebuilt: 
     await survives(host)
     host.settings = settings(ledgers=3, **FORGETFUL)
     await survives(host)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_ledger_whose_row_was_in_another_index_than_that_of_its_id_is_kept(behind: bool) -> None:
+    """A rebuild had put it in limbo there; its key is nowhere in the journal, and its entries are in nothing else."""
+    host = Host(settings=settings(ledgers=2))
+    storage = await host.boot()
+    await put(storage, Batch(6, 0))
+    await storage.close()
+    assert (await rebuild(host, Metadata({3: metadata_of(3, None), 6: metadata_of(6, 0)}))).missing == 1
+    storage = await host.boot()
+    state = (await storage.states((3,)))[3]
+    assert state is not None
+    assert state.shard == 0
+    await put(storage, Batch(3, 0, 4, payload=PAYLOAD))
+    if behind:
+        await storage.checkpoint_shard(storage.shards[1])
+    host.disk.crash()
+    host.disk.replace("/b/ledgers0/index/data.mdb", b"rotten")
+    await rebuild(host, Metadata({6: metadata_of(6, 0)}), ("/b/ledgers0",))
+    await survives(host, 3)

@@ -30,6 +30,7 @@ from bkpy.protocol.messages import Status
 from bkpy.storage.entry_log.entry_log import BlockReader
 from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block
 from bkpy.storage.journal.format import PAGE_BYTES, RunState, decode_file_header, encode_file_header
+from bkpy.storage.losses import Losses
 from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.rebuild.builder import IndexBuilder
 from bkpy.storage.rebuild.rebuild import Catalog, Rebuilt, rebuild_index
@@ -861,15 +862,16 @@ async def test_entries_under_a_wrong_key_do_not_get_into_the_ledger() -> None:
     storage.release()
 
 
-async def test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could_be_read() -> None:
-    """What is damaged in it is known to the new index, whose marks lie behind it."""
+@pytest.mark.parametrize("offset", [20, PAGE_BYTES + 10, PAGE_BYTES + 100, 2 * PAGE_BYTES + 10])
+async def test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could_be_read(offset: int) -> None:
+    """What is damaged in it is known to the new index: its header, its only frame, or that of the clean stop."""
     host = Host()
     storage = await host.boot()
     await storage.states((1,))
     await add(storage, Batch(1, 0, 3))
     await storage.close()
     (path,) = host.journal_files()
-    host.disk.flip(path, PAGE_BYTES + 100)  # of the only frame, before that of the clean stop
+    host.disk.flip(path, offset)
     SimStores(host.disk).remove(
         "/b/ledgers0/index"
     )  # so that everything is in limbo anyway, and damage refuses nothing
@@ -917,3 +919,26 @@ async def test_an_index_keeps_its_uuid_only_if_nothing_is_missing(
         assert have.keys() | unknown == {0, 1, 2}
         assert log_is_gone or not unknown
         await storage.close()
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago(named: bool) -> None:
+    """The bookie trusts itself again; but what a copier had stored here may be gone, and nothing tells of it."""
+    host = Host(settings=settings(journal_write_data=False))
+    storage = await host.boot()
+    await storage.states((3,))
+    await add(storage, Batch(3, 0))
+    await storage.fence(3, KEY)
+    host.disk.crash()  # with the entry, which was in memory only
+    storage = await host.boot()
+    losses = Losses(storage, host.settings, sim_runtime(host.disk), lambda: None)
+    await losses.trust_unseen(NEWEST)
+    await storage.close()
+    ledger = metadata_of(3, -1)
+    if not named:
+        ledger = replace(metadata_of(3, 0), fragments=(Fragment(0, ("another",)),))
+    assert (await rebuild(host, Metadata({3: ledger}))).trusted
+    storage = await host.boot()
+    assert not storage.untrusted
+    assert await read_all(storage, 3, 0, 0) == ({}, {0})
+    storage.release()
