@@ -610,6 +610,9 @@ class StorageRun:
             self._lose_a_log(rebuilt)
         if self.theme == "journals" and self.stress.random() < 0.5:
             self._damage_a_journal(rebuilt)
+        for ledger in self.ledgers.values():
+            if ledger.stage == "gone":  # nobody asks for it any more, and nothing tells a new index what it had lost
+                ledger.acknowledged -= ledger.doubtful
         self._note(f"rebuild of {rebuilt}")
         if plan.random() < 0.3:
             self._let_something_fail()
