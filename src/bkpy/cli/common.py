@@ -125,7 +125,7 @@ def _from_environment() -> dict[str, Any]:
         if name in ClientSettings.model_fields:
             found[name] = parse_text(ClientSettings, name, text, f"variable {variable}")
         else:
-            check_variable(variable)
+            check_variable(variable, text)
     return found
 
 

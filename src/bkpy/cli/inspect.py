@@ -161,6 +161,7 @@ def ledger(where: str, ledger_id: int, limit: int, as_json: bool) -> int:
             ledger_id,
             read_bytes=bookie.read_bytes,
             ranges_max=limit,
+            unopened=len(target.ledgers) - len(bookie.indexes),
         ).run()
 
     return _tell(target, findings, limit, as_json)

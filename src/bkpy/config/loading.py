@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "BKPY_"
 
-# Variables with our prefix that are nobody's settings: the command line's own, and those that Kubernetes puts into
-# every container for a service that happens to be called "bkpy".
-_OTHER_VARIABLES = re.compile(r"BKPY_(CONNECT|SERVICE_.*|PORT|PORT_.*)")
+# Variables with our prefix that are no settings: the command line's own, and those that Kubernetes puts into every
+# container for a service called "bkpy", or "bkpy-" and something.
+_OTHER_VARIABLES = re.compile(
+    r"BKPY_(CONNECT|PORT|PORT_.*|SERVICE_.*|\w+_SERVICE_HOST|\w+_SERVICE_PORT(_.*)?|\w+_PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)"
+)
+_OTHER_VALUES = re.compile(r"(tcp|udp|sctp)://\S+")  # of such a service's variable that ends in _PORT
 
 
 def load_bookie_settings(
@@ -49,7 +52,7 @@ def load_bookie_settings(
             if name in BookieSettings.model_fields:
                 values[name], origins[name] = parse_text(BookieSettings, name, text, "environment"), "environment"
             else:
-                check_variable(variable)
+                check_variable(variable, text)
     for name, given in flags.items():
         check_name(BookieSettings, name, "flag")
         if name in BookieSettings.secrets():
@@ -68,10 +71,10 @@ def _absolute(directory: object) -> object:
     return str(Path(directory).absolute()) if isinstance(directory, str) and directory else directory
 
 
-def check_variable(variable: str) -> None:
+def check_variable(variable: str, text: str) -> None:
     """`ConfigError` for a variable with our prefix that is neither a bookie's nor a client's setting."""
     name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-    if not _OTHER_VARIABLES.fullmatch(variable):
+    if not _OTHER_VARIABLES.fullmatch(variable) and not _OTHER_VALUES.fullmatch(text):
         check_names([*BookieSettings.model_fields, *ClientSettings.model_fields], name, "environment", _variable)
 
 

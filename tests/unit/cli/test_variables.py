@@ -25,6 +25,10 @@ def test_a_variable_sets_what_no_argument_does(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("BKPY_PREFETCH_DEPTH", "7")
     monkeypatch.setenv("BKPY_CONNECT", "zk://127.0.0.1/x")
     monkeypatch.setenv("BKPY_BLOCK_BYTES", "no number: a bookie's alone")
+    for name, text in (("SERVICE_HOST", "10.0.0.2"), ("SERVICE_PORT", "3181"), ("PORT", "tcp://10.0.0.2:3181")):
+        monkeypatch.setenv(f"BKPY_BOOKIES_{name}", text)
+        monkeypatch.setenv(f"BKPY_{name}", text)
+    monkeypatch.setenv("BKPY_BOOKIES_PORT_3181_TCP_ADDR", "10.0.0.2")
     monkeypatch.setenv("BKPY_PORT_2181_TCP", "tcp://10.0.0.1:2181")  # of Kubernetes, for a service of that name
     set_client_settings({"prefetch_depth": 3})
     assert (settings().read_timeout_s, settings().prefetch_depth) == (2.5, 3)

@@ -88,7 +88,7 @@ class Gaps:
 
 
 class LedgerInspection:
-    """One look at a ledger. `ranges_max`: gaps that are told one by one."""
+    """One look at a ledger. `ranges_max`: gaps that are listed one by one. `unopened`: indexes that can't be opened."""
 
     def __init__(
         self,
@@ -99,9 +99,11 @@ class LedgerInspection:
         *,
         read_bytes: int,
         ranges_max: int,
+        unopened: int = 0,
     ) -> None:
         self._files = files
         self._indexes = indexes
+        self._unopened = unopened
         self._journals = journals
         self._ledger_id = ledger_id
         self._read_bytes = read_bytes
@@ -121,7 +123,9 @@ class LedgerInspection:
         self._gaps.end()
         if not self._known:
             what = "this bookie has nothing of the ledger"
-            if any(row.unknown_in_limbo or self._ledger_id <= row.limbo_to for row in rows.values()) or damaged:
+            if self._unopened:
+                what = "whether this bookie has anything of the ledger is not known: an index can't be opened"
+            elif any(row.unknown_in_limbo or self._ledger_id <= row.limbo_to for row in rows.values()) or damaged:
                 what += ", but it lost data: it answers *unknown*"
             yield note((self._indexes and next(iter(self._indexes))) or "", None, what, ledger=self._ledger_id)
         yield Finding("end", "", None, self._summary())

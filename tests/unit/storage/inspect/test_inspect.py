@@ -87,10 +87,16 @@ class Bookie:
         finally:
             store.close()
 
-    def ledger(self, ledger_id: int) -> list[Finding]:
+    def ledger(self, ledger_id: int, *, unopened: int = 0) -> list[Finding]:
         with self.indexes() as stores:
             inspection = LedgerInspection(
-                self.files, stores, self.journals, ledger_id, read_bytes=READ_BYTES, ranges_max=100
+                self.files,
+                stores,
+                self.journals,
+                ledger_id,
+                read_bytes=READ_BYTES,
+                ranges_max=100,
+                unopened=unopened,
             )
             return list(inspection.run())
 
@@ -160,6 +166,9 @@ def test_all_that_is_there_is_told_and_nothing_is_changed(tmp_path: Path, clean:
     assert (end["entries"], end["ids_missing"]) == (12, 22)
     assert end["gaps"] == [f"{i + 1}-{i + 2}" for i in range(0, 33, 3)]
     assert "nothing of the ledger" in str(facts(ledgers[-1], "note"))
+    unsure = str(facts(one.ledger(STRIPED + 1, unopened=1), "note"))
+    assert "is not known: an index can't be opened" in unsure
+    assert "nothing of the ledger" not in unsure
     assert contents(tmp_path) == before
 
 
