@@ -219,7 +219,7 @@ def test_show_and_list(uri: str, name: str) -> None:
     table = bkpy("log", "show", name, uri=uri).stdout.decode()
     assert re.search(r"next position +3 ", table)
     assert re.search(r"writer +nobody ", table)
-    assert "what is no older than 3600 s and the last 1.0 MiB" in table
+    assert "what is no older than 3600 s, and the last 1.0 MiB" in table
     assert re.search(r"billing\s+1\s", table)
     assert f"{name}\n" in bkpy("log", "list", uri=uri).stdout.decode()
     [row] = [row for row in as_json("log", "list", uri=uri) if row["log"] == name]

@@ -156,6 +156,7 @@ def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, wr
     """A bookie dies in the middle, and there is no other: written is what the others have, with a warning."""
     ledger_id = begun(writer, uri, b"one\ntwo\n")
     lost = cluster.bookies[1]
+    bkpy("autorecovery", "disable", uri=uri)  # it would copy them as soon as the bookie is back
     asyncio.run(lost.kill())
     try:
         assert writer.stdin is not None
@@ -180,6 +181,7 @@ def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, wr
     assert (hold["state"], hold["has_up_to"], hold["missing_from"], hold["count"]) == ("incomplete", 1, 2, 4)
     assert "missing from 2 on" in bkpy("ledger", "show", ledger_id, uri=uri).stdout.decode()
     assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"one\ntwo\nthree\nfour\n"
+    bkpy("autorecovery", "enable", uri=uri)
 
 
 def test_copies_that_are_on_their_way_when_the_write_ends_are_not_warned_of(uri: str, tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def show(ledger: LedgerMetadata, told: Told) -> None:
 
 
 _SAYS = """
-to the end: the bookie has its last entry.
-Before it, entries may be missing or
-damaged: `bkpy ledger explain ID --read`."""
+to the end: the bookie has its last
+entry. Others may be missing or damaged:
+see `bkpy ledger explain ID --read`."""
 
 
 def _shares(ledger: LedgerMetadata, told: Told) -> Iterator[tuple[object, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from itertools import count, product
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +100,11 @@ async def written(client: Client, **ledger: Any) -> LedgerWriter:
 
 async def consume(entries: Any, wanted: int = 3) -> None:
     """Take as many, and leave."""
-    async for _ in entries:
-        wanted -= 1
-        if not wanted:
-            break
-    await entries.aclose()
+    async with aclosing(entries):
+        async for _ in entries:
+            wanted -= 1
+            if not wanted:
+                break
 
 
 # --- the operations -----------------------------------------------------------------------------------------------
