@@ -292,7 +292,7 @@ class Life:
             storage = await self.host.boot()
             self.authorised.clear()
             storage.ledgers.writable = lambda ids: ids & set[int]().union(*self.authorised)
-            storage.ledgers.on_deleted.append(self.forget)
+            storage.ledgers.on_key_void.append(self.forget)
             tasks = (self.write, self.write, self.write, self.read, self.read, self.fence, self.checkpoint, self.crowd)
             await asyncio.gather(*(task(storage) for task in (*tasks, self.collect)))
             storage.check_invariants()
