@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import bkpy
+from bkpy.errors import IdentityError
 from bkpy.local import LocalCluster
 from bkpy.metadata.cookies import list_cookies
 from bkpy.metadata.draining import Drains
@@ -167,5 +168,5 @@ async def test_a_bookie_that_never_comes_back_is_struck_off_when_nothing_names_i
         assert (told["decommissioned"], told["named_by"]) == (True, 0)
         await leaving.healing.demand()
         assert lost.id not in await leaving.cookies()
-        with pytest.raises(bkpy.BookieUnavailableError):  # it was struck off, and stays so
+        with pytest.raises(IdentityError, match="was decommissioned"):  # the cluster remembers its id
             await lost.start()
