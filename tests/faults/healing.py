@@ -166,9 +166,13 @@ class Healing:
     # --- what is demanded ---------------------------------------------------------------------------------------------
 
     async def healed(self, *victims: str) -> None:
-        """Return when nothing names these, and neither mark nor lock is left."""
+        """Return when nothing names these, and neither mark nor lock is left. Every writer has ended by now.
+
+        A bookie that returned is verified in a ledger once the ledger is closed: a reader closes what no writer did.
+        """
 
         async def all_of_it() -> bool:
+            await self._close_returned()
             named = await self.naming(*victims)
             return not (named or await self.marked() or await held_locks(self._store, self._root))
 
@@ -178,6 +182,16 @@ class Healing:
             left = {one.ledger_id: (one.state.value, one.fragments) for one in await self.naming(*victims)}
             told = await asyncio.to_thread(as_json, "autorecovery", "status", uri=self.uri)
             raise AssertionError(f"{error}: {left}; marked: {await self.marked()}; {told}") from None
+
+    async def _close_returned(self) -> None:
+        """Recover the open ledgers whose marks name only bookies that returned: workers leave these to a reader."""
+        for ledger_id in await self.marked():
+            mark = await self.marks.read(ledger_id)
+            if mark is None or mark.unverified != mark.lost.keys():
+                continue
+            metadata, _ = await self.catalog.read(ledger_id, fresh=True)
+            if metadata.state is LedgerState.OPEN:
+                await (await self._client.recover_ledger(ledger_id)).close()
 
     async def demand(self) -> None:
         """Every promise is kept, and the bookies that are named have what they are named for, intact.

@@ -110,6 +110,11 @@ class TestLog:
         self._loop.call(self._writer.truncate(before=before))
         self.first = before
 
+    def starts(self) -> list[int]:
+        """Where the ledgers of the log's list begin. A ledger gets more entries while the next one is being created."""
+        lst, _ = self._loop.call(self.client.logs.read(self.name, fresh=True))
+        return [segment.first_position for segment in lst.segments]
+
     def lose_all_but(self, entries: int) -> None:
         """The writer dies, only so many entries of its ledger are left, that is accepted, and another takes over."""
         self._loop.call(self._lose_all_but(entries))
