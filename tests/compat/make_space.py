@@ -159,6 +159,7 @@ async def ask(bookie: BookieProcess, page: str, body: dict[str, Any] | None = No
     request = urllib.request.Request(
         f"http://127.0.0.1:{bookie.settings['metrics_port']}/{page}",
         None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
     )
     answer: dict[str, Any] = json.loads(await asyncio.to_thread(lambda: urllib.request.urlopen(request).read()))
     return answer
