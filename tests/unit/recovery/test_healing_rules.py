@@ -148,8 +148,8 @@ def whatever_is_absent() -> AbstractContextManager[Any]:
 
 
 def by_the_writable_ones() -> AbstractContextManager[Any]:
-    async def look(store: MetadataStore, root: str, *, reads_at_once: int) -> dict[str, Seen]:
-        seen = await look_at_bookies(store, root, reads_at_once=reads_at_once)
+    async def look(store: MetadataStore, root: str, **how: Any) -> dict[str, Seen]:
+        seen = await look_at_bookies(store, root, **how)
         writable = await store.children(f"{root}/available")
         return {b: one if b in writable else replace(one, presence=Presence.ABSENT) for b, one in seen.items()}
 
@@ -174,8 +174,8 @@ def whatever_storage_it_has() -> AbstractContextManager[Any]:
 
 
 def limbo_taken_for_health() -> AbstractContextManager[Any]:
-    async def look(store: MetadataStore, root: str, *, reads_at_once: int) -> dict[str, Seen]:
-        seen = await look_at_bookies(store, root, reads_at_once=reads_at_once)
+    async def look(store: MetadataStore, root: str, **how: Any) -> dict[str, Seen]:
+        seen = await look_at_bookies(store, root, **how)
         return {
             b: replace(one, presence=Presence.HERE) if one.presence is Presence.LIMBO else one
             for b, one in seen.items()
