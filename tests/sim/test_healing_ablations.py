@@ -122,7 +122,7 @@ def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
         (swapping_before_copying, (0,)),
         (ending_writers_for_nothing, (8,)),
         (moving_by_hand_without_a_lock, (0,)),
-        (swapping_open_fragments, (13,)),
+        (swapping_open_fragments, (10,)),
     ],
 )
 def test_without_the_rule_it_is_noticed(without: Ablation, seeds: Sequence[int]) -> None:
