@@ -27,6 +27,19 @@ MUTANTS: list[Mutant] = [
         (f"{_TAIL}::test_a_segment_that_is_dropped_while_it_is_followed_is_left_at_once",),
     ),
     Mutant(
+        "a tail's position stays at what its consumer works on",
+        "a truncation meanwhile ends the tail, as if its reader had been closed",
+        """                        self._position = block.positions.stop  # first: the consumer may take its time
+                        self._snapshot.advance(self._position)
+                        yield block
+""",
+        """                        self._snapshot.advance(block.positions.stop)
+                        yield block
+                        self._position = block.positions.stop
+""",
+        (f"{_TAIL}::test_truncation_of_what_a_consumer_still_works_on_does_not_disturb_its_tail",),
+    ),
+    Mutant(
         "an entry has the time of its writer's clock though the segment began later",
         "times go back within a log, and a search by time finds the wrong position",
         'array("d", [max(begun_ms, stamp_at(buffer, start)) / 1000 for start in self.block.starts])',

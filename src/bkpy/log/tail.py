@@ -77,9 +77,9 @@ class LogTail:
                         if self._error is not None:
                             raise self._error
                         self._snapshot.check(self._position)
-                        self._snapshot.advance(block.positions.stop)
+                        self._position = block.positions.stop  # first: the consumer may take its time
+                        self._snapshot.advance(self._position)
                         yield block
-                        self._position = block.positions.stop
             except MetadataUnavailableError:
                 await asyncio.sleep(self._settings.tail_poll_s)
             except NoSuchLedgerError as e:

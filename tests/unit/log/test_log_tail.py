@@ -389,6 +389,22 @@ async def test_what_was_read_ahead_is_not_given_out_when_it_is_truncated(cluster
             await anext(blocks)
 
 
+async def test_truncation_of_what_a_consumer_still_works_on_does_not_disturb_its_tail(cluster: InProcess) -> None:
+    client, reading = await cluster.client(), await patient(cluster)
+    log = await HandMade(client).make()
+    await log.begin()
+    await log.append(4)
+    reader = await reading.read_log("orders")
+    async with aclosing(reader.tail_blocks()) as blocks, asyncio.timeout(DEADLINE_S):
+        following = (await anext(blocks)).positions.stop
+        await log.truncate(1)
+        await eventually(lambda: reader.first_position == 1)
+        while following < 4:
+            following = (await anext(blocks)).positions.stop
+        await log.append(1)
+        assert (await anext(blocks)).positions == range(4, 5)
+
+
 async def test_truncation_up_to_a_tail_does_not_disturb_it(cluster: InProcess) -> None:
     client, reading = await cluster.client(), await patient(cluster)
     log = await HandMade(client).make()
