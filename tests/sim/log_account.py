@@ -51,11 +51,16 @@ class Tale:
 
 
 class Account:
-    """Of one log. `tailed`: the next position of the tail; `end`: where the log ends, once all writers have."""
+    """Of one log. `tailed`: the next position of the tail; `end`: where the log ends, once all writers have.
+
+    `begun`: where the tail's consumer was registered. Retention owes nobody the entries below that.
+    """
 
     def __init__(self) -> None:
         self.tales: list[Tale] = []
         self.tail: dict[int, tuple[bytes, float]] = {}
+        self.begun: int | None = None
+        self.committed = 0  # the consumer's position
         self.tailed = 0
         self.end = 0
         self.losses: list[range] = []  # positions whose entries were given up
@@ -64,6 +69,18 @@ class Account:
     def begin(self, name: str) -> Tale:
         self.tales.append(Tale(name))
         return self.tales[-1]
+
+    def registered(self, position: int, *, retention: bool) -> None:
+        """The tail's consumer is there, at this position; nobody deletes it, so only the first call can move the tail.
+
+        A log without `retention` has all of its entries then.
+        """
+        if self.begun is None:
+            assert retention or position == 0, f"the log began at {position} before anybody had read it"
+            self.begun = self.committed = self.tailed = position
+        assert self.committed <= position <= self.tailed, (
+            f"the consumer is at {position}, though {self.committed} was committed and {self.tailed} is next"
+        )
 
     def read(self, position: int, data: bytes, time: float) -> None:
         """The tail has read this."""
@@ -99,12 +116,14 @@ class Account:
         return True
 
     def check(self, found: Mapping[int, tuple[bytes, float]], first: int) -> None:
-        """`found` is what is left of the log, which begins at `first`. What was truncated, the tail had read.
+        """`found` is what is left of the log, which begins at `first`. The tail had read all that was truncated since
+        its consumer was registered.
 
         Nothing acknowledged is lost but what was given up, nothing is there twice, of each writer a prefix is there, in
         its order; what the tail has read is what is there; times never fall.
         """
         assert not self.broken, self.broken
+        begun = self.begun or 0
         assert self.given_up(self.tailed, first), "more was truncated than the tail has read"
         for position, read in self.tail.items():
             assert position < first or self.is_lost(position) or found[position] == read, (
@@ -123,11 +142,15 @@ class Account:
             for data, position in tale.acknowledged.items():
                 assert positions.setdefault(position, data) == data, f"position {position} was acknowledged twice"
                 there = log.get(position, (None, 0.0))[0]
-                assert there == data or (there is None and self.is_lost(position)), (
+                assert there == data or (there is None and (position < begun or self.is_lost(position))), (
                     f"{data[:30]!r} was acknowledged at {position}, where {there!r} is"
                 )
             survived = of_name[tale.name]
             appended = [data for data in tale.appended if data]
+            if (
+                begun and survived and log.get(begun, (b"",))[0] == survived[0]
+            ):  # of the others, those below were truncated
+                appended = appended[appended.index(survived[0]) :]
             if self.losses:
                 appended = [data for data in appended if data in set(survived)]
             assert survived == appended[: len(survived)], f"what survives of {tale.name} is no prefix of it"

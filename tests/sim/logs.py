@@ -21,6 +21,7 @@ from unittest.mock import patch
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import (
     BookKeeperError,
+    ClientClosedError,
     ConfigError,
     LogFencedError,
     LogLockedError,
@@ -210,13 +211,14 @@ class Logs(Failover):
         """Append until that fails, or end at some time; once an append has failed, none may succeed."""
         ledger_id = log.ledger_id
         appends = rng.choice((3, 30, 1000))
+        truncating = rng.choice((0.02, 0.3))
         try:
             while len(tale.appended) < appends and not self.healed:
                 await self.append_to(log, tale, rng)
                 if log.ledger_id != ledger_id:
                     ledger_id = log.ledger_id
                     self.world.marks[LOG_ROLLED] += 1
-                if rng.random() < 0.02:
+                if rng.random() < truncating:
                     await self.truncate(log, rng)
                 await asyncio.sleep(rng.random() * (0.05 if len(tale.appended) < SLOW_AFTER else 1.0))
             if rng.random() < 0.5:
@@ -268,8 +270,8 @@ class Logs(Failover):
             await rng.choice(futures)
 
     async def truncate(self, log: LogWriter, rng: Random) -> None:
-        """Of what the tail has read, a part."""
-        before = rng.randrange(self.account.tailed + 1)
+        """Of what the tail has read, a part, or all that its consumer is done with."""
+        before = rng.choice((rng.randrange(self.account.tailed + 1), self.account.committed))
         if before > log.first_position:
             with contextlib.suppress(ConfigError):  # the tail's consumer is behind the tail
                 await log.truncate(before)
@@ -363,17 +365,26 @@ class Logs(Failover):
     # --- those who read -----------------------------------------------------------------------------------------------
 
     async def tail(self) -> None:
+        """Read everything, with pauses in the midst of blocks, whose entries are truncated meanwhile, perhaps.
+
+        A tail may fail and start again, but neither lose entries nor call itself closed.
+        """
+        rng = self.world.stream("dwelling")
         async with self.client(self.reading, read_timeout_s=2.0) as client:
             reader = None
             while True:
                 try:
                     reader = reader or await client.read_log(NAME, password=PASSWORD)
                     consumer = await reader.consumer("tail")
+                    self.account.registered(consumer.position, retention=self.retention_s is not None)
                     async for entry in reader.tail(self.account.tailed):
                         self.account.read(entry.position, entry.data, entry.time)
                         if entry.position % 5 == 0:
                             await consumer.commit(self.account.tailed)
-                except TruncatedError:
+                            self.account.committed = self.account.tailed
+                            if rng.random() < 0.2 and not self.healed:
+                                await asyncio.sleep(rng.random() * 2)
+                except (TruncatedError, ClientClosedError):
                     raise
                 except BookKeeperError as error:
                     self.reading.record("tail failed", type(error).__name__)
