@@ -261,7 +261,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "what was lost forgotten by a rebuild",
         "a bookie that lost data denies what it acknowledged",
-        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to)",
+        "return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, doubted)",
         'return Standing(b"", False, -1)',
         (f"{_TESTS}/rebuild/test_rebuild.py::test_limbo_for_what_was_lost_outlives_an_index",),
     ),
@@ -761,8 +761,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "limbo ended by a rebuild of what was lost long ago",
         "a bookie denies what a copier had stored there",
-        "limbo_here = ledger_id <= lost_to or not holds_all(txn, found, bookie_id)",
-        "limbo_here = not holds_all(txn, found, bookie_id)",
+        "limbo_here = ledger_id <= lost_to or not wanted or not holds_all(txn, found, bookie_id)",
+        "limbo_here = not wanted or not holds_all(txn, found, bookie_id)",
         (f"{_REBUILD}::test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago",),
     ),
     Mutant(
@@ -771,5 +771,66 @@ MUTANTS: list[Mutant] = [
         "return min(self._rebuilt)",
         "return home",
         (f"{_LIVES}::test_a_ledger_whose_row_was_in_another_index_than_that_of_its_id_is_kept",),
+    ),
+    Mutant(
+        "limbo of single ledgers forgotten by a rebuild",
+        "what was lost is denied once the metadata want nothing of the ledger here",
+        "doubted = frozenset() if row is None or row.unknown_in_limbo else _doubted(store)",
+        "doubted = frozenset()",
+        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
+    ),
+    Mutant(
+        "a ledger that was lost as a whole forgotten by the second rebuild",
+        "it is denied",
+        "else ledger_id not in doubted",
+        "else True",
+        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
+    ),
+    Mutant(
+        "limbo that was there before taken for that of ledgers nobody was asked of",
+        "a rebuild without metadata makes the next one forget what was lost",
+        "unasked = sound and not trusted and not self._doubted",
+        "unasked = sound and not trusted",
+        (f"{_REBUILD}::test_a_loss_that_an_index_knows_of_is_known_to_the_next_one",),
+    ),
+    Mutant(
+        "a journal's last frame left in the page cache",
+        "a power cut during a start keeps the bookie from starting, a later one an index from being made anew",
+        "write_again(self._files, directory, frame)",
+        "pass",
+        (
+            f"{_TESTS}/journal/test_journal_faults.py::test_a_crash_at_every_operation_of_a_restart",
+            f"{_REBUILD}::test_a_frame_that_was_in_the_page_cache_alone_leaves_no_gap",
+        ),
+    ),
+    Mutant(
+        "a frame synced whose pages count as written",
+        "after a sync that failed, a power cut leaves a gap in the journal",
+        "file.write_durably([frame.head, frame.body], frame.offset)",
+        "file.fdatasync()",
+        (f"{_REBUILD}::test_a_frame_that_was_in_the_page_cache_alone_leaves_no_gap",),
+    ),
+    Mutant(
+        "the header of a journal file without a frame left in the page cache",
+        "a power cut leaves a journal that begins with what can't be read, and a rebuild takes that for damage",
+        "write_header_again(self._files, path)",
+        "pass",
+        (f"{_REBUILD}::test_a_journal_file_that_was_begun_in_the_page_cache_alone_leaves_no_gap",),
+    ),
+    Mutant(
+        "the name of a cookie that is there taken for synced",
+        "a power cut takes it, and the bookie does not start",
+        "else:\n    self._files.sync_dir(directory)",
+        "else:\n    pass",
+        (f"{_TESTS}/test_identity.py::test_what_a_start_leaves_that_dies_is_synced_before_anything_is_stored",),
+    ),
+    Mutant(
+        "a footer synced together with its blocks",
+        "a power cut leaves a footer that names what was never on the disk",
+        'Its blocks are synced before it is written: of a log with a sound footer none is torn.\n"""\nself._write()',
+        'Its blocks are synced before it is written: of a log with a sound footer none is torn.\n"""',
+        (
+            f"{_TESTS}/entry_log/test_entry_log.py::test_a_log_with_a_footer_has_all_of_its_blocks_whatever_a_crash_left",
+        ),
     ),
 ]

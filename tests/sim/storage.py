@@ -105,7 +105,8 @@ class Ledger:
 
     `stage`: `open` and `closed` name the bookie, `elsewhere` is a recovery's or a copier's that does not name it yet
     and may, `spare` is CLOSED and never named it, or no longer, `gone` is in the metadata no more. `acknowledged`: what
-    may not be denied; `doubtful` of it: what may be lost.
+    may not be denied; `doubtful` of it: what may be lost; `unnoticed` of that: what nothing tells of but the index,
+    and the metadata as long as they name the bookie.
     """
 
     def __init__(self, ledger_id: int, stage: str) -> None:
@@ -114,6 +115,7 @@ class Ledger:
         self.last: int | None = None  # as soon as it is CLOSED
         self.acknowledged: set[int] = set()
         self.doubtful: set[int] = set()
+        self.unnoticed: set[int] = set()
         self.fenced = False
         self.lives = 0  # that ended
 
@@ -127,6 +129,7 @@ class Ledger:
             self.last = min(set(range(IDS + 1)) - self.acknowledged) - 1
             self.acknowledged &= set(range(self.last + 1))
             self.doubtful &= self.acknowledged
+            self.unnoticed &= self.acknowledged
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -167,7 +170,7 @@ class StorageRun:
         self.reports = Reports()
         self.faulty = False  # something was let fail that may end the present process
         self.risk = ""  # what the storage has acknowledged is in memory alone, or in the page cache
-        self.unsynced = False  # old journal files may have holes: a sync failed, or there was none
+        self.unsynced = False  # old journal files may have holes: there was no sync, or bytes of them rotted
         self.rotten = False  # some bytes are other than they were written
         self.anew = False  # all disks were lost
         self.started_with = 0  # directories, at the last start
@@ -234,10 +237,11 @@ class StorageRun:
     def _let_something_fail(self) -> None:
         disk, plan = self.host.disk, self.plan
         self.faulty = True
-        if plan.random() < 0.6:
+        if self.theme == "journals" and self.stress.random() < 0.5:
+            disk.crash_at(self.stress.randint(1, 8), operation="fdatasync", path=self.stress.choice(PATHS[1:]))
+        elif plan.random() < 0.6:
             disk.crash_at(plan.randint(5, 400))
         else:
-            self.unsynced = True
             disk.fail_at(
                 plan.randint(1, 60),
                 plan.choice((errno.ENOSPC, errno.EIO)),
@@ -349,6 +353,7 @@ class StorageRun:
                 continue  # it was closed meanwhile, and these are no entries of it
             ledger.acknowledged.update(batch.ids)
             ledger.doubtful.difference_update(batch.ids)
+            ledger.unnoticed.difference_update(batch.ids)
 
     async def _add_beside(self, storage: LedgerStorage) -> None:
         """Adds, while checkpoints and compaction run."""
@@ -484,6 +489,7 @@ class StorageRun:
             ):
                 assert await losses.end(metadata), f"ledger {ledger.ledger_id} lacks nothing, and stays in limbo"
             ledger.doubtful.clear()
+            ledger.unnoticed.clear()
         if storage.untrusted:
             await losses.trust_unseen(newest)
         left = await losses.in_limbo() & {i for i in in_limbo if self.ledgers[i].stage == "closed"}
@@ -511,6 +517,8 @@ class StorageRun:
                 else:
                     forgotten = not state.fenced or ledger_id not in storage.fenced
                 assert not forgotten, f"the fence of ledger {ledger_id} is forgotten"
+        if storage.failed.done():  # in the middle of a checkpoint, of which nothing more becomes
+            raise StorageFailedError("it failed meanwhile")
         storage.check_invariants()
         async with contextlib.AsyncExitStack() as between:
             for shard in storage.shards:  # in a checkpoint, what is committed may be ahead of what is known of it
@@ -612,7 +620,10 @@ class StorageRun:
         if plan.random() < 0.5:
             for path in rebuilt:
                 disk.replace(f"{path}/index/data.mdb", b"page 7 is rotten")
-        if plan.random() < 0.1:
+            for ledger in self.ledgers.values():
+                if not ledger.named:  # the index was the last to tell
+                    ledger.acknowledged -= ledger.unnoticed
+        if plan.random() < 0.1 or (self.theme == "lives" and self.stress.random() < 0.2):
             self._lose_a_log(rebuilt)
         # A frame that looks torn is an accepted loss, unless everything counts as lost.
         if self.theme == "journals" and len(rebuilt) == self.directories and self.stress.random() < 0.5:
@@ -659,7 +670,9 @@ class StorageRun:
             self.host.disk.unlink(self.plan.choice(paths))
             self._doubt_everything()
             for ledger in self.ledgers.values():
-                if not ledger.named:
+                if ledger.named:
+                    ledger.unnoticed = set(ledger.acknowledged)
+                else:
                     ledger.acknowledged = set()
 
     async def _rebuild_index(self, directories: list[str], *, with_metadata: bool) -> None:

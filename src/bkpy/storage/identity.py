@@ -330,10 +330,15 @@ class Directories:
         return Cookie(self._bookie_id, self._instance_id, self.journals, ledger_directories)
 
     def write(self, cookie: Cookie) -> None:
-        """Put the cookie into every directory that doesn't have it."""
+        """Put the cookie into every directory that doesn't have it; durable on return, also where it was there before.
+
+        Whoever stored it there may have died before its name was synced.
+        """
         for directory in self.all:
             if read_cookie(self._files, directory) != cookie:
                 write_cookie(self._files, directory, cookie)
+            else:
+                self._files.sync_dir(directory)
 
     def write_to(self, directory: str, cookie: Cookie) -> None:
         """Put the cookie into one directory, whatever is there."""

@@ -1,8 +1,9 @@
 """Fills the shards with what the journals have behind their marks, and checkpoints it.
 
 Invariants: a frame goes to those shards whose marks lie before it; limbo is durable before a mark moves past the damage
-that is its reason; a journal is changed only by cutting off a frame that was never acknowledged; nothing that was found
-in the logs of a directory whose index is made anew is deleted, because a later life of its ledger may be among it.
+that is its reason; no mark moves past a frame that is not on the disk; a journal is changed only by cutting off a frame
+that was never acknowledged; nothing that was found in the logs of a directory whose index is made anew is deleted,
+because a later life of its ledger may be among it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import TYPE_CHECKING
 from bkpy.errors import CorruptDataError, ProtocolError
 from bkpy.protocol.messages import decode_add
 from bkpy.storage.journal.format import Record, RecordKind, decode_ledger, decode_records, file_name
-from bkpy.storage.journal.reader import Damage, JournalFrame, JournalReader, cut_torn_frame, refuse
+from bkpy.storage.journal.reader import (
+    Damage,
+    JournalFrame,
+    JournalReader,
+    cut_torn_frame,
+    refuse,
+    write_again,
+    write_header_again,
+)
 from bkpy.storage.ledgers.info import take_explicit_lac
 from bkpy.storage.ledgers.ledgers import Ledgers, checkpoint_errors
 from bkpy.storage.memtable.split import split
@@ -90,12 +99,19 @@ class Replay:
         read_bytes = self._settings.journal_read_bytes
         journal = JournalReader(self._files, directory, number, self.ends[number], read_bytes=read_bytes)
         frames = size = damages = 0
-        for frame in journal:
+        chain = iter(journal)
+        following = next(chain, None)
+        while (frame := following) is not None:
+            following = next(chain, None)
             damages = self._judge(journal, damages)
+            if following is None:  # all others were synced before the one behind them was written
+                write_again(self._files, directory, frame)
             await self._apply(number, frame)
             self.ends[number] = frame.end
             frames, size = frames + 1, size + len(frame.body)
             await self._make_room()
+        for path in journal.begun:
+            write_header_again(self._files, path)
         furthest = max((shard.row.marks[number] for shard in self._ledgers.shards), key=lambda mark: mark.sequence)
         if journal.end.sequence < furthest.sequence:
             journal.damages.append(_cut_short(directory, journal.end, furthest))

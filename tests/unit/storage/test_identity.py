@@ -11,6 +11,7 @@ from tests.sim.disk import SimDisk, SimulatedCrash, SimWorker
 from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.support import INSTANCE, Batch, Host, add, read_all, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
+from tests.unit.storage.told import dropped
 
 from bkpy.errors import CorruptDataError, IdentityError, StorageFailedError
 from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_cookie
@@ -229,6 +230,35 @@ async def test_a_crash_at_every_operation_of_a_first_start_and_of_adding_a_direc
             await storage.states((77,))
             await add(storage, Batch(77, 0))
             await storage.close()
+        else:
+            break
+    assert at > 20
+
+
+@pytest.mark.parametrize("added", [False, True])
+async def test_what_a_start_leaves_that_dies_is_synced_before_anything_is_stored(added: bool) -> None:
+    """The next start finds it in the page cache, and a power cut behind that one takes what was never synced."""
+    at = 0
+    while True:
+        at += 1
+        host = Host(settings=bookie_settings(journals=2, ledgers=2))
+        if added:
+            await used(host)
+            host.settings = bookie_settings(journals=2, ledgers=3)
+        host.disk.crash_at(at)
+        try:
+            await host.boot()
+        except SimulatedCrash:
+            host.disk.crash()
+            host.disk.heal()
+            storage = await host.boot()
+            await storage.states((77,))
+            await add(storage, Batch(77, 0))
+            storage.release()
+            host.disk.power_cut(dropped)
+            storage = await host.boot()
+            assert await read_all(storage, 77, 0, 0) == ({0: b"data"}, set())
+            storage.release()
         else:
             break
     assert at > 20

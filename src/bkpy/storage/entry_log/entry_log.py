@@ -336,7 +336,11 @@ class BlockWriter:
             self._directory_synced = True
 
     def finish(self) -> int:
-        """Write the footer, sync and close; returns the number of blocks."""
+        """Write the footer, sync and close; returns the number of blocks.
+
+        Its blocks are synced before it is written: of a log with a sound footer none is torn.
+        """
+        self._write()
         footer = encode_footer(self._table, self.size)
         self._parts.append(footer)
         self.size += len(footer)

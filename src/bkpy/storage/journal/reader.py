@@ -6,6 +6,7 @@ Invariants: a frame is handed out only with both checksums right and at its plac
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
@@ -52,12 +53,14 @@ class Damage(NamedTuple):
 
 
 class JournalFrame(NamedTuple):
-    """A frame in the chain. `end` is the mark after it."""
+    """A frame in the chain: `head` and `body` lie at `offset` of their file. `end` is the mark after it."""
 
     sequence: int
     records: int
     body: memoryview
     end: Mark
+    head: memoryview
+    offset: int
 
 
 class _Window:
@@ -100,8 +103,9 @@ class _NextSource(NamedTuple):
 class JournalReader:
     """Iterates over the frames from `mark` on.
 
-    `end`, `clean_stop` (the last frame says that the journal was ended in order), `damages`, `torn` and `unfinished`
-    (files that were never begun: nothing is in them) are final when the iteration has ended.
+    `end`, `clean_stop` (the last frame says that the journal was ended in order), `damages`, `torn`, `unfinished`
+    (files that were never begun: nothing is in them) and `begun` (files behind the last frame, with a header alone) are
+    final when the iteration has ended.
     """
 
     def __init__(self, files: Files, directory: str, number: int, mark: Mark, *, read_bytes: int = 1 << 20) -> None:
@@ -117,6 +121,7 @@ class JournalReader:
         self.damages: list[Damage] = []
         self.torn: tuple[str, int] | None = None  # (file, offset) of a frame to cut
         self.unfinished: list[str] = []
+        self.begun: list[str] = []
 
     def __iter__(self) -> Iterator[JournalFrame]:
         source: _Source | None = None
@@ -129,6 +134,7 @@ class JournalReader:
                     self._nonce = source.header.nonce
                 while (frame := self._frame(source, offset)) is not None:
                     self.end, offset = frame.end, frame.end.offset
+                    self.begun.clear()
                     yield frame
             following = self._next_source()
             later = self._later(source, offset, self._nonce) if source is not None else None
@@ -172,7 +178,8 @@ class JournalReader:
             return None
         self.clean_stop = header.kind == FrameKind.CLEAN_STOP
         end = Mark(source.file_id, offset + header.frame_bytes, header.sequence + 1, header.checksum)
-        return JournalFrame(header.sequence, header.records, body, end)
+        head = source.window.get(offset, FRAME_HEADER_BYTES)
+        return JournalFrame(header.sequence, header.records, body, end, head, offset)
 
     def _header(self, source: _Source, offset: int) -> FrameHeader | None:
         if self._nonce is None:
@@ -244,6 +251,7 @@ class JournalReader:
         self.clean_stop = False
         if following.source.header is not None:
             header = following.source.header
+            self.begun.append(following.source.path)
             self.end = Mark(header.file_id, PAGE_BYTES, header.sequence, header.chain)
             return following.source, PAGE_BYTES
         assert following.at is not None
@@ -327,6 +335,21 @@ def newest_header(files: Files, directory: str) -> FileHeader | None:
         if header is not None and header.file_id == file_id:
             return header
     return None
+
+
+def write_again(files: Files, directory: str, frame: JournalFrame) -> None:
+    """Write a frame once more where it lies, and sync it: it may have been read from the page cache alone.
+
+    A sync alone would not do: after one that failed the pages count as written. Blocks.
+    """
+    with contextlib.closing(files.open(f"{directory}/{file_name(frame.end.file_id)}")) as file:
+        file.write_durably([frame.head, frame.body], frame.offset)
+
+
+def write_header_again(files: Files, path: str) -> None:
+    """The same of the header of a file that has no frame: it is synced before the first one. Blocks."""
+    with contextlib.closing(files.open(path)) as file:
+        file.write_durably([file.pread(PAGE_BYTES, 0)], 0)
 
 
 def cut_torn_frame(

@@ -139,6 +139,7 @@ class _Rebuild:
         self._known: Sequence[LedgerDirectory] = ()
         self._uuids: dict[str, set[str]] = {path: set() for path in paths.ledgers}
         self._registered: dict[str, str] = {}  # the indexes' uuids, as the metadata store has them
+        self._doubted: frozenset[int] = frozenset()  # ledgers that old indexes had in limbo
 
     def identify(self, expected_cookie: bytes | None) -> None:
         """See that the directories are this bookie's, whatever indexes the cookies name: an earlier rebuild may have
@@ -176,6 +177,7 @@ class _Rebuild:
         builders: dict[str, IndexBuilder] = {}
         for path in directories:
             standing = await self._worker.run(standing_of, self._runtime, path, self._settings)
+            self._doubted |= standing.doubted
             if standing.limbo or is_lost(standing.at_risk, self._files.boot_id()):
                 lost = True
                 self._observer.damage(
@@ -322,10 +324,14 @@ class _Rebuild:
             ):
                 found = await asyncio.gather(*map(self._look_up, ids))
                 metadata = dict(zip(ids, found, strict=True))
-                part = await self._worker.run(settle, store, done.shard, self._settings.bookie_id, metadata, lost_to)
+                part = await self._worker.run(
+                    settle, store, done.shard, self._settings.bookie_id, metadata, lost_to, self._doubted
+                )
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
                 after = ids[-1]
-            row = done.shard._replace(unknown_in_limbo=not trusted, unasked=sound and not trusted)
+            # A later rebuild can't tell those that old indexes had in limbo from those of which nobody was asked.
+            unasked = sound and not trusted and not self._doubted
+            row = done.shard._replace(unknown_in_limbo=not trusted, unasked=unasked)
             if not readable:
                 row = row._replace(at_risk=IN_MEMORY)
             await self._worker.run(self._finish, store, row)
@@ -356,7 +362,9 @@ class _Rebuild:
             async for listed in self._listed(self._catalog):
                 ids = await self._worker.run(ledgers_without_row, stores, listed)
                 found = dict(zip(ids, await asyncio.gather(*map(self._look_up, ids)), strict=True))
-                part = await self._worker.run(add_missing, first, done.shard, self._settings.bookie_id, found)
+                part = await self._worker.run(
+                    add_missing, first, done.shard, self._settings.bookie_id, found, self._doubted
+                )
                 done = Settled(part.shard, *(a + b for a, b in zip(done[1:], part[1:], strict=True)))
             return done
 

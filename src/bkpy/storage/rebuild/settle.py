@@ -1,7 +1,8 @@
 """What the metadata say of the ledgers of a new index: their keys, and which of them need no limbo.
 
 Invariant: a ledger leaves limbo only if nothing was lost, it is CLOSED, and all that this bookie has to hold of it is
-in the index (S14). Everything here blocks.
+in the index (S14); of a ledger that the old index had in limbo, the bookie has to hold something. Everything here
+blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bkpy.storage.index.index import LedgerRow, decode_block_row, decode_ledger,
 from bkpy.storage.index.living import LivingBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from bkpy.protocol.holdings import Share
     from bkpy.protocol.ledger_metadata import LedgerMetadata
@@ -46,12 +47,14 @@ def settle(
     bookie_id: str,
     metadata: Mapping[int, LedgerMetadata | None],
     lost_to: int,
+    doubted: Collection[int] = (),
 ) -> Settled:
     """Store what `metadata` say of these ledgers, None of one that there isn't.
 
     Limbo is for what may be missing. Of a CLOSED ledger the metadata tell what has to be here, but not what a copier
     has stored and is about to name the bookie for: limbo of ledgers up to the id `lost_to`, of which anything may have
-    been lost, now or in the past, ends only under their lock (`bkpy.storage.losses`).
+    been lost, now or in the past, ends only under their lock (`bkpy.storage.losses`). So does that of ledgers `doubted`
+    by the old index of which the metadata want nothing here: nothing shows that what was lost is here again.
     """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = unknown = 0
@@ -64,7 +67,8 @@ def settle(
             if found is None:
                 unknown += 1
             else:
-                limbo_here = ledger_id <= lost_to or not holds_all(txn, found, bookie_id)
+                wanted = ledger_id not in doubted or _names(found, bookie_id)
+                limbo_here = ledger_id <= lost_to or not wanted or not holds_all(txn, found, bookie_id)
                 # Entries under another key than the ledger's are no entries of it: that key stays, and opens nothing.
                 key = row.key if row.key and row.blocks else found.ledger_key
                 limbo_here = limbo_here or key != found.ledger_key
@@ -87,17 +91,24 @@ def ledgers_without_row(stores: Sequence[OrderedStore], ledger_ids: Sequence[int
 
 
 def add_missing(
-    store: OrderedStore, shard: ShardRow, bookie_id: str, metadata: Mapping[int, LedgerMetadata | None]
+    store: OrderedStore,
+    shard: ShardRow,
+    bookie_id: str,
+    metadata: Mapping[int, LedgerMetadata | None],
+    doubted: Collection[int] = (),
 ) -> Settled:
     """Put those of these ledgers in limbo, without an entry, that this bookie may have held entries of.
 
-    They are in the metadata store and in no index of the bookie; None stands for metadata that can't be read.
+    They are in the metadata store and in no index of the bookie; None stands for metadata that can't be read. The old
+    index had those `doubted` in limbo.
     """
     changes = Changes(shard, LivingBytes(), max(1, len(metadata)))
     limbo = keyless = 0
     with store.read() as txn:
         for ledger_id, found in metadata.items():
-            if found is not None and (not _names(found, bookie_id) or holds_all(txn, found, bookie_id)):
+            if found is not None and (
+                holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in doubted
+            ):
                 continue
             row = LedgerRow(b"" if found is None else found.ledger_key, fenced=True, limbo=True, fence_of_limbo=True)
             changes.ledger(txn, ledger_id, row)

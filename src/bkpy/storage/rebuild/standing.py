@@ -1,4 +1,5 @@
-"""What is to outlive an old index in the new one: whether this bookie had lost data, or may have in its last run.
+"""What is to outlive an old index in the new one: whether this bookie had lost data, or may have in its last run, and
+which ledgers are in limbo for that.
 
 Invariants: where the old index can't be read, the newest journal files say what was so when the last run began, and
 today's settings count as well; a run that could lose what it had acknowledged counts as if it had; where journal files
@@ -13,24 +14,26 @@ from typing import TYPE_CHECKING, NamedTuple
 from bkpy.errors import CorruptDataError
 from bkpy.storage.at_risk import IN_MEMORY, NOTHING, run_state
 from bkpy.storage.file_names import INDEX_NAME, NEW_INDEX_NAME
-from bkpy.storage.index.index import load_shard
+from bkpy.storage.index.index import decode_ledger, ledger_rows, load_shard
 from bkpy.storage.journal.format import RunState
 from bkpy.storage.journal.reader import newest_header
 
 if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
-    from bkpy.runtime.interfaces import DiskRuntime, Files
+    from bkpy.runtime.interfaces import DiskRuntime, Files, OrderedStore
 
 
 class Standing(NamedTuple):
     """`at_risk`: the mark of the last run, see `bkpy.storage.at_risk`.
 
-    `limbo`: ledgers without a row were in limbo, all of them. `limbo_to`: those up to this id, -1 for none.
+    `limbo`: ledgers without a row were in limbo, all of them. `limbo_to`: those up to this id, -1 for none. `doubted`:
+    ledgers whose own rows say that something of them may be lost.
     """
 
     at_risk: bytes
     limbo: bool
     limbo_to: int
+    doubted: frozenset[int] = frozenset()
 
 
 def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) -> Standing:
@@ -45,6 +48,8 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
         )
         try:
             row = load_shard(store)
+            # Where everything is in limbo, so will be all of the new index, or else it was only that nobody was asked.
+            doubted = frozenset() if row is None or row.unknown_in_limbo else _doubted(store)
         finally:
             store.close()
     except FileNotFoundError:
@@ -53,7 +58,20 @@ def standing_of(runtime: DiskRuntime, directory: str, settings: BookieSettings) 
         row = None
     if row is None:
         return _without_index(runtime.files, settings)
-    return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to)
+    return Standing(row.at_risk, row.unknown_in_limbo and not row.unasked, row.limbo_to, doubted)
+
+
+def _doubted(store: OrderedStore) -> frozenset[int]:
+    found = set()
+    with store.read() as txn:
+        for ledger_id, key, value in ledger_rows(txn):
+            try:
+                limbo = decode_ledger(key, value).limbo
+            except CorruptDataError:
+                limbo = True
+            if limbo:
+                found.add(ledger_id)
+    return frozenset(found)
 
 
 def _without_index(files: Files, settings: BookieSettings) -> Standing:

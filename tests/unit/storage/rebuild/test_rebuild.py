@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from tests.unit.storage.support import (
 )
 from tests.unit.storage.told import IDS, Told, copy_of, dropped, new_host, script, whole_life
 
-from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError
+from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, IdentityError, StorageFailedError
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
 from bkpy.storage.entry_log.entry_log import BlockReader
@@ -942,3 +943,78 @@ async def test_a_ledger_stays_in_limbo_of_which_something_was_lost_long_ago(name
     assert not storage.untrusted
     assert await read_all(storage, 3, 0, 0) == ({}, {0})
     storage.release()
+
+
+@pytest.mark.parametrize("everything", [False, True])  # of the ledger was in the log that is gone
+@pytest.mark.parametrize("asked", [True, False])  # by a rebuild in between, for the metadata
+async def test_a_loss_that_an_index_knows_of_is_known_to_the_next_one(everything: bool, asked: bool) -> None:
+    """A log is gone, and only metadata that name the bookie tell; by the next rebuild they don't name it any more."""
+    host, told = await two_logs(journal_run_bytes_min=1 << 30)
+    if not everything:
+        storage = await host.boot()
+        await told.add(storage, Batch(3, 5, 2))
+        await storage.close()
+    logs = sorted(name for name in host.disk.listdir("/b/ledgers0") if name.endswith(".log"))
+    host.disk.unlink(f"/b/ledgers0/{logs[1]}")
+    last = 4 if everything else 6
+    ledgers = {1: metadata_of(1, 4), 3: metadata_of(3, last)}
+    assert (await rebuild(host, Metadata(ledgers))).trusted
+    if not asked:
+        assert not (await rebuild(host)).trusted
+    ledgers[3] = replace(ledgers[3], fragments=(Fragment(0, ("another",)),))
+    done = await rebuild(host, Metadata(ledgers))
+    assert done.trusted is asked
+    storage = await host.boot()
+    assert (await read_all(storage, 3, 0, last))[1] == {0, 1, 2, 3, 4}
+    assert await read_all(storage, 1, 0, 4) == (dict.fromkeys(range(5), b"1" * 100_000), set())
+    await storage.close()
+
+
+@pytest.mark.parametrize("error", [0, errno.EIO])
+async def test_a_frame_that_was_in_the_page_cache_alone_leaves_no_gap(error: int) -> None:
+    """Its process died before it was synced, or the sync failed; the next start found it, and went on behind it."""
+    host = Host(settings=settings(journal_max_backups=9))
+    storage = await host.boot()
+    await storage.states((1,))
+    await add(storage, Batch(1, 0, 3))
+    if error:
+        host.disk.fail_at(1, error, operation="fdatasync", path="journal0/")
+    else:
+        host.disk.crash_at(1, operation="fdatasync", path="journal0/")
+    add(storage, Batch(1, 3, 3, payload=b"x" * 20_000))
+    with pytest.raises(StorageFailedError):
+        await storage.failed
+    storage.release()
+    host.disk.crash()
+    host.disk.heal()
+    await (await host.boot()).close()
+    host.disk.power_cut(dropped)
+    assert (await rebuild(host, Metadata({1: metadata_of(1, 5)}))).trusted
+    storage = await host.boot()
+    have, unknown = await read_all(storage, 1, 0, 5)
+    assert (set(have), unknown) == (set(range(6)), set())
+    await storage.close()
+
+
+async def test_a_journal_file_that_was_begun_in_the_page_cache_alone_leaves_no_gap() -> None:
+    """It has no frame; the next start goes on behind it, and it may become the oldest one that is left."""
+    oldest = set()
+    for nth in range(1, 4):
+        host = Host(settings=settings(journal_max_backups=1, journal_recycled_files_max=0))
+        storage = await host.boot()
+        await storage.states((1,))
+        await add(storage, Batch(1, 0, 3))
+        storage.release()
+        host.disk.crash_at(nth, operation="fdatasync", path="journal0/")
+        with contextlib.suppress(SimulatedCrash):
+            (await host.boot()).release()
+        host.disk.crash()
+        host.disk.heal()
+        begun = host.journal_files()[-1]
+        for _ in range(3):
+            await (await host.boot()).close()
+            cut = copy_of(host)
+            cut.disk.power_cut(dropped)
+            oldest.add(cut.journal_files()[0] == begun)
+            assert (await rebuild(cut, Metadata({1: metadata_of(1, 2)}))).trusted
+    assert oldest == {True, False}
