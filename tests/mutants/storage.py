@@ -137,8 +137,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a ledger that a rebuild found nothing of taken for one that was never here",
         "what was in a log that is gone is denied",
-        "if found is not None and (not _names(found, bookie_id) or holds_all(txn, found, bookie_id)):",
-        "if found is not None:",
+        "holds_all(txn, found, bookie_id) if _names(found, bookie_id) else ledger_id not in doubted",
+        "True if _names(found, bookie_id) else ledger_id not in doubted",
         (f"{_TESTS}/rebuild/test_rebuild.py::test_what_was_only_in_a_log_that_is_gone_is_not_denied",),
     ),
     Mutant(
