@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bkpy.errors import BookKeeperError, LedgerClosedError
 from bkpy.metadata.by_hand import moving_by_hand
+from bkpy.metadata.cookies import delete_cookie
 from bkpy.metadata.locks import LedgerLocks
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.recovery.bookie_drain import BookieDrain
@@ -80,6 +81,12 @@ async def decommission(client: Client, bookie_id: str, settings: RecoverySetting
         await again(run)
         await asyncio.sleep(TRY_AGAIN_S)
     gone()
+
+
+async def forget(client: Client, bookie_id: str) -> None:
+    """Delete the cookie of a bookie though ledgers name it."""
+    cluster = client.upkeep.cluster
+    await delete_cookie(cluster.store, cluster.root, bookie_id)
 
 
 async def accept_loss(client: Client, ledger_id: int, password: bytes) -> LedgerMetadata:

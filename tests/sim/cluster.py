@@ -475,9 +475,9 @@ async def check_bookie(reader: LedgerReader, acknowledged: Mapping[int, bytes], 
 
 
 async def held_by(
-    reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie, last: int
+    reader: LedgerReader, acknowledged: Mapping[int, bytes], bookie: Bookie, last: int, *, in_limbo: bool = False
 ) -> set[int] | None:
-    """What the bookie has up to entry `last`; None if it can't tell."""
+    """What the bookie has up to entry `last`; None if it can't tell. With `in_limbo`, what it returns all the same."""
     held: set[int] = set()
     first = 0
     while first <= last:
@@ -490,7 +490,7 @@ async def held_by(
         if status != Status.OK:
             raise error_of(status, ledger_id=reader.ledger_id, bookie=bookie.host.name)
         reply, view = decode_read_reply(frame.head), frame.body
-        if reply.unknown:
+        if reply.unknown and not in_limbo:
             return None
         for header in walk(view):
             data = view[header.offset + HEADER_BYTES : header.end]

@@ -41,6 +41,7 @@ from .buggify import BOOKIE, draw
 from .cluster import ROOT, Cluster, Ledger, held_by
 from .healing_oracle import HealingOracle
 from .marks import (
+    COOKIE_LOST,
     DRAIN_CANCELLED,
     FORMAT_REFUSED,
     FORMATTED_ANEW,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.protocol.rereplication import Copy
 
     from .cluster import Bookie
 
@@ -69,6 +71,7 @@ FRAGILE = ((2, 2, 1), (1, 1, 1))  # of a ledger whose end only the lost bookie m
 ENTRIES = 30
 HEALED_WITHIN_S = 500.0
 CANCELLED = 0.4  # of the drains
+UNKNOWN = 0.2  # of the lost bookies, whose cookies are gone before an auditor looks
 FORMATTED = 0.6  # of the new bookies, while copies are made to them
 PASSWORD = b"secret"
 
@@ -109,6 +112,9 @@ class Healing:
         self.dying: set[Bookie] = set()
         self.retires = False
         self.over = asyncio.Event()
+        self.undisturbed = asyncio.Event()  # else new ledgers would name a bookie before it is formatted
+        self.undisturbed.set()
+        self.copied = asyncio.Event()  # something, to the new bookie
 
     async def run(self) -> None:
         with self.oracle.watching(), self.dallying():
@@ -120,8 +126,11 @@ class Healing:
         await cluster.start()
         await cluster.client_host.start(self.write_all(), name="workload")
         self.living = [bookie for bookie in cluster.bookies if bookie is not self.lost]
-        self.oracle.gone.add(self.lost.settings.bookie_id)
+        name = self.lost.settings.bookie_id
+        self.oracle.gone.add(name)
         self.lost.host.crash()
+        if self.world.stream("cookie").random() < UNKNOWN:
+            await cluster.client_host.start(self.forget(name), name="forgetting")
         for host in self.workers:
             host.boot()
             self.begin(host)
@@ -156,9 +165,12 @@ class Healing:
         """Whoever has made a copy may pause before the swap, at times longer than its session lives."""
         rng, copy = self.world.stream("dallying"), LedgerRepair.copy
 
-        async def copy_and_dally(repair: LedgerRepair, *args: Any) -> Any:
-            copied = await copy(repair, *args)
-            if not self.over.is_set() and rng.random() < 0.3:
+        async def copy_and_dally(repair: LedgerRepair, metadata: LedgerMetadata, what: Copy, target: str) -> Any:
+            copied = await copy(repair, metadata, what, target)
+            to_newcomer = self.newcomer is not None and target == self.newcomer.settings.bookie_id
+            if to_newcomer:
+                self.copied.set()
+            if not self.over.is_set() and rng.random() < (0.8 if to_newcomer else 0.3):
                 await asyncio.sleep(rng.random() ** 3 * 15)
             return copied
 
@@ -202,6 +214,7 @@ class Healing:
         async with self.cluster.client(ensemble_changes_max=1000) as client:
             rng = self.world.stream("writing on")
             while not self.over.is_set():
+                await self.undisturbed.wait()
                 with contextlib.suppress(BookKeeperError):
                     # A bookie can't retire from a ledger that all bookies have.
                     size = max(3, len(client.bookies)) if self.wide and not self.retires else 3
@@ -243,6 +256,11 @@ class Healing:
             bookie.host.crash()
             self.world.marks[RETIRED] += 1
 
+    async def forget(self, bookie_id: str) -> None:
+        async with self.cluster.client(calm=True) as client:
+            await by_hand.forget(client, bookie_id)
+            self.world.marks[COOKIE_LOST] += 1
+
     async def accept_losses(self) -> None:
         async with self.cluster.client(calm=True) as client:
             await asyncio.sleep(self.plan.random() * 20)
@@ -255,11 +273,18 @@ class Healing:
         rng = self.world.stream("growing")
         await asyncio.sleep(rng.random() * (40 if self.small else 10))
         self.cluster.bookies.append(newcomer)
+        formatted = rng.random() < FORMATTED
+        if formatted and rng.random() < 0.8:
+            self.undisturbed.clear()
         await newcomer.start()
         rebalancing = self.cluster.client_host.start(self.rebalance(), name="rebalancing")
-        if rng.random() < FORMATTED:
-            await asyncio.sleep(rng.random() ** 2 * 10)
+        if formatted:
+            with contextlib.suppress(TimeoutError):
+                at_once = self.world.stream("formatting").random() < 0.5
+                async with asyncio.timeout(0 if at_once else rng.random() * 15):
+                    await self.copied.wait()  # what is copied has its swap before it
             await self.make_anew(newcomer)
+            self.undisturbed.set()
         self.living.append(newcomer)
         await rebalancing
 
@@ -273,6 +298,7 @@ class Healing:
         try:
             await bookie.host.start(identity.format(force=False, agree=lambda plan: None), name="format")
             self.world.marks[FORMATTED_ANEW] += 1
+            bookie.promises.clear()  # it has nothing any more: a swap that names it for a former copy is noticed
         except BookKeeperError:
             self.world.marks[FORMAT_REFUSED] += 1
         bookie.host.crash()
@@ -393,7 +419,8 @@ class Healing:
             for held in holdings(metadata):
                 assert held.last_entry is not None
                 for share in held.shares:
-                    has = await held_by(reader, {}, by_name[share.bookie_id], held.last_entry)
+                    # One that was formatted denies no older ledger, and can't tell of entries that others have.
+                    has = await held_by(reader, {}, by_name[share.bookie_id], held.last_entry, in_limbo=True)
                     wanted = {n for start in share.starts for n in range(start, held.last_entry + 1, share.step)}
                     if has is None or not wanted <= has:
                         lacks = sorted(wanted - (has or set()))

@@ -53,10 +53,11 @@ class Tale:
 class Account:
     """Of one log. `tailed`: the next position of the tail; `end`: where the log ends, once all writers have.
 
-    `begun`: where the tail's consumer was registered. Retention owes nobody the entries below that.
+    `begun`: where the tail's consumer was registered. With `retention`, entries below that may have gone unread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, retention: bool) -> None:
+        self.retention = retention
         self.tales: list[Tale] = []
         self.tail: dict[int, tuple[bytes, float]] = {}
         self.begun: int | None = None
@@ -70,13 +71,9 @@ class Account:
         self.tales.append(Tale(name))
         return self.tales[-1]
 
-    def registered(self, position: int, *, retention: bool) -> None:
-        """The tail's consumer is there, at this position; nobody deletes it, so only the first call can move the tail.
-
-        A log without `retention` has all of its entries then.
-        """
+    def registered(self, position: int) -> None:
+        """The tail's consumer is there, at this position; nobody deletes it, so only the first call moves the tail."""
         if self.begun is None:
-            assert retention or position == 0, f"the log began at {position} before anybody had read it"
             self.begun = self.committed = self.tailed = position
         assert self.committed <= position <= self.tailed, (
             f"the consumer is at {position}, though {self.committed} was committed and {self.tailed} is next"
@@ -124,6 +121,7 @@ class Account:
         """
         assert not self.broken, self.broken
         begun = self.begun or 0
+        assert self.retention or self.given_up(0, begun), f"the log began at {begun} before anybody had read it"
         assert self.given_up(self.tailed, first), "more was truncated than the tail has read"
         for position, read in self.tail.items():
             assert position < first or self.is_lost(position) or found[position] == read, (
@@ -147,9 +145,8 @@ class Account:
                 )
             survived = of_name[tale.name]
             appended = [data for data in tale.appended if data]
-            if (
-                begun and survived and log.get(begun, (b"",))[0] == survived[0]
-            ):  # of the others, those below were truncated
+            if begun and survived and log.get(begun, (b"", 0.0))[0] == survived[0]:
+                # Those that it appended before, if any, were the last ones below.
                 appended = appended[appended.index(survived[0]) :]
             if self.losses:
                 appended = [data for data in appended if data in set(survived)]

@@ -70,9 +70,9 @@ class Logs(Failover):
         leaders = [self.writing, *self.rescuers, self.world.add_host("rescuer-3")]
         self.leaders = leaders[: self.plan.choice((2, 2, 3, 4))]
         self.sizes = self.plan.choice(SIZES)
-        self.account = Account()
         self.keeping = self.world.add_host("keeper")
         self.retention_s = self.world.stream("retention").choice((None, None, 0.2))
+        self.account = Account(retention=self.retention_s is not None)
         # Of all that write: a roll leaves room for the next opener by its own bound.
         self.room = self.world.stream("room").choice((None, 900, 1200, 2000))
 
@@ -376,7 +376,7 @@ class Logs(Failover):
                 try:
                     reader = reader or await client.read_log(NAME, password=PASSWORD)
                     consumer = await reader.consumer("tail")
-                    self.account.registered(consumer.position, retention=self.retention_s is not None)
+                    self.account.registered(consumer.position)
                     async for entry in reader.tail(self.account.tailed):
                         self.account.read(entry.position, entry.data, entry.time)
                         if entry.position % 5 == 0:

@@ -59,6 +59,7 @@ REBUILT_FROM_PARTS = "a bookie came back with a part of what it had"
 RETIRED = "a bookie was drained and decommissioned"
 FORMATTED_ANEW = "a bookie was formatted, and started anew under its id"
 FORMAT_REFUSED = "a bookie was not formatted, as a ledger might need it"
+COOKIE_LOST = "a lost bookie had no cookie any more"
 DRAIN_CANCELLED = "a drain was cancelled"
 LOG_TAKEN = "a log got another writer"
 LOG_FENCED = "a log's writer learnt that there is another one"
@@ -98,7 +99,16 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *(STRANGER_FIRST, KEY_GAVE_WAY),
     ),
     "exposed": (LIMBO, CUT_SHORT_REFUSED),
-    "healing": (REPLICATED, WORKER_DIED, RETIRED, LOSS_ACCEPTED, REBALANCED, FORMATTED_ANEW, FORMAT_REFUSED),
+    "healing": (
+        REPLICATED,
+        WORKER_DIED,
+        RETIRED,
+        LOSS_ACCEPTED,
+        REBALANCED,
+        FORMATTED_ANEW,
+        FORMAT_REFUSED,
+        COOKIE_LOST,
+    ),
     "logs": (LOG_TAKEN, LOG_FENCED, LOG_ROLLED, LOG_TRUNCATED, LOG_FULL, LOG_LOST, STRANGER_FIRST, KEY_GAVE_WAY),
     "rebuilding": (REBUILT, REBUILT_FROM_PARTS),
     "storage": (

@@ -17,9 +17,10 @@ import pytest
 
 from bkpy.metadata.locks import LedgerLock, LedgerLocks
 from bkpy.metadata.marks import Marks
+from bkpy.metadata.naming import NamingScan
 from bkpy.protocol.ledger_metadata import Fragment, LedgerState
 from bkpy.protocol.rereplication import RepairStep, next_step, plan, swapped
-from bkpy.recovery import ledger_repair
+from bkpy.recovery import auditor, ledger_repair
 from bkpy.recovery.fragment_copy import Copied, FragmentCopy
 
 from .runs import Range, play
@@ -114,6 +115,26 @@ def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
     return patch.object(LedgerLocks, "take", take_another)
 
 
+def freeing_an_id_beside_copies() -> AbstractContextManager[Any]:
+    """A bookie is formatted while somebody may copy to it: a swap names it for what it had."""
+
+    async def wait_for_nobody(scan: NamingScan) -> None:
+        return
+
+    return patch.object(NamingScan, "wait_for_movers", wait_for_nobody)
+
+
+def missing_those_that_nobody_knows() -> AbstractContextManager[Any]:
+    """A bookie that ledgers name and that has no cookie isn't lost."""
+
+    look = auditor.look_at_bookies
+
+    async def look_at_known(*args: Any, **more: Any) -> Any:
+        return await look(*args, **{**more, "named": ()})
+
+    return patch.object(auditor, "look_at_bookies", look_at_known)
+
+
 @pytest.mark.parametrize(
     ("without", "seeds"),
     [
@@ -123,6 +144,8 @@ def moving_by_hand_without_a_lock() -> AbstractContextManager[Any]:
         (ending_writers_for_nothing, (8,)),
         (moving_by_hand_without_a_lock, (0,)),
         (swapping_open_fragments, (10,)),
+        (freeing_an_id_beside_copies, (38,)),
+        (missing_those_that_nobody_knows, (6,)),
     ],
 )
 def test_without_the_rule_it_is_noticed(without: Ablation, seeds: Sequence[int]) -> None:
