@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import random
+import shutil
+from typing import TYPE_CHECKING, Any, cast
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client
@@ -18,8 +20,12 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 from bkpy.recovery.integrity import IntegrityCheck
-from bkpy.runtime.system import real_runtime
+from bkpy.runtime.system import SystemRuntime, real_runtime
 from tests.hooks import cluster_of, connections_of, server_of, service_of, storage_of
+from tests.sim.disk import SimDisk, SimWorker
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNet
+from tests.sim.runtime import SimClock, sim_runtime
 
 if TYPE_CHECKING:
     import ssl
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from bkpy.errors import BookKeeperError
     from bkpy.metadata.store import MetadataStore
     from bkpy.protocol.ledger_metadata import LedgerMetadata
+    from bkpy.runtime.interfaces import Files
     from bkpy.storage.engine import LedgerStorage
     from bkpy.storage.losses import Losses
 
@@ -43,12 +50,49 @@ ROOT = "/ledgers"
 DEADLINE_S = 30  # generous: only what never happens takes so long
 
 
+def virtual() -> bool:
+    """Whether the test runs in virtual time."""
+    return isinstance(asyncio.get_running_loop(), SimLoop)
+
+
+def runtime_here(disk: SimDisk | None = None) -> SystemRuntime:
+    """What a process takes from outside: in virtual time a simulated network, and `disk` if there is one.
+
+    Otherwise real disks: in virtual time without threads.
+    """
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, SimLoop):
+        return real_runtime()
+    if loop.net is None:
+        SimNet(loop, latency_s=(0.0, 0.0))  # as on loopback: what is sent arrives at the next turn
+    if disk is not None:
+        return sim_runtime(loop, disk, loop.next_number())
+    real = real_runtime()
+    rng = random.Random(loop.next_number())
+    return dataclasses.replace(real, clock=SimClock(loop), files=cast("Files", DirectFiles(real.files)), rng=rng)
+
+
+class DirectFiles:
+    """The real file system, whose workers run calls as callbacks of the loop."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def worker(self, name: str) -> SimWorker:
+        return SimWorker(SimDisk(name), name)
+
+
 class InProcess:
     """Bookies a, b, c, ..., and clients of them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, real_disks: bool = False) -> None:
         self.directory = directory
-        self.tree = MemoryStore(real_runtime())
+        self.real_disks = real_disks
+        self.disks: dict[str, SimDisk] = {}
+        self.tree = MemoryStore(runtime_here())
         self.nodes: list[BookieNode] = []
         self.clients: list[Client] = []
         self.settings: dict[str, Any] = {}
@@ -76,7 +120,7 @@ class InProcess:
             "journal_max_size_mb": "4",  # what is reserved on the disk, for each bookie of each test
             **{key: str(value) for key, value in self.settings.items()},
         }
-        settings, session, runtime = load_bookie_settings(None, {}, flags), self.tree.session(), real_runtime()
+        settings, session, runtime = load_bookie_settings(None, {}, flags), self.tree.session(), self.runtime(name)
 
         def check(losses: Losses, registry: CollectorRegistry) -> IntegrityCheck:
             return IntegrityCheck(settings, session, ROOT, runtime, name, losses, registry)
@@ -95,17 +139,43 @@ class InProcess:
             self.nodes.append(node)
         return node
 
+    def runtime(self, name: str) -> SystemRuntime:
+        """What the bookie takes from outside. Its simulated disk outlives it, as a real one does."""
+        return runtime_here(None if self.real_disks else self.disks.setdefault(name, SimDisk(name)))
+
     def _port(self, name: str) -> int:
         # Not one of those that the kernel hands out: while the bookie is away, a client that tries to connect again
         # could be given it for its own end, and be connected to itself.
         if name not in self._ports:
-            self._ports[name] = free_port(list(self._ports.values()))
+            taken = list(self._ports.values())
+            self._ports[name] = 3181 + len(taken) if virtual() else free_port(taken)
         return self._ports[name]
 
     async def client(self, *, tls: ssl.SSLContext | None = None, **settings: Any) -> Client:
-        client = await open_client(self.tree.session(), ROOT, real_runtime(), client_settings(**settings), tls=tls)
+        client = await open_client(self.tree.session(), ROOT, runtime_here(), client_settings(**settings), tls=tls)
         self.clients.append(client)
         return client
+
+    def lose_disks(self, name: str, part: str = "") -> None:
+        """Remove all that the bookie, which is stopped, has stored; of one of its directories, with `part`."""
+        where = self.directory / name / part
+        if name not in self.disks:
+            shutil.rmtree(where)
+            return
+        directories = self.disks[name].directories
+        for path in [path for path in directories if f"{path}/".startswith(f"{where}/")]:
+            del directories[path]
+
+    def rewrite_disks(self, name: str, old: bytes, new: bytes, *, files: str = "") -> int:
+        """Put `new`, as long, for `old` in the bookie's files whose names end so; how many files changed."""
+        disk, changed = self.disks[name], 0
+        for at, directory in disk.directories.items():
+            for path in [f"{at}/{file}" for file in directory.view if file.endswith(files)]:
+                data = disk.contents(path)
+                if old in data:
+                    disk.replace(path, data.replace(old, new))
+                    changed += 1
+        return changed
 
     async def restart(self, name: str) -> BookieNode:
         """Stop the bookie and start it again."""

@@ -94,7 +94,7 @@ class SimDisk:
         self.directories: dict[str, Directory] = {"/": Directory()}
         self._exchanges: list[tuple[str, str]] = []  # of directories, that are not durable
         self._locks: set[str] = set()
-        self._stalled = False
+        self._stalled: str | None = None  # the workers that run nothing, by a part of their names
         self._waiting: list[Callable[[], None]] = []  # workers that go on when the stall ends
 
     # --- faults -----------------------------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ class SimDisk:
         self._faults.clear()
         self.unstall()
 
-    def stall(self) -> None:
-        """Let workers run nothing until `unstall`."""
-        self._stalled = True
+    def stall(self, workers: str = "") -> None:
+        """Let workers with this part in their names run nothing until `unstall`."""
+        self._stalled = workers
 
     def unstall(self) -> None:
-        self._stalled = False
+        self._stalled = None
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
@@ -537,7 +537,7 @@ class SimWorker:
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
-        if self._disk._stalled:
+        if self._disk._stalled is not None and self._disk._stalled in self.name:
             # Whoever ends the stall isn't the process that waits: go on in this one's context.
             self._scheduled = True
             here = contextvars.copy_context()

@@ -1,8 +1,9 @@
 """An event loop in virtual time: nothing waits, nothing escapes, and the same program runs the same way every time.
 
-Time moves only when nothing is ready, straight to the next timer. Timers that are due at the same instant run in the
-order in which they were set. Tasks and futures hash by their number, so that sets of them iterate alike in every
-process. The network is a `SimNet`; everything else that would reach outside the process raises `EscapeError`.
+Time moves only when nothing is ready, straight to the next timer, and by `turn_s` with each turn of the loop. Timers
+that are due at the same instant run in the order in which they were set. Tasks and futures hash by their number, so
+that sets of them iterate alike in every process. The network is a `SimNet`; everything else that would reach outside
+the process raises `EscapeError`.
 
 Invariant: a callback whose context belongs to a dead incarnation of a host never runs. It is parked, and its coroutine
 sees neither an exception nor a `finally`, as with a process that was killed.
@@ -87,10 +88,11 @@ def _new_task(
 class SimLoop(asyncio.BaseEventLoop):
     """`errors` collects what reached the loop's exception handler; a run with any is a failed run."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn_s: float = 0.0) -> None:
         self._numbers = 0
         super().__init__()
         self._now = 1000.0
+        self._turn_s = turn_s  # more than 0, and whoever waits by `sleep(0)` is not stuck
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._turns = 0
         self.ends_at = float("inf")  # a program that is still running then is stuck, however busy it looks
@@ -141,6 +143,9 @@ class SimLoop(asyncio.BaseEventLoop):
             timer._scheduled = False
             if not timer.cancelled():
                 self._ready.append(timer)
+        if self._turn_s:
+            self._now += self._turn_s
+            self._turns = 0
         for _ in range(len(self._ready)):
             self._run_handle(self._ready.popleft())
 

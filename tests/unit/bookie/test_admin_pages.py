@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+pytestmark = pytest.mark.real("HTTP needs sockets of the kernel")
+
 COMMAND = {"X-Bkpy": "1"}
 PAGES = ("/gc", "/scrub", "/reload")
 

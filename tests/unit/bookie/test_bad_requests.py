@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hooks import metrics_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.sim.loop import SimLoop
 from tests.unit.bookie.raw import Raw, add, frame, hello
 
 from bkpy.protocol import frame as wire
@@ -178,16 +179,16 @@ def heads(draw: st.DrawFn) -> Any:
 @pytest.mark.scenario(68)
 def test_no_head_ends_a_connection_or_goes_unanswered(tmp_path: Path) -> None:
     """Whatever whole frames a client sends, its next request is answered as if nothing had been."""
-    loop = asyncio.new_event_loop()
-    cluster = InProcess(tmp_path)
+    loop = SimLoop()
     died: list[Any] = []
     loop.set_exception_handler(lambda _, context: died.append(context))
 
-    async def start() -> Raw:
+    async def start() -> tuple[InProcess, Raw]:
+        cluster = InProcess(tmp_path)
         await cluster.start("a", complaint_interval_s=1000.0)
-        return await Raw.connect(cluster)
+        return cluster, await Raw.connect(cluster)
 
-    raw = loop.run_until_complete(start())
+    cluster, raw = loop.run_until_complete(start())
 
     @settings(max_examples=300)
     @given(st.lists(st.tuples(st.integers(1, 12), heads(), st.sampled_from([b"", b"x" * 32])), min_size=1, max_size=5))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.real("transports of the kernel's sockets are freed")
+
 KEY = b"r" * 32
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from tests.hooks import backup_of, catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, stored
+from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, runtime_here, stored
 from tests.unit.metadata.troubled import AWAY, Troubled
 
 from bkpy.bookie.admin import is_local
@@ -23,7 +23,6 @@ from bkpy.protocol.collection import Sight
 from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.protocol.messages import Op, Status
 from bkpy.protocol.records import walk
-from bkpy.runtime.system import real_runtime
 from bkpy.storage.index.index import ledger_key
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Collecting(InProcess):
         return await self.storage(name).held_ledgers(-1, 1000)
 
     def locks(self, holder: str = "worker") -> LedgerLocks:
-        return LedgerLocks(self.tree.session(), ROOT, holder, real_runtime())
+        return LedgerLocks(self.tree.session(), ROOT, holder, runtime_here())
 
     def lock_nodes(self) -> list[str]:
         return [node for node in self.tree.paths if "/locks/" in node]
@@ -650,6 +649,7 @@ async def http(cluster: Collecting, method: str, body: Any = None) -> tuple[int,
         return response.status, await response.json()
 
 
+@pytest.mark.real("HTTP needs sockets of the kernel")
 async def test_a_run_over_http(cluster: Collecting) -> None:
     assert await http(cluster, "GET") == (200, {"bookie_id": "a", "interval_s": 0.0, "run": None})
     client = await cluster.client()
@@ -667,6 +667,7 @@ async def test_a_run_over_http(cluster: Collecting) -> None:
     assert await cluster.held() == []
 
 
+@pytest.mark.real("HTTP needs sockets of the kernel")
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry_run": 1}', b"\xff\xfe", b'"x"'])
 async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> None:
     status, told = await http(cluster, "POST", body)
@@ -676,6 +677,7 @@ async def test_bodies_that_make_no_sense(cluster: Collecting, body: bytes) -> No
     assert cluster.collector().run is None
 
 
+@pytest.mark.real("HTTP needs sockets of the kernel")
 async def test_strangers_are_refused(cluster: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bkpy.bookie.admin.is_local", lambda address: False)
     status, told = await http(cluster, "POST")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hooks import codec_of, journal_writer, pool_of
+from tests.hooks import codec_of, pool_of
 from tests.in_process import DEADLINE_S, InProcess, add, eventually
 
 from bkpy.errors import BookieUnavailableError
@@ -35,21 +34,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 
 @contextmanager
-def stalled(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No sync of bookie a's journal returns meanwhile."""
-    writer = journal_writer(cluster.storage("a").journals[0])
-    released = threading.Event()
-    write = writer.write
-
-    def wait_and_write(*args: Any) -> Any:
-        released.wait(DEADLINE_S)
-        return write(*args)
-
-    monkeypatch.setattr(writer, "write", wait_and_write)
+def stalled(cluster: InProcess) -> Iterator[None]:
+    """Nothing is written to bookie a's journal meanwhile."""
+    cluster.disks["a"].stall("journal")
     try:
         yield
     finally:
-        released.set()
+        cluster.disks["a"].unstall()
 
 
 async def ledger(client: Client) -> LedgerWriter:
@@ -79,11 +70,11 @@ async def force(client: Client, ledger_id: int, *, present: bool = True) -> Stat
 
 @pytest.mark.scenario(35)
 async def test_an_add_with_deferred_sync_is_answered_before_it_is_synced_and_forced_when_it_is(
-    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
+    cluster: InProcess,
 ) -> None:
     client = await cluster.client()
     writer = await ledger(client)
-    with stalled(cluster, monkeypatch):
+    with stalled(cluster):
         for entry_id in range(1, 50):
             assert await send(client, writer, entry_id) == Status.OK
         usual = asyncio.create_task(send(client, writer, 50, flags=0))
@@ -103,26 +94,22 @@ async def test_an_add_with_deferred_sync_is_answered_before_it_is_synced_and_for
 
 
 @pytest.mark.scenario(35)
-async def test_an_add_with_deferred_sync_of_a_new_ledger_is_answered_before_it_is_synced(
-    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_add_with_deferred_sync_of_a_new_ledger_is_answered_before_it_is_synced(cluster: InProcess) -> None:
     client = await cluster.client()
     writer = await client.create_ledger()
-    with stalled(cluster, monkeypatch):
+    with stalled(cluster):
         assert await send(client, writer, 0) == Status.OK
     assert await force(client, writer.ledger_id) == Status.OK
 
 
 @pytest.mark.scenario(35)
-async def test_a_journal_that_is_far_behind_makes_deferred_adds_wait(
-    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_journal_that_is_far_behind_makes_deferred_adds_wait(cluster: InProcess) -> None:
     """So that what is not on disk stays bounded."""
     cluster.settings["deferred_sync_bytes_max"] = 10_000
     await cluster.restart("a")
     client = await cluster.client()
     writer = await ledger(client)
-    with stalled(cluster, monkeypatch):
+    with stalled(cluster):
         adds = [asyncio.create_task(send(client, writer, 1 + i, size=1000)) for i in range(50)]
         await eventually(lambda: cluster.storage("a").unsynced_bytes >= 40_000)
         await eventually(lambda: sum(task.done() for task in adds) >= 5)
@@ -133,9 +120,7 @@ async def test_a_journal_that_is_far_behind_makes_deferred_adds_wait(
 
 
 @pytest.mark.scenario(35)
-async def test_nothing_is_answered_after_the_journal_failed(
-    cluster: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_answered_after_the_journal_failed(cluster: InProcess) -> None:
     client = await cluster.client()
     writer = await ledger(client)
     cluster.storage("a").fail(OSError("the disk is gone"))

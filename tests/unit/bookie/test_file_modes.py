@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.real("modes of files are those of a real file system")
+
+
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:
     before = os.umask(0o022)

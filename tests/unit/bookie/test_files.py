@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
 
 
+pytestmark = pytest.mark.real("a real file system")
+
+
 def settings(**others: str) -> BookieSettings:
     flags = {"metadata_uri": "zk://h:1/l", "journal_directories": "/j", "ledger_directories": "/a,/b"}
     return load_bookie_settings(None, {}, {**flags, **others})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, store_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite
+from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, runtime_here
 from tests.unit.recovery.repairing import Repairs
 from tests.unit.recovery.test_drain_work import decommission, drain, known, stored
 from tests.unit.recovery.test_integrity import answer
@@ -30,7 +30,6 @@ from bkpy.protocol.messages import Status
 from bkpy.recovery import ledger_recovery
 from bkpy.recovery.auto_recovery import AutoRecovery
 from bkpy.recovery.ledger_repair import LedgerRepair
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -46,7 +45,7 @@ QUICK = {"decommission_patience_s": 0.2, "drain_look_interval_s": 0.02, "audit_l
 
 @pytest.fixture
 async def four(tmp_path: Path) -> AsyncIterator[InProcess]:
-    local = InProcess(tmp_path)
+    local = InProcess(tmp_path, real_disks=True)
     await local.start("abcd", **QUICK)
     yield local
     await local.stop()
@@ -54,7 +53,7 @@ async def four(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 def identity(cluster: InProcess, name: str) -> BookieIdentity:
     """Commands about the bookie, which is stopped."""
-    settings, session, runtime = cluster.node(name).settings, cluster.tree.session(), real_runtime()
+    settings, session, runtime = cluster.node(name).settings, cluster.tree.session(), runtime_here()
     peers = functools.partial(open_peers, session, ROOT, runtime, settings)
     return BookieIdentity(settings, session, ROOT, runtime, peers)
 
@@ -221,9 +220,9 @@ async def test_the_id_of_a_bookie_that_runs_elsewhere_is_not_freed(four: InProce
     other.tree, other.settings = four.tree, four.settings
     settings = other.new_node("a").settings
     store = four.tree.session()
-    peers = functools.partial(open_peers, store, ROOT, real_runtime(), settings)
+    peers = functools.partial(open_peers, store, ROOT, runtime_here(), settings)
     with pytest.raises(IdentityError, match="it runs elsewhere"):
-        await BookieIdentity(settings, store, ROOT, real_runtime(), peers).format(force=False, agree=lambda plan: None)
+        await BookieIdentity(settings, store, ROOT, runtime_here(), peers).format(force=False, agree=lambda plan: None)
     assert await known(four, "a")
     session(four.node("a")).resume()
 
@@ -309,7 +308,7 @@ async def test_the_auditor_of_a_decommissioned_bookie_leaves_the_election(four: 
 
     def companion(registry: CollectorRegistry, appended: Callable[[], int]) -> AutoRecovery:
         settings = four.node("d").settings
-        return AutoRecovery(settings, session(node), ROOT, real_runtime(), "e", registry, appended)
+        return AutoRecovery(settings, session(node), ROOT, runtime_here(), "e", registry, appended)
 
     node = four.new_node("e", companion=companion)
     await node.start()
@@ -379,7 +378,7 @@ async def test_one_that_was_cut_off_when_it_was_decommissioned_never_registers_a
 
 
 async def test_what_the_record_says_only_grows(four: InProcess) -> None:
-    store, clock = four.tree.session(), real_runtime().clock
+    store, clock = four.tree.session(), runtime_here().clock
     assert await read_retired(store, ROOT, "x") is None
     await retire(store, ROOT, "x", RetiredBy.FORMAT, clock, instance="1", limbo_to=7)
     await retire(store, ROOT, "x", RetiredBy.DECOMMISSION, clock, instance="2", limbo_to=3)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from bkpy.config.bookie import BookieSettings
 
 
+pytestmark = pytest.mark.real("directories of a real file system move")
+
+
 def elsewhere(settings: BookieSettings, place: Path) -> BookieSettings:
     """The same settings with directories below `place`."""
     return settings.model_copy(

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from bkpy.client.write.writer import LedgerWriter
     from bkpy.runtime.interfaces import DiskRuntime
 
+pytestmark = pytest.mark.real("free space is asked for in threads")
+
 ROOT = "/ledgers"
 DEADLINE_S = 30
 MIB = 1 << 20

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.real("directories of a real file system go")
+
+
 @pytest.mark.parametrize("what", ["", "journal", "ledgers"])
 async def test_it_ends_and_says_which_one_is_gone(tmp_path: Path, what: str) -> None:
     cluster = InProcess(tmp_path)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
 
+pytestmark = pytest.mark.real("certificates need TLS, and that needs sockets of the kernel")
+
 RULES = """\
 read = ["cn:reader"]
 write = ["cn:writer", "uri:spiffe://x/*"]

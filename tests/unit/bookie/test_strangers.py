@@ -12,6 +12,8 @@ from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Op
 
+pytestmark = pytest.mark.real("raw sockets")
+
 HELLO = b"".join(wire.encode(Op.HELLO, 1, m.pack(["test", "", ""])))
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from bkpy.client.client import Client
 
+pytestmark = pytest.mark.real("TLS needs sockets of the kernel")
+
 PAST = -datetime.timedelta(hours=1)
 SOON_S = 1.0  # within which everybody is told
 # A busy machine may need longer for what nothing waits for: no timeout of these tests is as short.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import ROOT, InProcess, eventually
+from tests.in_process import ROOT, InProcess, eventually, runtime_here
 
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata.draining import Drains
 from bkpy.metadata.memory import MemorySession
 from bkpy.metadata.outcome import Done
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,7 +39,7 @@ async def test_a_draining_that_the_bookie_may_not_read_ends_neither_its_process_
         return await get(session, path)
 
     monkeypatch.setattr(MemorySession, "get", get_if_allowed)
-    drains = Drains(one.tree.session(), ROOT, real_runtime())
+    drains = Drains(one.tree.session(), ROOT, runtime_here())
     assert isinstance(await drains.begin("a"), Done)
     await eventually(lambda: "can't read or confirm" in caplog.text)
     assert f"{ROOT}/available/readonly/a" in one.tree.paths

@@ -33,7 +33,7 @@ from tests.hooks import (
     waiting_for_room,
     window_of,
 )
-from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually, runtime_here
 from tests.stepping import naming, run_to
 
 import bkpy
@@ -41,7 +41,6 @@ from bkpy.client.client import Client, open_client
 from bkpy.client.write.writer import LedgerWriter
 from bkpy.config.client import client_settings
 from bkpy.metadata.memory import MemorySession
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -239,7 +238,7 @@ IMPATIENT = {"connect_timeout_s": 1.0, "add_timeout_s": 1.0, "read_timeout_s": 1
 async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
     session = cluster.tree.session(call_timeout_s=0.05)
     settings = client_settings(**SETTINGS, **(IMPATIENT if fault is a_bookie_hung else {}))
-    return await open_client(session, ROOT, real_runtime(), settings, owns_store=True)
+    return await open_client(session, ROOT, runtime_here(), settings, owns_store=True)
 
 
 # Not every fault with every loop: the faults are there for the client's ways, and the loops for what is below them.

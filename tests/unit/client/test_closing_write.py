@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.in_process import stored
+from tests.in_process import runtime_here, stored
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 import bkpy
@@ -19,7 +19,6 @@ from bkpy.metadata.outcome import Changed, NotDone, Overtaken, Unknown
 from bkpy.metadata.store import Delete, Put
 from bkpy.protocol.close_conflict import Closer, rebased
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.runtime.system import real_runtime
 
 ROOT = "/ledgers"
 
@@ -58,7 +57,7 @@ class Ledger:
 
 @pytest.fixture
 async def ledger() -> Ledger:
-    store = Troubled(MemoryStore(real_runtime()))
+    store = Troubled(MemoryStore(runtime_here()))
     catalog = (await init_cluster(store, ROOT)).catalog
     created = await catalog.create(build)
     assert isinstance(created, Created)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import roller_of, tasks_of
-from tests.in_process import DEADLINE_S, eventually
+from tests.in_process import DEADLINE_S, eventually, runtime_here
 from tests.stepping import Stepped
 
 import bkpy
@@ -20,7 +20,6 @@ from bkpy.config.client import ClientSettings
 from bkpy.errors import ClientClosedError, NoSuchEntryError, TruncatedError
 from bkpy.log.scan import SegmentScan
 from bkpy.protocol.log_reading import SegmentRange
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -214,7 +213,7 @@ async def test_a_call_that_waits_while_the_iterator_is_closed_ends() -> None:
         await asyncio.Event().wait()
         yield 0
 
-    elements: ResumableIterator[int] = ResumableIterator(Stepwise(never(), real_runtime(), name="test"), alone)
+    elements: ResumableIterator[int] = ResumableIterator(Stepwise(never(), runtime_here(), name="test"), alone)
     waiting = asyncio.create_task(anext(elements))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await elements.aclose()
@@ -223,7 +222,7 @@ async def test_a_call_that_waits_while_the_iterator_is_closed_ends() -> None:
 
 
 SOURCES: dict[str, Callable[[AsyncGenerator[int, None]], BatchSource[Any]]] = {
-    "a generator": lambda elements: Stepwise(elements, real_runtime(), name="test"),
+    "a generator": lambda elements: Stepwise(elements, runtime_here(), name="test"),
     "ranges": lambda elements: RangePipeline(
         lambda first, last: anext(elements),  # type: ignore[arg-type, return-value]
         name="test",
@@ -232,13 +231,13 @@ SOURCES: dict[str, Callable[[AsyncGenerator[int, None]], BatchSource[Any]]] = {
         first_entries=1,
         range_entries_max=1,
         range_bytes=1,
-        runtime=real_runtime(),
+        runtime=runtime_here(),
     ).source(0, 9),
     "segments": lambda elements: SegmentScan(
         iter([SegmentRange(*[0] * len(SegmentRange._fields))]),
         lambda _: anext(elements),  # type: ignore[arg-type, return-value]
         ClientSettings(),
-        real_runtime(),
+        runtime_here(),
     ),
 }
 
@@ -281,7 +280,7 @@ async def test_two_close_an_iterator_at_once() -> None:
             await may_end.wait()
             ended = True
 
-    elements: ResumableIterator[int] = ResumableIterator(Stepwise(slow_to_end(), real_runtime(), name="test"), alone)
+    elements: ResumableIterator[int] = ResumableIterator(Stepwise(slow_to_end(), runtime_here(), name="test"), alone)
     assert await anext(elements) == 0
     closing = [asyncio.create_task(elements.aclose()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -298,7 +297,7 @@ async def test_an_error_that_stays_takes_no_more_memory_with_each_call() -> None
         raise NoSuchEntryError("there is none")
         yield 0
 
-    elements: ResumableIterator[int] = ResumableIterator(Stepwise(failing(), real_runtime(), name="test"), alone)
+    elements: ResumableIterator[int] = ResumableIterator(Stepwise(failing(), runtime_here(), name="test"), alone)
     lengths = []
     for _ in range(4):
         with pytest.raises(NoSuchEntryError) as raised:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import replication_of
-from tests.in_process import ROOT, InProcess
+from tests.in_process import ROOT, InProcess, runtime_here
 
 import bkpy
 from bkpy.client.client import Client, open_client
 from bkpy.config.client import client_settings
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 async def new_client(cluster: InProcess) -> Client:
     """One that nobody else closes."""
-    return await open_client(cluster.tree.session(), ROOT, real_runtime(), client_settings(), owns_store=True)
+    return await open_client(cluster.tree.session(), ROOT, runtime_here(), client_settings(), owns_store=True)
 
 
 def test_a_client_and_a_writer_that_are_forgotten_are_told_of(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from tests.in_process import InProcess
 
+pytestmark = pytest.mark.real("threads")
+
 ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 

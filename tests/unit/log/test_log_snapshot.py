@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tests.in_process import stored
+from tests.in_process import runtime_here, stored
 from tests.unit.metadata.test_log_lists import LIST, a_list, on
 
 from bkpy.log.snapshot import LogSnapshot
 from bkpy.metadata.memory import MemoryStore
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     import pytest
 
 
 async def test_a_list_is_never_replaced_by_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     store = tree.session()
     logs = on(store)
     await logs.create("orders", a_list())

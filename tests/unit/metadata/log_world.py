@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import Act, Troubled
 
 from bkpy.config.base import MetadataSettings
@@ -21,7 +22,6 @@ from bkpy.metadata.outcome import Done
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.log_list import LogList, Segment
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ class LogWorld:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.runtime: Runtime = dataclasses.replace(real_runtime(), clock=self.clock)
+        self.runtime: Runtime = dataclasses.replace(runtime_here(), clock=self.clock)
         self.tree = MemoryStore(self.runtime)
         self.store = self.tree.session()
         self.catalog, self.logs = self._parts(self.store, {})

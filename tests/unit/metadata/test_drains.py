@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 
 from bkpy.config.base import MetadataSettings
@@ -16,7 +17,6 @@ from bkpy.metadata.draining import Drain, Drains
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Changed, Done, Exists, Gone, Missing, NotDone, Unknown
 from bkpy.metadata.store import Create, Delete, Put
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ FOLDER = f"{ROOT}/underreplication/draining"
 
 @pytest.fixture
 async def tree() -> MemoryStore:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     await init_cluster(tree.session(), ROOT)
     tree.apply(Create(paths.cookie(ROOT, "a"), b"{}"), 0)
     return tree
@@ -35,7 +35,7 @@ async def tree() -> MemoryStore:
 
 def opened(tree: MemoryStore, script: Iterable[str | None] = ()) -> Drains:
     settings = MetadataSettings(metadata_write_attempts_max=2)
-    return Drains(Troubled(tree, script), ROOT, real_runtime(), settings)
+    return Drains(Troubled(tree, script), ROOT, runtime_here(), settings)
 
 
 async def begun(tree: MemoryStore) -> Drain:
@@ -108,7 +108,7 @@ async def test_one_whose_value_can_not_be_found_or_read_drains_all_the_same(
 ) -> None:
     drain = await begun(tree)
     store = Troubled(tree)
-    drains = Drains(store, ROOT, real_runtime())
+    drains = Drains(store, ROOT, runtime_here())
     if value is None:
         store.forbidden = {f"{FOLDER}/a", f"{FOLDER}/a/{drain.token}"}
     else:

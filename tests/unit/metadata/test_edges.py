@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import publish
-from tests.in_process import DEADLINE_S
+from tests.in_process import DEADLINE_S, runtime_here
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Somebody, Troubled
 
 from bkpy.config.client import client_settings
@@ -31,7 +31,6 @@ from bkpy.metadata.registration import BookieInfo, Registration
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -59,8 +58,8 @@ def builder(token: str) -> Callable[[int], LedgerMetadata]:
 
 
 @pytest.fixture
-def store() -> Troubled:
-    return Troubled(MemoryStore(real_runtime()))
+async def store() -> Troubled:
+    return Troubled(MemoryStore(runtime_here()))
 
 
 @pytest.fixture
@@ -266,7 +265,7 @@ B = BookieInfo("b", "h:1")
     ids=lambda script: ", ".join(map(str, script)),
 )
 async def test_a_registration_survives_lost_connections(store: Troubled, cluster: Cluster, script: list[Any]) -> None:
-    registration = Registration(store, ROOT, B, real_runtime())
+    registration = Registration(store, ROOT, B, runtime_here())
     store.script.extend(script)
     await registration.register()
     assert await store.exists(f"{ROOT}/available/b")
@@ -284,26 +283,26 @@ async def test_a_registration_that_fails_says_why(
     store: Troubled, cluster: Cluster, script: list[Any], unknown: bool
 ) -> None:
     store.script.extend(script)
-    error = await error_of(Registration(store, ROOT, B, real_runtime()).register())
+    error = await error_of(Registration(store, ROOT, B, runtime_here()).register())
     assert isinstance(error, MetadataUnavailableError | ClientClosedError)
     assert error.outcome_unknown == unknown
 
 
 async def test_a_registration_without_a_cluster(store: Troubled) -> None:
-    error = await error_of(Registration(store, ROOT, B, real_runtime()).register())
+    error = await error_of(Registration(store, ROOT, B, runtime_here()).register())
     assert (type(error), error.bookie) == (NoSuchClusterError, "b")
 
 
 async def test_a_registration_gives_up_when_its_outcome_stays_unknown(store: Troubled, cluster: Cluster) -> None:
     store.session_timeout_s = 0.0
     store.script.extend([REPLY_LOST])
-    error = await error_of(Registration(store, ROOT, B, real_runtime()).register())
+    error = await error_of(Registration(store, ROOT, B, runtime_here()).register())
     assert (error.outcome_unknown, error.bookie) == (True, "b")
 
 
 @pytest.mark.parametrize("lost", [AWAY, REPLY_LOST])
 async def test_leaving_without_the_store_is_an_error(store: Troubled, cluster: Cluster, lost: str) -> None:
-    registration = Registration(store, ROOT, B, real_runtime())
+    registration = Registration(store, ROOT, B, runtime_here())
     await registration.register()
     store.script.extend([None, lost])  # the look, and the deletion
     error = await error_of(registration.unregister())
@@ -311,7 +310,7 @@ async def test_leaving_without_the_store_is_an_error(store: Troubled, cluster: C
 
 
 async def test_a_node_that_can_not_be_brought_up_to_date_is_an_error(store: Troubled, cluster: Cluster) -> None:
-    registration = Registration(store, ROOT, B, real_runtime())
+    registration = Registration(store, ROOT, B, runtime_here())
     await publish(registration)
     registration.info = dataclasses.replace(B, free_bytes=9)
     for script, unknown in (([None, None, AWAY], False), ([None, None, REPLY_LOST], True)):
@@ -327,7 +326,7 @@ async def test_a_node_that_can_not_be_brought_up_to_date_is_an_error(store: Trou
 
 async def test_every_call_of_a_session_that_has_ended_gets_an_error_of_its_own() -> None:
     """What one caller is told of its call must not be told to another."""
-    store = ZooKeeperStore([("127.0.0.1", 1)], real_runtime())
+    store = ZooKeeperStore([("127.0.0.1", 1)], runtime_here())
     await store.close()
     errors = [await error_of(store.get("/")) for _ in range(2)]
     assert errors[0] is not errors[1]

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.in_process import eventually, runtime_here
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
 
 from bkpy.config.recovery import RecoverySettings
@@ -16,7 +17,6 @@ from bkpy.metadata.marks import LostBookie, Marks
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Done, Missing
 from bkpy.metadata.store import Create, Delete
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -28,7 +28,7 @@ SETTINGS = RecoverySettings(metadata_write_attempts_max=3, metadata_retry_pause_
 
 @pytest.fixture
 async def tree() -> MemoryStore:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     await init_cluster(tree.session(), ROOT)
     return tree
 
@@ -38,7 +38,7 @@ class Candidate:
 
     def __init__(self, tree: MemoryStore, name: str, script: Iterable[str | Act | None] = ()) -> None:
         self.store = Troubled(tree, script)
-        self.election = Election(self.store, ROOT, name, real_runtime(), SETTINGS)
+        self.election = Election(self.store, ROOT, name, runtime_here(), SETTINGS)
         self.terms: list[str] = []
         self.led = asyncio.Event()
         self.marks: Marks | None = None
@@ -46,7 +46,7 @@ class Candidate:
 
     async def lead(self, node: str) -> None:
         self.terms.append(node)
-        self.marks = Marks(self.store, ROOT, real_runtime(), SETTINGS, guard=node)
+        self.marks = Marks(self.store, ROOT, runtime_here(), SETTINGS, guard=node)
         self.led.set()
         try:
             await asyncio.Event().wait()
@@ -82,9 +82,7 @@ def places(tree: MemoryStore) -> list[str]:
 
 
 async def wait_until_in_line(tree: MemoryStore, count: int) -> None:
-    async with asyncio.timeout(10):
-        while len(places(tree)) != count:
-            await asyncio.sleep(0)
+    await eventually(lambda: len(places(tree)) == count)
 
 
 @pytest.mark.scenario(57)
@@ -196,7 +194,7 @@ async def test_one_that_fails_to_lead_lets_another_one_try(
         await asyncio.sleep(0)
         raise error
 
-    task = asyncio.ensure_future(Election(tree.session(), ROOT, "bad", real_runtime(), SETTINGS).stand(fail))
+    task = asyncio.ensure_future(Election(tree.session(), ROOT, "bad", runtime_here(), SETTINGS).stand(fail))
     try:
         async with asyncio.timeout(10):
             while terms < 2:  # nobody else is there
@@ -227,13 +225,13 @@ async def test_trouble_at_any_call_leaves_one_leader_and_no_place_that_nobody_us
 
 async def one_leads(tree: MemoryStore, *candidates: Candidate) -> None:
     """Return when each has one place and one leads; at no moment until then there are two that lead."""
-    async with asyncio.timeout(10):
-        while True:
-            leading = sum(candidate.led.is_set() for candidate in candidates)
-            assert leading <= 1
-            if leading == 1 and len(places(tree)) == len(candidates):
-                return
-            await asyncio.sleep(0)
+
+    def settled() -> bool:
+        leading = sum(candidate.led.is_set() for candidate in candidates)
+        assert leading <= 1
+        return leading == 1 and len(places(tree)) == len(candidates)
+
+    await eventually(settled)
 
 
 @pytest.mark.parametrize("after", range(10))

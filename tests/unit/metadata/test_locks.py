@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
 
 from bkpy.config.base import MetadataSettings
@@ -21,7 +22,6 @@ from bkpy.metadata.sightings import Lookout
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.collection import Sight
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,8 +32,8 @@ SETTINGS = MetadataSettings(metadata_write_attempts_max=3, metadata_retry_pause_
 
 
 @pytest.fixture
-def tree() -> MemoryStore:
-    return MemoryStore(real_runtime())
+async def tree() -> MemoryStore:
+    return MemoryStore(runtime_here())
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def locks(
     tree: MemoryStore, script: Iterable[str | Act | None] = (), holder: str = "a"
 ) -> tuple[LedgerLocks, Troubled]:
     store = Troubled(tree, script)
-    return LedgerLocks(store, ROOT, holder, real_runtime(), SETTINGS), store
+    return LedgerLocks(store, ROOT, holder, runtime_here(), SETTINGS), store
 
 
 async def taken(of: LedgerLocks, ledger_id: int = 7) -> LedgerLock:

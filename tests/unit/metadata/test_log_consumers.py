@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.test_log_lists import LIST, a_list, on, opened, removed
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Troubled
 
@@ -28,7 +29,6 @@ from bkpy.metadata.outcome import Done, Missing
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
 from bkpy.protocol.log_list import Segment
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,7 @@ FOLDER = f"{LIST}/u1/consumers"
 @pytest.fixture
 async def tree() -> MemoryStore:
     """With a log that has the positions 10 to 29, the last ones of them in an open ledger."""
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     await init_cluster(tree.session(), "/ledgers")
     segments = (Segment(1, 10, 0).seal(10, 180, 0), Segment(2, 20, 0))
     await opened(tree).create("orders", a_list(segments=segments, first_position=10))

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Somebody, Troubled
 
 from bkpy.config.base import MetadataSettings
@@ -18,7 +19,6 @@ from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.outcome import Changed, Done, Exists, Missing, NotDone, Overtaken, Unknown
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.log_list import LogList, Segment
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +30,13 @@ SETTINGS = MetadataSettings(metadata_write_attempts_max=2, metadata_retry_pause_
 
 @pytest.fixture
 async def tree() -> MemoryStore:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     await init_cluster(tree.session(), ROOT)
     return tree
 
 
 def on(store: MemorySession, **settings: Any) -> LogStore:
-    return LogStore(store, ROOT, LONG_HIERARCHICAL, real_runtime(), SETTINGS.model_copy(update=settings))
+    return LogStore(store, ROOT, LONG_HIERARCHICAL, runtime_here(), SETTINGS.model_copy(update=settings))
 
 
 def opened(tree: MemoryStore, script: Iterable[str | Act | None] = (), **settings: Any) -> LogStore:

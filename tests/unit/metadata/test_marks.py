@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
 
 from bkpy.config.recovery import RecoverySettings
@@ -18,7 +19,6 @@ from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import Changed, Done, Gone, Missing, NotDone, Unknown
 from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import UnsupportedVersionError
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ B = {"b": LostBookie(2000, LossReason.DRAINING)}
 
 @pytest.fixture
 async def tree() -> MemoryStore:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     await init_cluster(tree.session(), ROOT)
     return tree
 
@@ -44,7 +44,7 @@ def opened(
     guard: str | None = None,
 ) -> tuple[Marks, Troubled]:
     store = Troubled(tree, script)
-    return Marks(store, ROOT, real_runtime(), settings, guard=guard), store
+    return Marks(store, ROOT, runtime_here(), settings, guard=guard), store
 
 
 async def mark_of(tree: MemoryStore, ledger_id: int = 7) -> LedgerMark:
@@ -235,7 +235,7 @@ async def test_a_mark_that_is_said_to_be_removed_is(tree: MemoryStore, trouble: 
 
 
 async def held(tree: MemoryStore) -> LedgerLock:
-    lock = await LedgerLocks(tree.session(), ROOT, "holder", real_runtime()).take(7)
+    lock = await LedgerLocks(tree.session(), ROOT, "holder", runtime_here()).take(7)
     assert isinstance(lock, LedgerLock)
     return lock
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from tests.in_process import runtime_here
 
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.store import Check, Put, StoreRefusal
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ class LateSession(MemorySession):
 
 
 async def test_a_transaction_that_fails_is_seen_by_nobody_whose_answer_is_on_its_way() -> None:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     one, late = tree.session(), LateSession(tree)
     await one.create("/node", b"before")
     reading = asyncio.create_task(late.get("/node"))

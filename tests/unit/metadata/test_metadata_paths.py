@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.in_process import runtime_here
 
 from bkpy.errors import ConfigError
 from bkpy.metadata.layout import (
@@ -23,7 +24,6 @@ from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.outcome import NotDone
 from bkpy.metadata.resolve import ensure_path
 from bkpy.metadata.uri import parse_uri
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.metadata.store import MetadataStore
@@ -119,7 +119,7 @@ def test_layouts_have_names() -> None:
 
 async def store_with(layout: Layout, used: dict[str, int]) -> MetadataStore:
     """A store whose counters have been used that often."""
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     store = tree.session()
     for node in (*layout.id_nodes, *used):
         await ensure_path(store, f"/ledgers/{node}", attempts_max=1)

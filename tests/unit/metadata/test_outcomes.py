@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Somebody, Troubled
 
 from bkpy.errors import ClientClosedError, MetadataUnavailableError
@@ -24,7 +25,6 @@ from bkpy.metadata.outcome import (
 )
 from bkpy.metadata.resolve import attempt, create_certainly, delete_certainly, ensure_path, put_certainly, take_number
 from bkpy.metadata.store import Create, Delete, NoNode
-from bkpy.runtime.system import real_runtime
 
 NODE = "/n"
 OURS, THEIRS, BEFORE = b"ours", b"theirs", b"before"
@@ -32,7 +32,7 @@ ATTEMPTS = 5
 
 
 def tree_with(data: bytes | None) -> tuple[MemoryStore, Somebody]:
-    tree = MemoryStore(real_runtime())
+    tree = MemoryStore(runtime_here())
     if data is not None:
         tree.apply(Create(NODE, data), 0)
     return tree, Somebody(tree, NODE)

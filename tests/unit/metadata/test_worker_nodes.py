@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Act, Troubled
 
 from bkpy.config.recovery import RecoverySettings
@@ -13,7 +14,6 @@ from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.memory import MemoryStore
 from bkpy.metadata.store import Create
 from bkpy.metadata.worker_nodes import WorkerNode, told_by_workers
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,8 @@ SETTINGS = RecoverySettings(metadata_write_attempts_max=2, metadata_retry_pause_
 
 
 @pytest.fixture
-def tree() -> MemoryStore:
-    found = MemoryStore(real_runtime())
+async def tree() -> MemoryStore:
+    found = MemoryStore(runtime_here())
     found.apply(Create(ROOT, b""), 0)
     return found
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import Troubled
 
 from bkpy.config.recovery import RecoverySettings
@@ -23,7 +24,6 @@ from bkpy.metadata.store import Create, Delete, Put
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.recovery.auditor import Auditor
 from bkpy.recovery.auditor_metrics import AuditorMetrics
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -253,7 +253,7 @@ def _metadata(ledger_id: int, state: LedgerState, ensembles: tuple[str, ...]) ->
 async def auditing(bookies: str = "abcde", layout: str = "long-hierarchical") -> Auditing:
     """A cluster of bookies that are all there."""
     clock = Clock()
-    runtime = dataclasses.replace(real_runtime(), clock=clock)
+    runtime = dataclasses.replace(runtime_here(), clock=clock)
     tree = MemoryStore(runtime)
     made = Auditing(tree, await init_cluster(tree.session(), ROOT, layout), runtime, clock)
     for name in bookies:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shutil
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +214,7 @@ async def test_a_bookie_that_has_lost_its_disks_is_no_obstacle(five: InProcess, 
     writer = await written(client, 5)
     lost = writer.ensemble[0]
     await gone(five, client, *writer.ensemble[: others_gone + 1])
-    shutil.rmtree(five.directory / lost)
+    five.lose_disks(lost)
     await five.start_node(lost, rebuild=True)
     await eventually(lambda: lost in client.upkeep.bookies().readable)
     survey = await (await giving_up(client, writer.ledger_id)).survey()
@@ -308,7 +307,7 @@ async def test_an_accepted_loss_never_reads_as_no_such_entry(five: InProcess) ->
     client = await five.client(read_timeout_s=1.0)
     closed, (a, b, _) = await with_a_lost_entry(five, client)
     for name in (a, b):
-        shutil.rmtree(five.directory / name)
+        five.lose_disks(name)
         five.tree.apply(Delete(f"{cluster_of(client).root}/{paths.COOKIES}/{name}"), 0)
         await five.start_node(name)
     await eventually(lambda: {a, b} <= client.bookies.keys())

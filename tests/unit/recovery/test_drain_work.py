@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, pool_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, eventually, rewrite
+from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, eventually, rewrite, runtime_here
 from tests.unit.client.support import payload
 from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
@@ -31,7 +31,6 @@ from bkpy.protocol.records import RecordCodec
 from bkpy.recovery.bookie_drain import BookieDrain, DrainProgress
 from bkpy.recovery.decommission import Decommission
 from bkpy.recovery.fragment_copy import FragmentCopy
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -547,7 +546,7 @@ async def test_a_bookie_says_that_it_refuses_only_when_it_does(five: InProcess) 
         asked.set()
         await go.wait()
 
-    watch = DrainWatch(five.node("a").settings, five.tree.session(), ROOT, real_runtime(), stand)
+    watch = DrainWatch(five.node("a").settings, five.tree.session(), ROOT, runtime_here(), stand)
     watching = asyncio.create_task(watch.run())
     await asked.wait()
     found = await drains(client).read("a")

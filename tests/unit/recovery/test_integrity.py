@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, mender_of, pool_of, service_of, storage_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess, eventually, runtime_here
 from tests.unit.recovery.repairing import held, whole
 
 from bkpy.config.recovery import RecoverySettings
@@ -20,7 +19,6 @@ from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Op, Status
 from bkpy.recovery.overview import overview
-from bkpy.runtime.system import real_runtime
 from bkpy.storage.losses import Losses
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ async def new_writer(client: Client, sizes: tuple[int, int, int]) -> LedgerWrite
 async def lost(cluster: InProcess, name: str) -> None:
     """The bookie is gone, and its disks with it."""
     await cluster.node(name).stop()
-    shutil.rmtree(cluster.directory / name)
+    cluster.lose_disks(name)
 
 
 async def rebuilt(cluster: InProcess, name: str) -> BookieNode:
@@ -108,7 +106,7 @@ async def test_empty_directories_under_a_known_id_are_refused(quick: InProcess) 
 async def test_what_is_half_there_is_not_rebuilt(quick: InProcess) -> None:
     await written(await quick.client(), (4, 4, 3))
     await quick.node("a").stop()
-    shutil.rmtree(quick.directory / "a" / "journal")
+    quick.lose_disks("a", "journal")
     with pytest.raises(IdentityError, match="all directories empty"):
         await rebuilt(quick, "a")
 
@@ -339,7 +337,7 @@ async def test_a_failed_attempt_ends_no_writer(quick: InProcess, monkeypatch: py
 async def test_limbo_does_not_end_while_somebody_has_the_lock(quick: InProcess) -> None:
     client = await quick.client()
     ledger_id = await written(client, (4, 4, 3))
-    locks = LedgerLocks(cluster_of(client).store, "/ledgers", "worker", real_runtime())
+    locks = LedgerLocks(cluster_of(client).store, "/ledgers", "worker", runtime_here())
     lock = await locks.take(ledger_id)
     assert isinstance(lock, LedgerLock)
     await lost(quick, "a")
@@ -377,7 +375,7 @@ async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess
     ledger_id = await written(client, (4, 4, 3))
     for name in "abcd":
         await quick.node(name).stop()
-    shutil.rmtree(quick.directory / "a")
+    quick.lose_disks("a")
     node = await rebuilt(quick, "a")
     await eventually(lambda: bool(mender_of(node).status()["left"]))
     for name in "bcd":
@@ -389,7 +387,7 @@ async def test_what_nobody_can_give_is_told_and_gets_back_later(quick: InProcess
 async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess) -> None:
     client = await quick.client()
     ledgers = [await written(client, (4, 4, 3)) for _ in range(3)]
-    marks = Marks(cluster_of(client).store, "/ledgers", real_runtime())
+    marks = Marks(cluster_of(client).store, "/ledgers", runtime_here())
     await marks.add(ledgers[0], {"a": LostBookie(1, LossReason.REBUILDING.value), "b": LostBookie(1)})
     others = {ledgers[1]: LossReason.DRAINING, ledgers[2]: LossReason.CHECK}
     for ledger_id, reason in others.items():
@@ -406,25 +404,21 @@ async def test_the_mark_of_a_ledger_that_is_whole_again_goes(quick: InProcess) -
         assert set(mark.lost) == {"a"}
 
 
-async def test_a_second_bookie_of_that_id_can_not_be_rebuilt(quick: InProcess, tmp_path: Any) -> None:
-    shutil.move(quick.directory / "a", tmp_path / "elsewhere")  # as another machine has the same paths
+async def test_a_second_bookie_of_that_id_can_not_be_rebuilt(quick: InProcess) -> None:
+    disk = quick.disks.pop("a")  # another machine has the same paths
     node = quick.new_node("a", rebuild=True)
     with pytest.raises(BookKeeperError):
         async with asyncio.timeout(20):
             await node.start()
-    shutil.rmtree(quick.directory / "a")
-    shutil.move(tmp_path / "elsewhere", quick.directory / "a")
+    quick.disks["a"] = disk
 
 
 async def test_what_the_scrub_found_is_copied_from_others(quick: InProcess) -> None:
     client = await quick.client()
     ledger_id = await written(client, (4, 4, 3))
     await quick.restart("a")  # so that it is in the entry log
-    (log,) = (quick.directory / "a" / "ledgers").glob("*.log")
-    data = bytearray(log.read_bytes())
-    data[data.index(b"107" * 20)] ^= 1
-    log.write_bytes(data)
     await quick.node("a").stop()
+    assert quick.rewrite_disks("a", b"107" * 20, b"106" * 20, files=".log") == 1
     node = await quick.start_node("a", mending=True)
     scrub = storage_of(node).scrub
     assert scrub.begin()

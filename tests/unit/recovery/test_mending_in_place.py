@@ -85,12 +85,7 @@ async def test_what_is_damaged_on_the_disk_is_there_again(cluster: InProcess) ->
     writer = await closed(client)
     node = cluster.node("a")
     await node.stop()
-    flipped = 0
-    for path in (cluster.directory / "a").rglob("*"):
-        if path.is_file() and payload(7) in (data := path.read_bytes()):
-            path.write_bytes(data.replace(payload(7), b"?" * len(payload(7))))
-            flipped += 1
-    assert flipped
+    assert cluster.rewrite_disks("a", payload(7), b"?" * len(payload(7)))
     await cluster.start_node("a")
     await eventually(lambda: "a" in client.bookies)
     async with healer(cluster) as one:

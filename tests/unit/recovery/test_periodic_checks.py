@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite
+from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, runtime_here
 from tests.unit.client.support import payload
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 from tests.unit.recovery.repairing import Repairs, whole
@@ -28,7 +28,6 @@ from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, UnsupportedV
 from bkpy.recovery.check_metrics import CheckMetrics
 from bkpy.recovery.checks import PLACEMENT, REPLICAS, PeriodicChecks
 from bkpy.recovery.ledger_repair import How
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from bkpy.client.client import Client
@@ -193,7 +192,7 @@ async def test_whatever_the_store_does_at_any_call_what_falls_short_is_marked(fi
     other = next(name for name in "abcde" if name not in metadata.fragments[0].bookies)
     await rewrite(client, metadata.ledger_id, fragments=(Fragment(0, (a, b, other)),))
     store = Troubled(five.tree)
-    troubled = await open_client(store, ROOT, real_runtime(), client_settings())
+    troubled = await open_client(store, ROOT, runtime_here(), client_settings())
     five.clients.append(troubled)
     await Checking(five, troubled, metadata_retry_pause_s=0.001).ended()
     calls = 0
@@ -316,7 +315,7 @@ async def test_reading_is_limited_to_the_rate(five: InProcess) -> None:
     began = asyncio.get_running_loop().time()
     await checking.ended()
     read = checking.registry.get_sample_value("bkpy_check_read_bytes_total") or 0
-    assert read > 2000
+    assert read > 1000
     assert asyncio.get_running_loop().time() - began > read / 5000 * 0.9
 
 

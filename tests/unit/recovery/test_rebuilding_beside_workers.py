@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
-from tests.in_process import ROOT, InProcess, eventually
+from tests.in_process import ROOT, InProcess, eventually, runtime_here
 from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_integrity import QUICK, done, lost, rebuilt, written
 
@@ -17,7 +17,6 @@ from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.audit_record import AuditRecords
 from bkpy.metadata.marks import Marks
 from bkpy.recovery.auto_recovery import AutoRecovery
-from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +32,7 @@ async def recovering(cluster: InProcess, **settings: Any) -> AsyncIterator[Colle
     """An auditor and a worker; their metrics."""
     registry = CollectorRegistry()
     recovery = AutoRecovery(
-        RecoverySettings(**{**QUICKLY, **settings}), cluster.tree.session(), ROOT, real_runtime(), "worker", registry
+        RecoverySettings(**{**QUICKLY, **settings}), cluster.tree.session(), ROOT, runtime_here(), "worker", registry
     )
     recovery.start()
     await eventually(lambda: registry.get_sample_value("bkpy_auditor_leading") == 1)
@@ -42,7 +41,7 @@ async def recovering(cluster: InProcess, **settings: Any) -> AsyncIterator[Colle
 
 
 async def all_marks(client: Client) -> set[int]:
-    marks = Marks(cluster_of(client).store, ROOT, real_runtime())
+    marks = Marks(cluster_of(client).store, ROOT, runtime_here())
     return {ledger_id async for ledger_id in marks.list()}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 from tests.hooks import ensembles_of, pool_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually, runtime_here
 
 import bkpy
 from bkpy.client.bookies.placement import random_placement
@@ -13,7 +13,6 @@ from bkpy.client.client import open_client
 from bkpy.config.client import client_settings
 from bkpy.metadata.registration import BookieInfo
 from bkpy.metadata.store import SessionState
-from bkpy.runtime.system import real_runtime
 
 
 class Alphabetical:
@@ -34,7 +33,7 @@ class Alphabetical:
 
 
 async def test_a_policy_of_the_users_own_decides(five: InProcess) -> None:
-    client = await open_client(five.tree.session(), ROOT, real_runtime(), client_settings(), placement=Alphabetical())
+    client = await open_client(five.tree.session(), ROOT, runtime_here(), client_settings(), placement=Alphabetical())
     five.clients.append(client)
     writer = await client.create_ledger(ack_quorum=3)
     assert writer.ensemble == ("a", "b", "c")
@@ -117,7 +116,7 @@ async def test_a_lost_session_costs_nobody_an_entry(five: InProcess) -> None:
     """Appends go on; a bookie that dies meanwhile is replaced, and the ledger closed, in the new session."""
     store = five.tree.session()
     client = await open_client(
-        store, ROOT, real_runtime(), client_settings(), placement=random_placement(real_runtime().rng)
+        store, ROOT, runtime_here(), client_settings(), placement=random_placement(runtime_here().rng)
     )
     five.clients.append(client)
     writer = await client.create_ledger(ack_quorum=2)

@@ -107,6 +107,7 @@ def no_file_descriptors() -> Iterator[int]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.real("sockets take file descriptors")
 async def test_the_end_of_file_descriptors_is_named(cluster: InProcess) -> None:
     client = await cluster.client()
     with no_file_descriptors() as limit, pytest.raises(BookieUnavailableError) as failure:

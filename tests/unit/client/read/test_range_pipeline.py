@@ -6,9 +6,9 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.in_process import runtime_here
 
 from bkpy.client.read.range_pipeline import RangePipeline, RangeScan
-from bkpy.runtime.system import real_runtime
 
 Range = tuple[int, int]
 
@@ -30,7 +30,7 @@ class Source:
             first_entries=2,
             range_entries_max=10,
             range_bytes=1000,
-            runtime=real_runtime(),
+            runtime=runtime_here(),
         )
 
     async def fetch(self, first: int, last: int) -> tuple[Range, int]:

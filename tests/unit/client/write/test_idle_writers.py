@@ -8,6 +8,7 @@ import tracemalloc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.hooks import batch_queues, dispatcher_of, pending_of, pool_of, publishing, runtime_of
 from tests.in_process import DEADLINE_S, InProcess, contents, eventually
 
@@ -16,8 +17,6 @@ from bkpy.client.write.progress import Progress
 from bkpy.client.write.replication import Replication
 
 if TYPE_CHECKING:
-    import pytest
-
     from bkpy.client.client import Client
     from bkpy.client.write.writer import LedgerWriter
 
@@ -147,6 +146,7 @@ async def test_what_is_told_is_what_is_confirmed_by_then(cluster: InProcess, mon
     assert {ledger_id for _, ledger_id, _ in told} == {first.ledger_id, second.ledger_id}
 
 
+@pytest.mark.real("what objects of the real loop take")
 async def test_an_idle_writer_is_small(cluster: InProcess) -> None:
     """What the metadata store in memory keeps of its ledger, about 850 bytes, is in the figure."""
     client = await cluster.client(explicit_lac_interval_s=0.01)

@@ -18,6 +18,8 @@ from bkpy.runtime.system import real_runtime
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+pytestmark = pytest.mark.real("a server on a socket of the kernel")
+
 SESSION_EXPIRED = -112
 PAYLOAD = struct.Struct("!i")
 REQUEST = struct.Struct("!ii")  # xid, operation
