@@ -48,6 +48,12 @@ if TYPE_CHECKING:
 
 ROOT = "/ledgers"
 DEADLINE_S = 30  # generous: only what never happens takes so long
+_TURN_S = 20e-6  # about what a turn of a real loop takes
+
+
+def virtual_loop() -> SimLoop:
+    """A loop in virtual time, which also goes on for a test that looks at each turn."""
+    return SimLoop(_TURN_S)
 
 
 def virtual() -> bool:

@@ -33,7 +33,7 @@ from tests.hooks import (
     waiting_for_room,
     window_of,
 )
-from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually, runtime_here
+from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually, runtime_here, virtual_loop
 from tests.stepping import naming, run_to
 
 import bkpy
@@ -224,8 +224,7 @@ def metadata_away(cluster: InProcess, client: Client, bookie_id: str) -> Iterato
     session.resume()
 
 
-# What a hung bookie is waited for takes its timeout.
-LATES = {nothing: (False, True), a_bookie_lost: (True,), a_bookie_hung: (False,), metadata_away: (False, True)}
+LATES = dict.fromkeys((nothing, a_bookie_lost, a_bookie_hung, metadata_away), (False, True))
 SETTINGS = {
     "write_window_entries": 4,
     "explicit_lac_interval_s": 0.01,
@@ -247,9 +246,9 @@ async def new_client(cluster: InProcess, fault: Any = nothing) -> Client:
     [
         (asyncio.new_event_loop, nothing),
         (uvloop.new_event_loop, nothing),
-        (asyncio.new_event_loop, a_bookie_lost),
-        (uvloop.new_event_loop, a_bookie_hung),
-        (asyncio.new_event_loop, metadata_away),
+        (virtual_loop, a_bookie_lost),
+        (virtual_loop, a_bookie_hung),
+        (virtual_loop, metadata_away),
     ],
 )
 def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
@@ -275,9 +274,7 @@ def test_whatever_is_cancelled_leaves_a_client_and_a_writer_that_go_on(
     on_a_cluster(new_loop, tmp_path, test)
 
 
-@pytest.mark.parametrize(
-    ("new_loop", "fault"), [(asyncio.new_event_loop, a_bookie_lost), (uvloop.new_event_loop, nothing)]
-)
+@pytest.mark.parametrize(("new_loop", "fault"), [(virtual_loop, a_bookie_lost), (uvloop.new_event_loop, nothing)])
 def test_a_client_that_is_closed_ends_whatever_is_under_way(new_loop: Any, fault: Any, tmp_path: Path) -> None:
     async def ended(cluster: InProcess, name: str, at: int, late: bool) -> bool:
         ledger, operation = OPERATIONS[name]
