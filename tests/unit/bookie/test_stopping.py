@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from tests.hooks import store_of
@@ -21,7 +20,7 @@ async def test_a_bookie_does_not_wait_for_a_metadata_store_that_is_away(tmp_path
     for late, node in enumerate(cluster.nodes):
         store = store_of(node)
         assert isinstance(store, MemorySession)
-        started = time.monotonic()
+        started = asyncio.get_running_loop().time()
         if late:  # it goes away while the bookie stops
             stopping = asyncio.ensure_future(node.stop())
             await asyncio.sleep(0)
@@ -30,5 +29,5 @@ async def test_a_bookie_does_not_wait_for_a_metadata_store_that_is_away(tmp_path
         else:
             store.suspend()
             await node.stop()
-        assert time.monotonic() - started < store.call_timeout_s / 2
+        assert asyncio.get_running_loop().time() - started < store.call_timeout_s / 2
         await store.close()
