@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ import hypothesis
 import pytest
 
 from bkpy.local.zookeeper import ZooKeeperServer
+from tests.flakes import ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -41,6 +43,12 @@ _MODULES_SHARING = ("cluster", "compat", "containers", "faults", "packaging")  #
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if seed := os.environ.get(ORDER):
+        modules = list(dict.fromkeys(item.path for item in items))
+        random.Random(seed).shuffle(modules)
+        place = {module: number for number, module in enumerate(modules)}
+        items.sort(key=lambda item: place[item.path])
+        return
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     parts = Counter(_part(item.nodeid) for item in items)

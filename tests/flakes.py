@@ -1,0 +1,118 @@
+"""Runs the suite many times over, to see which tests do not pass each time.
+
+    python -m tests.flakes [--runs 10] [--load 2] [--workers 4] [--random] [--seed 7] [PYTEST ARGUMENT ...]
+
+`--load` starts processes that keep processors busy beside the tests. `--random` draws the order of the modules, from a
+seed that each run prints. The exit status is 1 if a test has failed in any run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+ORDER = "BKPY_TESTS_ORDER"  # the seed of the order of modules; tests/conftest.py reads it
+_BURN = "while True: pass"
+_USUAL = ["-m", "not exhaustive and not privileged"]
+
+
+@dataclass
+class Tally:
+    """What the runs have come to."""
+
+    runs: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    first_errors: dict[str, str] = field(default_factory=dict)
+
+    def add(self, report: str) -> int:
+        """Count the tests of a JUnit report; how many of them failed."""
+        failed = 0
+        for case in ET.fromstring(report).iter("testcase"):
+            name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+            self.runs[name] += 1
+            wrong = case.find("failure")
+            if wrong is None:
+                wrong = case.find("error")
+            if wrong is not None:
+                failed += 1
+                self.failures[name] += 1
+                self.first_errors.setdefault(name, (wrong.get("message") or "").partition("\n")[0][:160])
+        return failed
+
+    def table(self) -> str:
+        """Each test that has failed: its runs, its failures and its first error."""
+        if not self.failures:
+            return f"{len(self.runs)} tests, none of which has failed"
+        rows = [f"{'runs':>5} {'failures':>8}  test: first error"]
+        for name, count in self.failures.most_common():
+            rows.append(f"{self.runs[name]:>5} {count:>8}  {name}: {self.first_errors[name]}")
+        return "\n".join(rows)
+
+
+@contextlib.contextmanager
+def burning(count: int) -> Iterator[None]:
+    """Keep so many processors busy meanwhile."""
+    burners = [subprocess.Popen([sys.executable, "-c", _BURN]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def one_run(arguments: list[str], workers: int, order: int | None) -> tuple[str, int]:
+    """The JUnit report of one run of the tests, and pytest's exit status."""
+    environment = os.environ if order is None else {**os.environ, ORDER: str(order)}
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.xml"
+        several = [] if workers == 1 else ["-n", str(workers)]
+        command = [sys.executable, "-m", "pytest", "-q", *several, f"--junit-xml={report}", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+        return (report.read_text() if report.exists() else ""), done.returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="how often (10)")
+    parser.add_argument("--load", type=int, default=0, help="processes that keep processors busy (0)")
+    parser.add_argument("--workers", type=int, default=4, help="processes of tests (4)")
+    parser.add_argument("--random", action="store_true", help="draw the order of the modules")
+    parser.add_argument("--seed", type=int, help="of the first run's order; the next ones follow it")
+    known, arguments = parser.parse_known_args()
+    seed = known.seed if known.seed is not None else random.SystemRandom().randrange(1 << 30)
+    random_order = known.random or known.seed is not None
+    tally, broken = Tally(), 0
+    with burning(known.load):
+        for number in range(known.runs):
+            order = seed + number if random_order else None
+            began = time.monotonic()
+            report, status = one_run([*_USUAL, *arguments], known.workers, order)
+            failed = tally.add(report) if report else 0
+            broken += status not in (0, 1) or not report
+            taken = time.monotonic() - began
+            drawn = "" if order is None else f", order {order}"
+            print(
+                f"run {number + 1} of {known.runs}: {failed} failed, {taken:.0f} s, status {status}{drawn}", flush=True
+            )
+    print(tally.table())
+    return 1 if tally.failures or broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
