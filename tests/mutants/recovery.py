@@ -194,8 +194,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a mark counts as a sign that all older ledgers were listed",
         "a ledger of a lost bookie gets no mark",
-        "await self._read(some, lost)",
-        "await self._read_listed(some, lost)",
+        "remembered.settle(worked_off.intersection(some) - self._just_marked)",
+        "remembered.settled_to = max(remembered.settled_to, some[-1])",
         (_AUDITOR + "test_a_mark_of_somebody_elses_hides_no_new_ledger",),
     ),
     Mutant(

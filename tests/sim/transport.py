@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from asyncio import transports
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 256 * 1024  # in flight or unread in one direction; the kernels' two socket buffers
 _SEGMENT_BYTES_MAX = 64 * 1024
 _FIN = b""
+_LATE_WRITES_MAX = 5  # that are not complained about
+
+_log = logging.getLogger("asyncio")
 
 
 class SimTransport(transports._FlowControlMixin, asyncio.Transport):
@@ -55,6 +59,7 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
         self._eof_sent = False
         self._eof_received = False
         self._dropped_unread = False
+        self._written_too_late = 0
 
     @property
     def dead(self) -> bool:
@@ -123,7 +128,12 @@ class SimTransport(transports._FlowControlMixin, asyncio.Transport):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__}")
         if self._eof_written:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if not data or self._closing:
+        if not data:
+            return
+        if self._closing:  # asyncio and uvloop complain from the fifth on
+            self._written_too_late += 1
+            if self._written_too_late > _LATE_WRITES_MAX:
+                _log.warning("socket.send() raised exception.")
             return
         if not self._written:
             self._soon(self._end_of_turn)

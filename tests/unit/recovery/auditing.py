@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -43,7 +42,7 @@ class Clock:
         self.now = 1_000_000.0
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return asyncio.get_running_loop().time()
 
     def time(self) -> float:
         return self.now
