@@ -13,16 +13,17 @@ WORKERS ?= 4
 RUNS ?= 10
 LOAD ?= 0
 # Bytecode is kept, whatever the environment says: tests start hundreds of processes, and each would compile all modules.
-test test-fast test-full flakes mutants: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-full flakes coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 
-.PHONY: help demo test test-fast flakes test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
+.PHONY: help demo test test-fast flakes coverage test-full test-privileged test-containers test-pythons mutants check golden scenarios settings sim bench bench-export bench-housekeeping bench-memory bench-peers bench-streaming bench-tls clean
 
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
 	@echo "make test-fast  those that need neither Java nor ports: unit and simulation"
 	@echo "make flakes     the tests many times over, and which of them fail now and then (RUNS=10 LOAD=2 ORDER=7 TESTS=tests/unit)"
+	@echo "make coverage   the tests, and which lines and branches of src/bkpy none of them reaches"
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"
 	@echo "make test-privileged  the privileged ones that are short: needs root and loop devices"
 	@echo "make test-containers  docker-compose.yml on a Docker daemon of their own: needs root, docker.io, docker-compose, debootstrap"
@@ -57,6 +58,9 @@ test-fast: $(VENV)/.dev
 
 flakes: $(VENV)/.dev
 	$(BIN)/python -m tests.flakes --runs $(RUNS) --load $(LOAD) --workers $(WORKERS) $(if $(ORDER),--seed $(ORDER)) $(TESTS)
+
+coverage: $(VENV)/.dev
+	$(PYTEST) -m "not exhaustive and not privileged" --cov=bkpy --cov-branch --cov-report=term-missing:skip-covered $(TESTS)
 
 test-privileged: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "privileged and not exhaustive"
