@@ -88,7 +88,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "appends are taken in any thread",
         "the call raises, and the entry is in the ledger all the same",
-        "        if asyncio._get_running_loop() is not self._dispatcher.loop:\n",
+        "        if asyncio._get_running_loop() is not self.loop:\n",
         "        if False:\n",
         (_UNIT + "client/test_threads.py::test_an_append_in_another_thread_writes_nothing",),
     ),

@@ -76,6 +76,7 @@ class PendingAppends:
         "lac",
         "lac_sent",
         "length",
+        "loop",
         "next_id",
         "open_batch",
         "replication",
@@ -114,6 +115,7 @@ class PendingAppends:
         self._publisher = publisher
         self._pool = parts.pool
         self._dispatcher = parts.dispatcher
+        self.loop = parts.dispatcher.loop
         self._settings = settings
         self._on_room = on_room if owner is None else owner.on_room
         self._on_failed = on_failed if owner is None else owner.on_failed
@@ -148,7 +150,7 @@ class PendingAppends:
 
         Appends call it where no batch is open: once for each tick of the event loop.
         """
-        if asyncio._get_running_loop() is not self._dispatcher.loop:
+        if asyncio._get_running_loop() is not self.loop:
             raise RuntimeError(
                 f"an append to ledger {self._ledger_id} was called outside the event loop of its client: nothing "
                 "was written; from another thread use asyncio.run_coroutine_threadsafe with that loop"

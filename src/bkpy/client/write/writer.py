@@ -172,7 +172,7 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, pending = len(data), self._pending
-        if pending.open_batch is None:
+        if pending.open_batch is None and asyncio._get_running_loop() is not pending.loop:
             pending.check_loop()
         if (
             pending.slow_path
@@ -193,7 +193,7 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = payload_of(data)
         size, pending = len(data), self._pending
-        if pending.open_batch is None:
+        if pending.open_batch is None and asyncio._get_running_loop() is not pending.loop:
             pending.check_loop()
         if self._out_of_order is not None or entry_id is not None:
             if (placed := self._place(entry_id, data, size)) is not None:
