@@ -122,6 +122,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def all_threads_stopped(pid: int | None) -> bool:
+    """Whether SIGSTOP has reached the whole process: those of its threads that run on other processors stop later."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return bool(states) and all(state in "TtZX" for state in states)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def forked_bookies() -> Iterator[None]:
     """Bookies of local clusters are forked from a process that has loaded them."""

@@ -28,6 +28,7 @@ from tests.cluster.zookeeper_proxy import (
     Fault,
     ZooKeeperProxy,
 )
+from tests.conftest import all_threads_stopped
 from tests.hooks import pretend_seen
 
 from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
@@ -132,6 +133,7 @@ async def test_d1_all_calls_in_flight_end_when_the_server_is_killed(tmp_path: Pa
         node = await store.create("/a", b"", ephemeral=True)
         session = store.session_id
         server.suspend()  # so that the calls are in flight when it dies
+        await eventually(lambda: all_threads_stopped(server.pid), "the server has stopped")
         writes = [asyncio.create_task(store.put(node, b"x", 0)) for _ in range(20)]
         read = asyncio.create_task(store.get(node))
         await eventually(lambda: proxy.requests[SET_DATA] == 20, "the writes are on their way")

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.storage.support import SMALLEST, Batch, Host, add, check_living_bytes, read_all, reclaim
+from tests.unit.storage.support import (
+    SMALLEST,
+    Batch,
+    Host,
+    add,
+    check_living_bytes_between_checkpoints,
+    read_all,
+    reclaim,
+)
 from tests.unit.storage.support import settings as bookie_settings
 
 if TYPE_CHECKING:
@@ -89,7 +97,7 @@ async def run(script: list[tuple[str, object]], journals: int, ledgers: int, **b
             storage = await host.boot()
             assert host.reports.replayed_frames == journals, "only clean-stop frames are left to be read"
         storage.check_invariants()
-        check_living_bytes(storage)
+        await check_living_bytes_between_checkpoints(storage)
         first, length, bytes_max = argument if action == "read" else (0, 250, 1 << 20)  # type: ignore[misc]
         for ledger_id, entries in list(model.items()):
             wanted = {i: entries[i] for i in sorted(entries) if first <= i <= first + length}
