@@ -21,7 +21,7 @@ PYTEST = $(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS))
 help:
 	@echo "make demo       store a year of flights on a local cluster, read them back, query and stream them with Spark"
 	@echo "make test       all tests that need no privileges (some minutes; WORKERS=1: in one process)"
-	@echo "make test-fast  those that need neither Java nor ports: unit and simulation"
+	@echo "make test-fast  those that need neither Java nor ZooKeeper: unit and simulation"
 	@echo "make flakes     the tests many times over, and which of them fail now and then (RUNS=10 LOAD=2 ORDER=7 TESTS=tests/unit)"
 	@echo "make coverage   the tests, and which lines and branches of src/bkpy none of them reaches"
 	@echo "make test-full  these, the exhaustive and the privileged ones, and the mutants (an hour)"

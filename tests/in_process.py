@@ -53,7 +53,9 @@ _TURN_S = 20e-6  # about what a turn of a real loop takes
 
 def virtual_loop() -> SimLoop:
     """A loop in virtual time, which also goes on for a test that looks at each turn."""
-    return SimLoop(_TURN_S)
+    loop = SimLoop(_TURN_S)
+    loop.set_exception_handler(None)  # errors that nobody handled are logged, as by a real loop
+    return loop
 
 
 def virtual() -> bool:
@@ -96,7 +98,7 @@ class InProcess:
 
     def __init__(self, directory: Path, *, real_disks: bool = False) -> None:
         self.directory = directory
-        self.real_disks = real_disks
+        self.real_disks = real_disks or not virtual()
         self.disks: dict[str, SimDisk] = {}
         self.tree = MemoryStore(runtime_here())
         self.nodes: list[BookieNode] = []

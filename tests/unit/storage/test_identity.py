@@ -18,7 +18,7 @@ from bkpy.storage.identity import COOKIE_NAME, Cookie, LedgerDirectory, decode_c
 from bkpy.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 COOKIE = Cookie("b", INSTANCE, ("/j0", "/j1"), (LedgerDirectory("/l0", "00" * 16),))
 
@@ -209,8 +209,8 @@ async def test_a_ledger_directory_is_added_and_old_ledgers_stay_where_they_are(c
     assert storage.cookie != old_cookie
 
 
-@pytest.mark.parametrize("added", [False, True])
-async def test_a_crash_at_every_operation_of_a_first_start_and_of_adding_a_directory(added: bool) -> None:
+async def dying_starts(*, added: bool) -> AsyncIterator[Host]:
+    """Bookies whose first start, or whose start with a directory added, died: one at each operation on the disk."""
     at = 0
     while True:
         at += 1
@@ -222,46 +222,39 @@ async def test_a_crash_at_every_operation_of_a_first_start_and_of_adding_a_direc
         try:
             await host.boot()
         except SimulatedCrash:
-            host.disk.power_cut()
-            host.disk.heal()
-            storage = await host.boot()
-            if added:
-                assert await read_all(storage, 1, 0, 4) == (dict.fromkeys(range(5), b"data"), set())
-            await storage.states((77,))
-            await add(storage, Batch(77, 0))
-            await storage.close()
+            yield host
         else:
             break
     assert at > 20
+
+
+@pytest.mark.parametrize("added", [False, True])
+async def test_a_crash_at_every_operation_of_a_first_start_and_of_adding_a_directory(added: bool) -> None:
+    async for host in dying_starts(added=added):
+        host.disk.power_cut()
+        host.disk.heal()
+        storage = await host.boot()
+        if added:
+            assert await read_all(storage, 1, 0, 4) == (dict.fromkeys(range(5), b"data"), set())
+        await storage.states((77,))
+        await add(storage, Batch(77, 0))
+        await storage.close()
 
 
 @pytest.mark.parametrize("added", [False, True])
 async def test_what_a_start_leaves_that_dies_is_synced_before_anything_is_stored(added: bool) -> None:
     """The next start finds it in the page cache, and a power cut behind that one takes what was never synced."""
-    at = 0
-    while True:
-        at += 1
-        host = Host(settings=bookie_settings(journals=2, ledgers=2))
-        if added:
-            await used(host)
-            host.settings = bookie_settings(journals=2, ledgers=3)
-        host.disk.crash_at(at)
-        try:
-            await host.boot()
-        except SimulatedCrash:
-            host.disk.crash()
-            host.disk.heal()
-            storage = await host.boot()
-            await storage.states((77,))
-            await add(storage, Batch(77, 0))
-            storage.release()
-            host.disk.power_cut(dropped)
-            storage = await host.boot()
-            assert await read_all(storage, 77, 0, 0) == ({0: b"data"}, set())
-            storage.release()
-        else:
-            break
-    assert at > 20
+    async for host in dying_starts(added=added):
+        host.disk.crash()
+        host.disk.heal()
+        storage = await host.boot()
+        await storage.states((77,))
+        await add(storage, Batch(77, 0))
+        storage.release()
+        host.disk.power_cut(dropped)
+        storage = await host.boot()
+        assert await read_all(storage, 77, 0, 0) == ({0: b"data"}, set())
+        storage.release()
 
 
 async def test_an_error_of_the_disk_at_start_is_told() -> None:

@@ -173,12 +173,12 @@ class JournalReader:
         header = self._header(source, offset)
         if header is None or header.sequence != self.end.sequence or header.chain != self.end.chain:
             return None
+        head = source.window.get(offset, FRAME_HEADER_BYTES)  # before the body, whose bytes may move the window on
         body = source.window.get(offset + FRAME_HEADER_BYTES, header.body_bytes)
         if len(body) != header.body_bytes or crc32c(body) != header.body_checksum:
             return None
         self.clean_stop = header.kind == FrameKind.CLEAN_STOP
         end = Mark(source.file_id, offset + header.frame_bytes, header.sequence + 1, header.checksum)
-        head = source.window.get(offset, FRAME_HEADER_BYTES)
         return JournalFrame(header.sequence, header.records, body, end, head, offset)
 
     def _header(self, source: _Source, offset: int) -> FrameHeader | None:
