@@ -116,6 +116,14 @@ class SimLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return SimFuture(loop=self)
 
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
@@ -136,18 +144,31 @@ class SimLoop(asyncio.BaseEventLoop):
         pass  # it is dropped when its time comes
 
     def _run_once(self) -> None:
-        if not self._ready and not self._stopping:
+        # Written for speed: a tenth of what simulated runs take is here.
+        ready, timers = self._ready, self._timers
+        if not ready and not self._stopping:
             self._move_on()
-        while self._timers and self._timers[0][0] <= self._now:
-            timer = heapq.heappop(self._timers)[2]
+        now = self._now
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
             timer._scheduled = False
-            if not timer.cancelled():
-                self._ready.append(timer)
+            if not timer._cancelled:
+                ready.append(timer)
         if self._turn_s:
             self._now += self._turn_s
             self._turns = 0
-        for _ in range(len(self._ready)):
-            self._run_handle(self._ready.popleft())
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            self._turns += 1
+            if self._turns > TURNS_MAX:
+                raise StuckError(f"{TURNS_MAX} callbacks at {self._now}, the last one {handle!r}")
+            incarnation = handle._context.get(CURRENT)
+            if incarnation is not None and incarnation.dead:
+                incarnation.parked.append(handle)
+            else:
+                handle._run()
 
     def _move_on(self) -> None:
         # Neither cancelled timers nor those of the dead make time go on.
@@ -161,15 +182,6 @@ class SimLoop(asyncio.BaseEventLoop):
         if when > self._now:
             self._now = when
             self._turns = 0
-
-    def _run_handle(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
-            return
-        self._turns += 1
-        if self._turns > TURNS_MAX:
-            raise StuckError(f"{TURNS_MAX} callbacks at {self._now}, the last one {handle!r}")
-        if not self._park(handle):
-            handle._run()
 
     def _park(self, handle: asyncio.Handle) -> bool:
         """Keep the handle for ever, if it belongs to a dead incarnation."""
