@@ -10,7 +10,7 @@ MUTANTS: list[Mutant] = [
         "a crash between the checkpoints of two ledger directories loses acknowledged entries",
         "journal.retain(min(s.row.marks[number].file_id for s in self.shards))",
         "journal.retain(shard.row.marks[number].file_id)",
-        ("tests/sim/test_cluster_run.py::test_what_was_acknowledged_is_read_back[0]",),
+        ("tests/sim/test_cluster_run.py::test_what_was_acknowledged_is_read_back[0-19]",),
     ),
     Mutant(
         "a ledger is closed over whatever anybody has stored meanwhile",
@@ -21,7 +21,7 @@ MUTANTS: list[Mutant] = [
         "match outcome:\n"
         "    case Done():\n"
         "        return Closed(",
-        ("tests/sim/test_failover_run.py::test_a_ledger_survives_its_writer[0]",),
+        ("tests/sim/test_failover_run.py::test_a_ledger_survives_its_writer[0-24]",),
     ),
     Mutant(
         "the time of a read is compared with another sum than the one that was waited for",

@@ -19,9 +19,10 @@ def main() -> int:
     parser.add_argument("scenario", choices=RUNS)
     parser.add_argument("seed", type=int)
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds to run, from that one on")
+    parser.add_argument("--few", action="store_true", help="say which few of them go through all that is expected")
     arguments = parser.parse_args()
     if arguments.seeds:
-        return run_range(arguments.scenario, arguments.seed, arguments.seeds)
+        return run_range(arguments.scenario, arguments.seed, arguments.seeds, few=arguments.few)
     return run_one(arguments.scenario, arguments.seed)
 
 
@@ -36,8 +37,8 @@ def run_one(scenario: str, seed: int) -> int:
     return 0
 
 
-def run_range(scenario: str, first: int, count: int) -> int:
-    """Run them all. The first failure is told in full, of the others the seed and one line."""
+def run_range(scenario: str, first: int, count: int, *, few: bool = False) -> int:
+    """Run them all. The first failure is printed in full, of the others the seed and one line."""
     logging.lastResort = None  # what runs do to bookies and clients makes them warn all the time
     began = time.monotonic()
     done = Range()
@@ -53,6 +54,8 @@ def run_range(scenario: str, first: int, count: int) -> int:
     seconds = time.monotonic() - began
     for mark, times in sorted(done.marks.items()):
         print(f"{times:8} {mark}")
+    if few:
+        print("seeds {}; missing: {}".format(*done.few(scenario)))
     rate = f"{count / seconds:.2f} seeds/s"
     if done.failed:
         print(f"{len(done.failed)} of {count} seeds failed, the first is {done.failed[0]} ({rate}); to see it:")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from bkpy.errors import BookKeeperError
 
 from .cluster import Cluster
-from .runs import play_all, trace_hash_elsewhere
+from .runs import play_all, seeds_of, trace_hash_elsewhere
 from .scenario import run_on, run_seed
 
-BLOCK = 20  # seeds
-EVERYTHING = 28  # seeds, in some of which is whatever such runs are expected to go through
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 10))])
-def test_what_was_acknowledged_is_read_back(block: int) -> None:
-    seeds = range(block * BLOCK, (block + 1) * BLOCK) if block else range(EVERYTHING)
-    for cluster in play_all("standard", seeds, everything=not block):
+@pytest.mark.parametrize("seeds", seeds_of("standard", block=20, blocks=10))
+def test_what_was_acknowledged_is_read_back(seeds: Sequence[int]) -> None:
+    for cluster in play_all("standard", seeds):
         assert sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) > 200
 
 

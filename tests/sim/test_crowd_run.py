@@ -11,17 +11,17 @@ from bkpy.errors import BookieUnavailableError
 
 from .cluster import Cluster
 from .crowd import crowd_run
-from .runs import play_all, trace_hash_elsewhere
+from .runs import play_all, seeds_of, trace_hash_elsewhere
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bkpy.client.read.reader import LedgerReader
 
-BLOCK = 20  # seeds
 
-
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 10))])
-def test_nothing_is_lost_in_the_crowd(block: int) -> None:
-    for cluster in play_all("crowd", range(block * BLOCK, (block + 1) * BLOCK), everything=not block):
+@pytest.mark.parametrize("seeds", seeds_of("crowd", block=20, blocks=10))
+def test_nothing_is_lost_in_the_crowd(seeds: Sequence[int]) -> None:
+    for cluster in play_all("crowd", seeds):
         assert sum(len(bookie.promises) for bookie in cluster.bookies) > 10
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
 
 from bkpy.storage import at_risk
 
-from .runs import Range, play, play_all
+from .runs import Range, play, play_all, seeds_of
 
-BLOCK = 10  # seeds
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.scenario(55)
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 20))])
-def test_what_was_acknowledged_is_never_denied(block: int) -> None:
-    clusters = play_all("exposed", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+@pytest.mark.parametrize("seeds", seeds_of("exposed", block=10, blocks=20))
+def test_what_was_acknowledged_is_never_denied(seeds: Sequence[int]) -> None:
+    clusters = play_all("exposed", seeds)
     counts = [sum(len(ledger.acknowledged) for ledger in cluster.ledgers.values()) for cluster in clusters]
     assert min(counts) > 0  # one with small limits and much trouble may come to little
-    assert sum(counts) > 20 * BLOCK
+    assert sum(counts) > 20 * len(seeds)
 
 
 def test_the_run_notices_a_bookie_that_takes_itself_for_whole() -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from .healing import healing_run
-from .runs import play_all, trace_hash_elsewhere
+from .runs import play_all, seeds_of, trace_hash_elsewhere
 
-BLOCK = 10  # seeds
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.scenario(22)
 @pytest.mark.scenario(59)
 @pytest.mark.scenario(60)
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 10))])
-def test_what_a_lost_bookie_had_is_copied(block: int) -> None:
-    play_all("healing", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+@pytest.mark.parametrize("seeds", seeds_of("healing", block=10, blocks=10))
+def test_what_a_lost_bookie_had_is_copied(seeds: Sequence[int]) -> None:
+    play_all("healing", seeds)
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:

@@ -13,19 +13,17 @@ from bkpy.storage.ledgers import ledgers
 from bkpy.storage.losses import Losses
 
 from .rebuilding import rebuilding_run
-from .runs import Range, play, play_all, trace_hash_elsewhere
+from .runs import Range, play, play_all, seeds_of, trace_hash_elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-
-BLOCK = 5  # seeds
 
 
 @pytest.mark.scenario(52)
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 20))])
-def test_a_bookie_gets_back_what_it_lost_and_denies_nothing_meanwhile(block: int) -> None:
-    play_all("rebuilding", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+@pytest.mark.parametrize("seeds", seeds_of("rebuilding", block=5, blocks=20))
+def test_a_bookie_gets_back_what_it_lost_and_denies_nothing_meanwhile(seeds: Sequence[int]) -> None:
+    play_all("rebuilding", seeds)
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:

@@ -9,19 +9,17 @@ import pytest
 
 from bkpy.storage.rebuild import builder
 
-from .runs import Range, play, play_all, trace_hash_elsewhere
+from .runs import Range, play, play_all, seeds_of, trace_hash_elsewhere
 from .storage import storage_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-BLOCK = 20  # seeds
+    from collections.abc import Iterator, Sequence
 
 
 @pytest.mark.scenario(55)
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in range(1, 50))])
-def test_nothing_is_denied_whatever_becomes_of_a_storage(block: int) -> None:
-    play_all("storage", range(block * BLOCK, (block + 1) * BLOCK), everything=not block)
+@pytest.mark.parametrize("seeds", seeds_of("storage", block=20, blocks=50))
+def test_nothing_is_denied_whatever_becomes_of_a_storage(seeds: Sequence[int]) -> None:
+    play_all("storage", seeds)
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
