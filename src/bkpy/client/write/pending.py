@@ -163,7 +163,14 @@ class PendingAppends:
         batch = self.open_batch
         if batch is None:
             self.open_batch = batch = PendingEntry(self._ledger_id, self.replication, self.next_id, data, future)
-            self._begin(batch)
+            # As `_begin` does, without its call: in many ledgers each append comes by here.
+            try:
+                self._batches.append(batch)
+            except AttributeError:
+                self._batches = deque((batch,))
+            if not self._unsent:
+                self._dispatcher.schedule(self.replication)
+            self._unsent += 1
         elif isinstance(batch, PendingBatch):
             batch.payloads.append(data)
             batch.futures.append(future)
