@@ -14,7 +14,7 @@ import sys
 import termios
 from typing import Any
 
-from tests.preloaded import Preloaded
+from tests.preloaded import Fork, Preloaded
 
 PATIENCE_S = 100.0
 COMMAND = [sys.executable, "-m", "bkpy"]
@@ -32,7 +32,7 @@ def bkpy(
     """Run the command to its end; its status must be the expected one, and errors are one line without a traceback."""
     env = {**environment(uri), **variables}
     words = list(map(str, arguments))
-    if variables:  # Python heeds some when it starts
+    if any(name.startswith("PYTHON") for name in variables):  # Python reads them when it starts
         done = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, timeout=PATIENCE_S, env=env)
     else:
         done = PRELOADED.run(words, stdin=stdin, env=env, timeout_s=PATIENCE_S)
@@ -70,8 +70,13 @@ def on_terminal(columns: int, *arguments: object, uri: str | None) -> list[str]:
     return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
 
 
-def start(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
+def start(*arguments: object, uri: str | None, **pipes: Any) -> Fork:
     """The command, running."""
+    return PRELOADED.popen(list(map(str, arguments)), **{"env": environment(uri), **pipes})
+
+
+def start_real(*arguments: object, uri: str | None, **pipes: Any) -> subprocess.Popen[bytes]:
+    """The command, running as its users start it: where its loading, or its parent, is what matters."""
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(uri), **pipes},

@@ -5,6 +5,9 @@ Apart from that, each run is what a run of `python -m bkpy` is: a process of its
 arguments, environment, standard streams, output and exit status, and signals end it as they end any. Only what was
 loaded isn't taken apart at its end.
 
+A run of a command that starts a cluster forks a process that forks its bookies: they are loaded as well, and end when
+the command does.
+
 Invariants: no fork outlives the process that loaded the command, which ends with the one that runs the tests; a fork
 that has ended keeps its process id until its exit status has been asked for.
 
@@ -16,7 +19,9 @@ ended: its process id; the answer is the status, minus the signal's number if on
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -26,15 +31,56 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn, Self
 
 REQUEST_BYTES_MAX = 1 << 17
 DESCRIPTORS_MAX = 16
 BOOKIE = (sys.executable, "-P", "-m", "bkpy", "bookie", "run")  # as a local cluster starts one
+STARTS_CLUSTERS = frozenset({"bench", "local"})  # commands
+CLOSED = -1  # in the place of a standard stream's descriptor
+LOADED = (  # what runs load, most of it when they need it
+    "aiofiles.tempfile",
+    "bkpy.bench.failures",
+    "bkpy.bench.memory",
+    "bkpy.bench.restarts",
+    "bkpy.bench.workloads",
+    "bkpy.bookie.process",
+    "bkpy.cli.accept_loss",
+    "bkpy.cli.autorecovery",
+    "bkpy.cli.bench",
+    "bkpy.cli.bookie",
+    "bkpy.cli.bookie_pages",
+    "bkpy.cli.cluster",
+    "bkpy.cli.deleting",
+    "bkpy.cli.describe",
+    "bkpy.cli.explain",
+    "bkpy.cli.inspect",
+    "bkpy.cli.ledger",
+    "bkpy.cli.local",
+    "bkpy.cli.log",
+    "bkpy.cli.log_describe",
+    "bkpy.cli.log_write",
+    "bkpy.cli.outcome",
+    "bkpy.cli.rebalance",
+    "bkpy.cli.write",
+    "bkpy.client.client",
+    "bkpy.client.connecting",
+    "bkpy.local.cluster",
+    "bkpy.local.supervisor",
+    "bkpy.metadata.connect",
+    "bkpy.metadata.zookeeper.store",
+    "bkpy.recovery.auto_recovery",
+    "encodings.utf_8_sig",
+    "pickle",
+    "rich.progress",
+    "rich.table",
+    "rich.text",
+)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -43,10 +89,30 @@ class Fork:
 
     def __init__(self, preloaded: Preloaded, pid: int) -> None:
         self.pid = pid
+        self.stdin: IO[bytes] | None = None  # the other ends of pipes
+        self.stdout: IO[bytes] | None = None
+        self.stderr: IO[bytes] | None = None
         self._preloaded = preloaded
         self._lock = threading.Lock()
         self._status: int | None = None
         self._pidfd = os.pidfd_open(pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # which may leave it running for ever
+            self.kill()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self.wait(None)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, once it has been asked for."""
+        return self._status
 
     def poll(self) -> int | None:
         """The exit status; None as long as it runs."""
@@ -56,7 +122,7 @@ class Fork:
                 os.close(self._pidfd)
             return self._status
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float | None) -> int:
         """The exit status. `TimeoutError` if it runs longer."""
         if self._status is None and not self._has_ended(timeout_s):
             raise TimeoutError(f"process {self.pid} has not ended within {timeout_s:g} s")
@@ -69,28 +135,75 @@ class Fork:
         if self.poll() is None:
             signal.pidfd_send_signal(self._pidfd, number)
 
-    def _has_ended(self, timeout_s: float) -> bool:
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """What it has still printed and complained of when it has ended: no more than pipes hold.
+
+        `TimeoutError` if it runs longer.
+        """
+        self.wait(timeout)
+        return (self.stdout.read() if self.stdout else b""), (self.stderr.read() if self.stderr else b"")
+
+    def _has_ended(self, timeout_s: float | None) -> bool:
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 class Preloaded:
-    """The process, from the first run on. It ends when this one does."""
+    """The process, from the first run on. It ends when this one does. `requests`: one that runs serves them there."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: socket.socket | None = None) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket
+        self._requests = requests
 
     def start(
         self, arguments: Sequence[str], *, env: Mapping[str, str], streams: Sequence[int], inherited: Sequence[int] = ()
     ) -> Fork:
-        """Start the command; `streams` are the descriptors of its standard input, output and error.
+        """Start the command; `streams` are the descriptors of its standard input, output and error, or `CLOSED`.
 
         It inherits those, and copies of the descriptors `inherited`, and no others.
         """
-        return Fork(self, self._ask([list(arguments), dict(env)], [*streams, *inherited]))
+        opened = [fd for fd in streams if fd != CLOSED]
+        names = [name for name, fd in enumerate(streams) if fd != CLOSED]
+        return Fork(self, self._ask([list(arguments), dict(env), names], [*opened, *inherited]))
+
+    def popen(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+    ) -> Fork:
+        """Start the command with the streams that `subprocess.Popen` takes."""
+        with contextlib.ExitStack() as theirs:
+            streams: list[int] = []
+            ours: list[IO[bytes] | None] = []
+            for number, stream in enumerate((stdin, stdout, stderr)):
+                ours.append(None)
+                if stream == subprocess.PIPE:
+                    reading, writing = os.pipe()
+                    own, other = (writing, reading) if number == 0 else (reading, writing)
+                    ours[-1] = os.fdopen(own, "wb" if number == 0 else "rb")
+                    theirs.callback(os.close, other)
+                    streams.append(other)
+                elif stream == subprocess.DEVNULL:
+                    streams.append(theirs.enter_context(open(os.devnull, "r+b", buffering=0)).fileno())
+                else:
+                    streams.append(stream if isinstance(stream, int) else stream.fileno())
+            fork = self.start(arguments, env=env, streams=streams)
+        fork.stdin, fork.stdout, fork.stderr = ours
+        return fork
 
     def bookie(
         self, command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str], pass_fds: Sequence[int]
@@ -132,7 +245,7 @@ class Preloaded:
 
     def _ask(self, request: object, fds: list[int]) -> int:
         with self._lock:
-            if self._process is None:
+            if self._requests is None:
                 self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with theirs:
                     self._process = subprocess.Popen(
@@ -157,25 +270,22 @@ def _feed(sink: int, data: bytes) -> None:
         pass  # the command has not read all of it
 
 
-def _serve(requests: socket.socket) -> None:
-    import ctypes
+def _load() -> None:
+    for name in LOADED:
+        importlib.import_module(name)
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    importlib.import_module("tests.hooks")
+    del sys.path[0]
+    gc.collect()
+    gc.freeze()  # a fork's collections neither look through what is loaded nor get copies of its pages by that
 
-    import bkpy.bench.workloads
-    import bkpy.bookie.process
-    import bkpy.cli.bench
-    import bkpy.cli.bookie
-    import bkpy.cli.cluster
-    import bkpy.cli.ledger
-    import bkpy.cli.local
-    import bkpy.cli.outcome
-    import bkpy.client.client
-    import bkpy.metadata.connect
-    import bkpy.metadata.zookeeper.store  # noqa: F401 - for the runs
+
+def _serve(requests: socket.socket) -> None:
+    """Fork for requests until there are no more."""
+    import ctypes
 
     prctl = ctypes.CDLL(None).prctl
     own_pid = os.getpid()
-    gc.collect()
-    gc.freeze()  # a fork's collections neither look through what is loaded nor get copies of its pages by that
     while True:
         request, fds, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, DESCRIPTORS_MAX)
         if not request:
@@ -190,28 +300,76 @@ def _serve(requests: socket.socket) -> None:
             if os.getppid() != own_pid:
                 sys.exit(1)
             requests.close()
-            _run(*asked, fds)
+            starts_cluster = not STARTS_CLUSTERS.isdisjoint(asked[0][:1])
+            _run(*asked, fds, _fork_for_bookies(prctl, fds) if starts_cluster else None)
         for fd in fds:
             os.close(fd)
         requests.send(b"%d" % pid)
 
 
-def _run(arguments: list[str], env: dict[str, str], fds: list[int]) -> None:
+def _fork_for_bookies(prctl: Callable[..., int], fds: list[int]) -> Preloaded:
+    """A process that forks bookies for this one, and ends when this one does; it has none of the descriptors."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own_pid = os.getpid()
+    if os.fork() == 0:
+        prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == own_pid:
+            for fd in (ours.detach(), *fds):
+                os.close(fd)
+            _serve(theirs)
+        os._exit(0)
+    theirs.close()
+    return Preloaded(ours)
+
+
+def _run(
+    arguments: list[str], env: dict[str, str], names: list[int], fds: list[int], bookies: Preloaded | None
+) -> None:
     """Never returns."""
     from bkpy.cli import main
+    from tests.hooks import children_started_by
 
     os.setsid()
     for fd in range(3):
-        os.dup2(fds[fd], fd)
-        os.close(fds[fd])
+        os.close(fd)
+    for name, fd in zip(names, fds, strict=False):
+        os.dup2(fd, name)
+        os.close(fd)
+    _open_streams()
+    if arguments[:2] != ["bookie", "run"]:  # which starts like one that a local cluster starts
+        # As a terminal starts it: whoever runs the tests in the background may have them ignore the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(env)
     try:
-        main(arguments)
+        with children_started_by(bookies and bookies.bookie):
+            main(arguments)
     except SystemExit as ending:
         if not isinstance(ending.code, int):
             raise
         _end(ending.code)
+
+
+def _open_streams() -> None:
+    """What the interpreter does at its start: what is a terminal is known from then on."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        loaded = getattr(sys, f"__{name}__")
+        try:
+            os.fstat(fd)
+        except OSError:
+            stream = None
+        else:
+            stream = os.fdopen(
+                fd,
+                "r" if name == "stdin" else "w",
+                buffering=1 if name == "stderr" else -1,
+                encoding=loaded.encoding,
+                errors=loaded.errors,
+                newline=None if name == "stdin" else "\n",
+                closefd=False,
+            )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _end(status: int) -> NoReturn:
@@ -219,10 +377,11 @@ def _end(status: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()  # of which some tell that they were forgotten
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(status)
 
 
 if __name__ == "__main__":
+    _load()
     _serve(socket.socket(fileno=int(sys.argv[1])))

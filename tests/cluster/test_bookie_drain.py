@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cluster.test_bookie_recover import names, until, write
-from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment
+from tests.command import PATIENCE_S, as_json, bkpy, start
 from tests.conftest import run_elsewhere
 from tests.unit.recovery.repairing import whole
 
@@ -19,6 +18,8 @@ from bkpy.local import LocalCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.preloaded import Fork
 
 SESSION_S = 2.0
 LEDGERS = 24
@@ -42,9 +43,9 @@ async def told(uri: str, *words: str) -> Any:
     return await asyncio.to_thread(as_json, *words, uri=uri)
 
 
-def draining(uri: str, bookie_id: str) -> subprocess.Popen[bytes]:
+def draining(uri: str, bookie_id: str) -> Fork:
     words = ["--set", f"session_timeout_s={SESSION_S}", "bookie", "drain", bookie_id, "--json"]
-    return subprocess.Popen([*COMMAND, *words], env=environment(uri), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return start(*words, uri=uri)
 
 
 @pytest.mark.scenario(60)

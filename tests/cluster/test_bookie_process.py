@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.command import PRELOADED, environment
 from tests.conftest import run_elsewhere
+from tests.hooks import children_started_by
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -26,19 +28,10 @@ from bkpy.runtime.system import real_runtime
 
 DEADLINE_S = 60
 
-pytestmark = pytest.mark.usefixtures("real_bookies")
 
-
-def bookie_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def bookie_run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """A bookie that is expected to refuse to start."""
-    return subprocess.run(
-        [sys.executable, "-m", "bkpy", "bookie", "run", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    return bkpy_command("bookie", "run", *arguments, **environment)
 
 
 def settings(cluster: LocalCluster, directory: Path, **others: object) -> str:
@@ -65,7 +58,7 @@ async def registered(cluster: LocalCluster) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def small(real_bookies: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster of one bookie; a test that stops a part of it starts it again."""
     config = {"session_timeout_s": 4.0, "metrics_port": free_port()}
     local = LocalCluster(tmp_path_factory.mktemp("small"), bookies=1, config=config)
@@ -79,11 +72,13 @@ def small(real_bookies: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 async def test_stopping_deregisters_and_exits_with_zero(cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0]
     assert bookie.id in await registered(cluster)
-    await bookie.stop()
-    assert bookie.exit_status == 0
-    assert bookie.id not in await registered(cluster)
-    await bookie.start()
-    assert bookie.id in await registered(cluster)
+    for starts in (None, PRELOADED.bookie):  # the second one to be stopped is started as it is for users
+        await bookie.stop()
+        assert bookie.exit_status == 0
+        assert bookie.id not in await registered(cluster)
+        with children_started_by(starts):
+            await bookie.start()
+        assert bookie.id in await registered(cluster)
 
 
 async def test_stopping_without_zookeeper_is_a_clean_stop_too(small: LocalCluster) -> None:
@@ -188,9 +183,8 @@ async def test_a_bookie_says_whether_it_lives_and_whether_it_is_ready(small: Loc
     await bookie.start()
 
 
-def bkpy_command(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "bkpy", *words]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, check=False)
+def bkpy_command(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    return PRELOADED.run(words, stdin=b"", env={**environment(None), **variables}, timeout_s=DEADLINE_S)
 
 
 def test_who_asks_a_bookie_that_is_no_bookie_or_none_is_told(zookeeper: ZooKeeperServer) -> None:
@@ -237,24 +231,24 @@ async def test_metrics_count_what_was_done(small: LocalCluster) -> None:
 def test_an_unknown_setting_is_refused_with_the_nearest(cluster: LocalCluster, tmp_path: Path) -> None:
     done = bookie_run("--config", settings(cluster, tmp_path, journal_max_size=1))
     assert done.returncode != 0
-    assert "journal_max_size" in done.stderr
-    assert "journal_max_size_mb" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "journal_max_size" in done.stderr.decode()
+    assert "journal_max_size_mb" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
 
 
 def test_a_cluster_that_is_not_there(cluster: LocalCluster, tmp_path: Path) -> None:
     uri = cluster.connect_string.replace("/ledgers", "/nowhere")
     done = bookie_run("--config", settings(cluster, tmp_path), BKPY_METADATA_URI=uri)
     assert done.returncode == 1
-    assert "bkpy cluster init" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "bkpy cluster init" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
 
 
 def test_a_port_that_is_taken(cluster: LocalCluster, tmp_path: Path) -> None:
     done = bookie_run("--config", settings(cluster, tmp_path), "--listen", cluster.bookies[0].address)
     assert done.returncode == 1
-    assert cluster.bookies[0].address in done.stderr
-    assert "Traceback" not in done.stderr
+    assert cluster.bookies[0].address in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
 
 
 def test_directories_that_are_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -266,8 +260,8 @@ def test_directories_that_are_in_use(cluster: LocalCluster, tmp_path: Path) -> N
     }
     done = bookie_run("--config", settings(cluster, tmp_path, **taken))
     assert done.returncode == 1
-    assert "use" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "use" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
 
 
 @pytest.mark.scenario(53)
@@ -305,4 +299,4 @@ async def test_a_foreign_clusters_directories_are_refused(
     done = await asyncio.to_thread(bookie_run, "--config", settings(cluster, tmp_path, **foreign))
     await other.start()
     assert done.returncode == 1
-    assert "cluster" in done.stderr
+    assert "cluster" in done.stderr.decode()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment
+from tests.command import PATIENCE_S, PRELOADED, as_json, bkpy, environment, start
 from tests.conftest import run_elsewhere
 from tests.unit.recovery.repairing import whole
 
@@ -20,6 +19,8 @@ from bkpy.protocol.ledger_metadata import LedgerState
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.preloaded import Fork
 
 SESSION_S = 2.0
 ENTRIES = 100
@@ -65,11 +66,11 @@ async def until(condition: Any, what: str) -> None:
         raise AssertionError(f"{what}: that does not happen") from None
 
 
-def recovering(uri: str, bookie_id: str, *options: object) -> subprocess.Popen[bytes]:
+def recovering(uri: str, bookie_id: str, *options: object) -> Fork:
     """The command, slow enough to be caught at it."""
     words = ["--set", f"session_timeout_s={SESSION_S}", "bookie", "recover", bookie_id, *map(str, options), "--json"]
     words += ["--copy_bytes_per_s_max", "400000", "--open_ledger_grace_s", "0.5"]
-    return subprocess.Popen([*COMMAND, *words], env=environment(uri), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return start(*words, uri=uri)
 
 
 @pytest.mark.scenario(59)

@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment, start, write
+from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment, start, write
 
 import bkpy as bkpy_library
 from bkpy.cli.common import show_each
@@ -410,16 +410,8 @@ def test_errors_name_the_ledger_and_what_is_missing(uri: str) -> None:
     assert "bookies" in message
     message = bkpy("ledger", "write", "--ensemble", "1,2,2", uri=uri, stdin=b"x\n", status=1).stderr.decode()
     assert "1, 2, 2" in message
-    assert (
-        "line 2 is longer"
-        in subprocess.run(
-            [*COMMAND, "ledger", "write"],
-            input=b"x\n" + bytes(5 << 20),
-            capture_output=True,
-            timeout=PATIENCE_S,
-            env=environment(uri),
-        ).stderr.decode()
-    )
+    done = PRELOADED.run(["ledger", "write"], stdin=b"x\n" + bytes(5 << 20), env=environment(uri), timeout_s=PATIENCE_S)
+    assert "line 2 is longer" in done.stderr.decode()
     ledger_id = write(uri, b"a\nb\n")
     message = bkpy("ledger", "read", ledger_id, "--last", 5, uri=uri, status=1).stderr.decode()
     assert f"ledger {ledger_id}, entry" in message

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.command import PATIENCE_S, bkpy, start, write
+from tests.command import PATIENCE_S, bkpy, start, start_real, write
 from tests.conftest import alive
 
 from bkpy.local import LocalCluster
 from bkpy.local.process import free_port
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
+
+    from tests.preloaded import Fork
 
 
 @pytest.fixture
@@ -32,16 +33,16 @@ def directory(tmp_path: Path) -> Path:
 def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path) -> None:
     ledger_id = -1
     for number in (signal.SIGINT, signal.SIGTERM):
-        with start("local", "--dir", directory, uri=None) as local:
+        with start_real("local", "--dir", directory, "--bookies", 1, uri=None) as local:
             try:
                 assert local.stdout is not None
                 uri = local.stdout.readline().decode().strip()
                 assert uri.startswith("zk://127.0.0.1:"), local.stderr.read() if local.stderr else ""
                 if ledger_id < 0:
-                    ledger_id = write(uri, b"kept\n")
+                    ledger_id = write(uri, b"kept\n", "--ensemble", "1,1,1")
                 assert bkpy("ledger", "read", ledger_id, uri=uri).stdout == b"kept\n"
                 pids = running_below(local.pid)
-                assert len(pids) == 4
+                assert len(pids) == 2
             finally:
                 local.send_signal(number)
             assert local.wait(PATIENCE_S) == 0
@@ -51,7 +52,7 @@ def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path)
 
 
 def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Path) -> None:
-    with start("local", "--dir", directory, uri=None) as local:
+    with start_real("local", "--dir", directory, uri=None) as local:
         deadline = time.monotonic() + PATIENCE_S
         while not (pids := running_below(local.pid)):
             assert time.monotonic() < deadline
@@ -80,7 +81,7 @@ def running_below(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def running(directory: Path, *options: object) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def running(directory: Path, *options: object) -> Iterator[tuple[Fork, str]]:
     """A cluster of the command, and its address; ended by Ctrl-C, cleanly, if it still runs."""
     with start("local", "--dir", directory, *options, uri=None) as local:
         assert local.stdout is not None
@@ -98,14 +99,13 @@ def running(directory: Path, *options: object) -> Iterator[tuple[subprocess.Pope
 
 
 def pids_of(directory: Path) -> dict[str, int]:
-    """Processes by the directory of the cluster's that they were started for."""
+    """Processes by the directory of the cluster's that they were started for, where their output goes."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (process / "cmdline").read_text().replace("\0", " ")
-            for name in ("zookeeper", "bookie-1", "bookie-2", "bookie-3"):
-                if f" {directory / name}/" in command and alive(int(process.name)):
-                    found[name] = int(process.name)
+            log = (process / "fd" / "1").readlink()
+            if log.parent.parent == directory and alive(int(process.name)):
+                found[log.parent.name] = int(process.name)
     return found
 
 

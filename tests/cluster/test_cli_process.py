@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 
 import pytest
 from pydantic_core import SchemaError
 from tests.command import COMMAND, PATIENCE_S, PRELOADED, as_json, bkpy, environment
+from tests.preloaded import CLOSED
 
 import bkpy as bkpy_library
 from bkpy.cli import outcome
 from bkpy.local import LocalCluster
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 def shell(redirection: str, *arguments: str, uri: str | None, **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -26,24 +32,39 @@ def shell(redirection: str, *arguments: str, uri: str | None, **variables: str) 
     )
 
 
+def closed_run(closed: str, *arguments: str, uri: str | None) -> subprocess.CompletedProcess[bytes]:
+    """The same as `shell` with a redirection that closes streams, without the shell, and forked."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr, open(os.devnull, "rb") as nothing:
+        streams = [CLOSED if str(fd) in closed else file.fileno() for fd, file in enumerate((nothing, stdout, stderr))]
+        status = PRELOADED.start(arguments, env=environment(uri), streams=streams).wait(PATIENCE_S)
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(arguments, status, stdout.read(), stderr.read())
+
+
+@pytest.mark.parametrize("run", [shell, closed_run])
 @pytest.mark.parametrize("closed", ["0<&-", "2>&-"])
-def test_a_standard_stream_that_is_closed_is_empty(cluster: LocalCluster, closed: str) -> None:
-    done = shell(closed, "cluster", "show", uri=cluster.connect_string)
+def test_a_standard_stream_that_is_closed_is_empty(cluster: LocalCluster, closed: str, run: Run) -> None:
+    done = run(closed, "cluster", "show", uri=cluster.connect_string)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"instance id" in done.stdout
-    done = shell(closed, "ledger", "write", uri=cluster.connect_string)
+    done = closed_run(closed, "ledger", "write", uri=cluster.connect_string)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&-", "0<&- 1>&- 2>&-"])
+ALL_CLOSED = "0<&- 1>&- 2>&-"
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&-", ALL_CLOSED])
 @pytest.mark.parametrize("arguments", [["cluster", "show"], ["log", "create", "closed", "--json"], ["ledger", "write"]])
 def test_results_that_can_not_be_printed_are_an_error(cluster: LocalCluster, closed: str, arguments: list[str]) -> None:
-    done = shell(closed, *arguments, uri=cluster.connect_string)
+    run = shell if closed == ALL_CLOSED else closed_run
+    done = run(closed, *arguments, uri=cluster.connect_string)
     assert done.returncode == 1
     assert done.stdout == b""
-    assert "2>&-" in closed or done.stderr.count(b"\n") == 1
+    assert closed == ALL_CLOSED or done.stderr.count(b"\n") == 1
     # Nothing is printed, so nothing is missing.
-    assert shell(closed, "autorecovery", "enable", uri=cluster.connect_string).returncode in (0, 1)
+    assert closed_run(closed, "autorecovery", "enable", uri=cluster.connect_string).returncode in (0, 1)
 
 
 ENDED_AT = """\

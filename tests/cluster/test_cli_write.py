@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.preloaded import Fork
+
     from bkpy.local import LocalCluster
 
 
@@ -28,7 +30,7 @@ def uri(cluster: LocalCluster) -> str:
 
 
 @pytest.fixture
-def writer(uri: str) -> Iterator[subprocess.Popen[bytes]]:
+def writer(uri: str) -> Iterator[Fork]:
     """The command, with an open pipe as its input."""
     with start("ledger", "write", uri=uri, stdin=subprocess.PIPE) as running:
         try:
@@ -37,7 +39,7 @@ def writer(uri: str) -> Iterator[subprocess.Popen[bytes]]:
             running.kill()
 
 
-def begun(writer: subprocess.Popen[bytes], uri: str, lines: bytes) -> int:
+def begun(writer: Fork, uri: str, lines: bytes) -> int:
     """The ledger that the command writes, when these lines are acknowledged."""
     assert writer.stdout is not None
     assert writer.stdin is not None
@@ -51,7 +53,7 @@ def begun(writer: subprocess.Popen[bytes], uri: str, lines: bytes) -> int:
     return ledger_id
 
 
-def ended(writer: subprocess.Popen[bytes]) -> tuple[int, str]:
+def ended(writer: Fork) -> tuple[int, str]:
     """The exit status, and what was said in the end."""
     assert writer.stderr is not None
     status = writer.wait(PATIENCE_S)
@@ -59,9 +61,7 @@ def ended(writer: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_is_answered_with_what_was_acknowledged(
-    uri: str, writer: subprocess.Popen[bytes], number: int, status: int
-) -> None:
+def test_a_signal_is_answered_with_what_was_acknowledged(uri: str, writer: Fork, number: int, status: int) -> None:
     ledger_id = begun(writer, uri, b"one\ntwo\n")
     writer.send_signal(number)
     said = f"bkpy: 2 entries were acknowledged in ledger {ledger_id}, which ends there\n"
@@ -69,7 +69,7 @@ def test_a_signal_is_answered_with_what_was_acknowledged(
     assert as_json("ledger", "show", ledger_id, uri=uri)["last_entry"] == 1
 
 
-def test_a_fence_is_told_of_with_what_was_acknowledged(uri: str, writer: subprocess.Popen[bytes]) -> None:
+def test_a_fence_is_told_of_with_what_was_acknowledged(uri: str, writer: Fork) -> None:
     ledger_id = begun(writer, uri, b"one\ntwo\nthree\n")
     bkpy("ledger", "recover", ledger_id, uri=uri)
     assert writer.stdin is not None
@@ -83,7 +83,7 @@ def test_a_fence_is_told_of_with_what_was_acknowledged(uri: str, writer: subproc
     )
 
 
-def test_an_error_is_told_of_with_what_was_acknowledged(uri: str, writer: subprocess.Popen[bytes]) -> None:
+def test_an_error_is_told_of_with_what_was_acknowledged(uri: str, writer: Fork) -> None:
     ledger_id = begun(writer, uri, b"one\n")
     assert writer.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it reads no further than it has to
@@ -152,7 +152,7 @@ def test_progress_and_rate_are_shown_on_a_terminal(uri: str, tmp_path: Path, col
 # --- copies that are missing ----------------------------------------------------------------------------------------
 
 
-def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, writer: subprocess.Popen[bytes]) -> None:
+def test_copies_that_are_missing_are_told_of(uri: str, cluster: LocalCluster, writer: Fork) -> None:
     """A bookie dies in the middle, and there is no other: written is what the others have, with a warning."""
     ledger_id = begun(writer, uri, b"one\ntwo\n")
     lost = cluster.bookies[1]

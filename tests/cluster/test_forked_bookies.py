@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.command import start
 from tests.conftest import alive
 from tests.hooks import children_started_by
 
@@ -90,6 +92,17 @@ async def test_a_fork_that_can_not_start_is_told_of_as_others_are(tmp_path: Path
         assert await refusal(tmp_path / "two") == forked
 
 
+def test_bookies_of_a_forked_command_are_forks_and_die_with_it(tmp_path: Path) -> None:
+    with start("local", "--json", "--bookies", 1, "--dir", tmp_path, uri=None) as local:
+        assert local.stdout is not None
+        lines = iter(local.stdout.readline, b"}\n")
+        (bookie,) = json.loads(b"".join([*lines, b"}"]))["bookies"]
+        assert b"preloaded.py" in Path(f"/proc/{bookie['pid']}/cmdline").read_bytes()
+        local.kill()
+        assert local.stdout.read() == b""  # which nothing that it has started has open
+    wait_for_end_of(bookie["pid"])
+
+
 PARENT = """\
 import asyncio, sys
 from bkpy.local import LocalCluster
@@ -114,10 +127,11 @@ def test_forks_die_with_the_process_that_runs_the_tests(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
+    wait_for_end_of(pid)
 
-    async def gone() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while alive(pid):
-                await asyncio.sleep(0.01)
 
-    asyncio.run(gone())
+def wait_for_end_of(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import run_elsewhere
-from tests.hooks import pool_of
+from tests.hooks import children_started_by, pool_of
 
 import bkpy
 from bkpy.local import LocalCluster
 
 DEADLINE_S = 60
-
-pytestmark = pytest.mark.usefixtures("real_bookies")
 
 
 async def write_until_told(writer: bkpy.LedgerWriter, acknowledged: dict[int, bytes], stop: asyncio.Event) -> None:
@@ -48,7 +46,7 @@ async def until(count: int, acknowledged: dict[int, bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(real_bookies: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     # Small files: the journal rolls and checkpoints happen within a test.
     config = {"journal_max_size_mb": 1, "memtable_bytes_max": 1 << 20, "checkpoint_interval_s": 0.5}
     local = LocalCluster(tmp_path_factory.mktemp("cluster"), bookies=3, config=config)
@@ -116,7 +114,8 @@ async def test_all_processes_die_while_several_ledgers_are_written(cluster: Loca
     await cluster.kill()
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*writing)
-    await cluster.start()
+    with children_started_by(None):  # as for users; the tests after this one kill these
+        await cluster.start()
     for writer in writers:
         await writer.close()  # the same client: its session and its connections have come back
     for writer, acked in zip(writers, acknowledged, strict=True):

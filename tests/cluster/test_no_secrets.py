@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.certificates import Authority
-from tests.command import COMMAND, environment
+from tests.command import COMMAND, PRELOADED, environment
 
 from bkpy.local.process import free_port
 from bkpy.protocol.records import digest_key, ledger_key
@@ -34,14 +34,8 @@ class Run:
         self.shown = b""
 
     def __call__(self, *words: object, stdin: bytes = b"", fails: bool = False, **others: str) -> str:
-        done = subprocess.run(
-            [*COMMAND, *map(str, words)],
-            input=stdin,
-            capture_output=True,
-            timeout=DEADLINE_S,
-            env={**self.variables, **others},
-            check=False,
-        )
+        env = {**self.variables, **others}
+        done = PRELOADED.run(list(map(str, words)), stdin=stdin, env=env, timeout_s=DEADLINE_S)
         self.shown += done.stdout + done.stderr
         assert (done.returncode != 0) is fails, done.stderr.decode()
         return done.stdout.decode()

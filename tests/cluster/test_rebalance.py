@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.command import COMMAND, PATIENCE_S, as_json, bkpy, environment
+from tests.command import PATIENCE_S, as_json, bkpy, start
 from tests.conftest import run_elsewhere
 from tests.unit.recovery.repairing import whole
 
@@ -17,6 +16,8 @@ from bkpy.local import LocalCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.preloaded import Fork
 
 SESSION_S = 2.0
 LEDGERS = 8
@@ -33,9 +34,9 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
         run_elsewhere(cluster.stop())
 
 
-def moving_slowly(uri: str) -> subprocess.Popen[bytes]:
+def moving_slowly(uri: str) -> Fork:
     words = ["--set", f"session_timeout_s={SESSION_S}", "cluster", "rebalance", "--copy_bytes_per_s_max", "300000"]
-    return subprocess.Popen([*COMMAND, *words], env=environment(uri), stdout=subprocess.PIPE)
+    return start(*words, uri=uri)
 
 
 async def test_a_new_bookie_gets_its_share_though_the_command_is_killed_meanwhile(local: LocalCluster) -> None:
