@@ -48,10 +48,10 @@ FEW: Mapping[str, tuple[int, ...]] = {
     "failover": (1, 8, 32, 49, 77, 118),
     "crowd": (13, 27, 32, 36, 39),
     "exposed": (0, 1, 2, 15),
-    "healing": tuple(range(10)),
-    "logs": tuple(range(6)),
+    "healing": (8, 15, 16, 23),
+    "logs": (1, 7, 8),
     "rebuilding": tuple(range(5)),
-    "storage": tuple(range(20)),
+    "storage": (24, 26, 28, 43),
 }
 
 
