@@ -46,17 +46,17 @@ help:
 demo: $(VENV)/.demo
 	env -u BKPY_CONNECT $(BIN)/bkpy demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(PYTEST) -m "not exhaustive and not privileged"
 
-test-full: $(VENV)/.dev
+test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(PYTEST)
 	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
 test-fast: $(VENV)/.dev
 	$(PYTEST) tests/unit tests/sim -m "not exhaustive and not privileged"
 
-flakes: $(VENV)/.dev
+flakes: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(BIN)/python -m tests.flakes --runs $(RUNS) --load $(LOAD) --workers $(WORKERS) $(if $(ORDER),--seed $(ORDER)) $(TESTS)
 
 coverage: $(VENV)/.dev
@@ -123,6 +123,10 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy with PySpark and Java into $(VENV): about 1 GB, once."
 	$(PIP) '.[demo]'
 	@touch $@
+
+# Java ignores one that it can't use, and where there is no Java there is none.
+$(VENV)/zookeeper.jsa: $(VENV)/.dev tests/zookeeper_classes.py
+	$(BIN)/python -m tests.zookeeper_classes
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
 	@echo "Installing bkpy and its development tools into $(VENV): about 1 GB, once."

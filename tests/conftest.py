@@ -131,11 +131,12 @@ def all_threads_stopped(pid: int | None) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_bookies() -> Iterator[None]:
-    """Bookies of local clusters are forked from a process that has loaded them."""
+    """Bookies of local clusters are forked from a process that has loaded them; ZooKeepers have an archive to load."""
     from tests.command import PRELOADED
-    from tests.hooks import children_started_by
+    from tests.hooks import children_started_by, zookeepers_with
+    from tests.zookeeper_classes import ARCHIVE
 
-    with children_started_by(PRELOADED.bookie):
+    with children_started_by(PRELOADED.bookie), zookeepers_with(f"-XX:SharedArchiveFile={ARCHIVE}"):
         yield
 
 

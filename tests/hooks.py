@@ -14,7 +14,7 @@ from bkpy.client.bookies.channel import BookieChannel
 from bkpy.client.write.leaving import Leaving
 from bkpy.client.write.replication import Replication
 from bkpy.client.write.writer import LedgerWriter
-from bkpy.local import process
+from bkpy.local import process, zookeeper
 from bkpy.log.opening import Opening
 from bkpy.log.rolling import Roller
 from bkpy.metadata.naming import NamingScan
@@ -637,6 +637,17 @@ def children_started_by(start: Callable[..., Any] | None) -> Iterator[None]:
         yield
     finally:
         process._spawner = before
+
+
+@contextlib.contextmanager
+def zookeepers_with(*options: str) -> Iterator[None]:
+    """Meanwhile the ZooKeepers that this process starts are given further options of Java."""
+    before = zookeeper._JVM_OPTIONS
+    zookeeper._JVM_OPTIONS = (*before, *options)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        zookeeper._JVM_OPTIONS = before
 
 
 def open_logs_of(shard: Shard) -> set[int]:

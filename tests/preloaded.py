@@ -275,6 +275,7 @@ def _load() -> None:
         importlib.import_module(name)
     sys.path.insert(0, str(Path(__file__).parents[1]))
     importlib.import_module("tests.hooks")
+    importlib.import_module("tests.zookeeper_classes")
     del sys.path[0]
     gc.collect()
     gc.freeze()  # a fork's collections neither look through what is loaded nor get copies of its pages by that
@@ -327,7 +328,8 @@ def _run(
 ) -> None:
     """Never returns."""
     from bkpy.cli import main
-    from tests.hooks import children_started_by
+    from tests.hooks import children_started_by, zookeepers_with
+    from tests.zookeeper_classes import ARCHIVE
 
     os.setsid()
     for fd in range(3):
@@ -342,7 +344,10 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     try:
-        with children_started_by(bookies and bookies.bookie):
+        with (
+            children_started_by(bookies and bookies.bookie),
+            zookeepers_with(f"-XX:SharedArchiveFile={ARCHIVE}"),
+        ):
             main(arguments)
     except SystemExit as ending:
         if not isinstance(ending.code, int):

@@ -13,6 +13,7 @@ from tests.unit.recovery.repairing import whole
 
 import bkpy as api
 from bkpy.local import LocalCluster
+from bkpy.local.process import poll
 from bkpy.metadata.cluster import open_cluster
 from bkpy.protocol.ledger_metadata import LedgerState
 
@@ -58,12 +59,7 @@ async def names(client: api.Client, ledger_ids: list[int], bookie_id: str) -> li
 
 
 async def until(condition: Any, what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{what}: that does not happen") from None
+    assert await poll(condition, PATIENCE_S), f"{what}: that does not happen"
 
 
 def recovering(uri: str, bookie_id: str, *options: object) -> Fork:

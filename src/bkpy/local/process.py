@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-_POLL_INTERVAL_S = 0.01
+_POLL_INTERVAL_MIN_S = 0.01
+_POLL_INTERVAL_MAX_S = 0.25
+_POLL_PAUSE_RATIO = 3  # of the pause to the evaluation before it
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES_MAX = 64 * 1024
 _FREE_BYTES_MIN = 8 << 20  # ZooKeeper reserves half of it for its log
@@ -200,12 +202,19 @@ def lack_of_space(directory: Path) -> str:
 
 
 async def poll(condition: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
-    """Wait until `condition()` is true; False if it is not within `timeout_s` seconds (None: wait for ever)."""
+    """Wait until `condition()` is true; False if it is not within `timeout_s` seconds (None: wait for ever).
+
+    A condition that takes long is evaluated less often, so that the wait leaves the processor to what it waits for.
+    """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    began = time.monotonic()
     while not await condition():
-        if deadline is not None and time.monotonic() > deadline:
+        ended = time.monotonic()
+        if deadline is not None and ended > deadline:
             return False
-        await asyncio.sleep(_POLL_INTERVAL_S)
+        pause_s = min(max(_POLL_INTERVAL_MIN_S, _POLL_PAUSE_RATIO * (ended - began)), _POLL_INTERVAL_MAX_S)
+        await asyncio.sleep(pause_s)
+        began = time.monotonic()
     return True
 
 
