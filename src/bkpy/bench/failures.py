@@ -105,7 +105,7 @@ async def _killed_under_load(
         async with asyncio.TaskGroup() as group:
             for _ in range(outstanding):
                 group.create_task(append())
-            await asyncio.sleep(WARM_UP_MIN_S)
+            await asyncio.sleep(min(WARM_UP_MIN_S, seconds))
             gap.restart()
             await asyncio.sleep(seconds)
             before = gap.restart()

@@ -301,11 +301,16 @@ async def _read_calls(reader: bkpy.LedgerReader, options: Options, meter: Meter)
             meter.count(pending, began)
 
 
+def warm_up_s(seconds: float) -> float:
+    """How long the load goes on before the seconds that are counted; of a short run no longer than these."""
+    return min(max(min(WARM_UP_MIN_S, seconds), seconds * WARM_UP_SHARE), WARM_UP_MAX_S)
+
+
 async def _timed(
     calls: list[Coroutine[Any, Any, None]], options: Options, meter: Meter, progress: Callable[[float], None]
 ) -> None:
     """Run the calls for the given time; the first error ends the run and is raised."""
-    warm_up = min(max(WARM_UP_MIN_S, options.seconds * WARM_UP_SHARE), WARM_UP_MAX_S)
+    warm_up = warm_up_s(options.seconds)
     async with asyncio.TaskGroup() as group:
         for call in calls:
             group.create_task(call)
