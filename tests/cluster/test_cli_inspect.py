@@ -44,6 +44,7 @@ async def test_a_bookie_that_is_written_to_is_looked_into(cluster: LocalCluster)
         async def write() -> None:
             while not ended.is_set():
                 await writer.append_batch([b"x" * 1000] * 50)
+                await asyncio.sleep(0.01)  # the commands have something to do as well
 
         writing = asyncio.ensure_future(write())
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cluster.test_lagging_zookeeper import DEADLINE_S, Lagging, lagging, session
 from tests.command import PATIENCE_S, as_json, bkpy
+from tests.conftest import run_elsewhere
 from tests.hooks import cluster_of, collector_of, storage_of
 from tests.in_process import rewrite
 
@@ -26,7 +27,7 @@ from bkpy.protocol.ledger_metadata import Fragment
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from bkpy.bookie.collector import CollectionRun
@@ -151,8 +152,9 @@ async def test_a_server_that_lags_behind_lists_only_when_it_has_caught_up(laggin
 # --- processes, the command, and disks --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two bookies that collect when they are told to."""
     config = {
         "metrics_port": 0,
         "gc_interval_s": 0,
@@ -162,8 +164,12 @@ async def local(tmp_path: Path) -> AsyncIterator[LocalCluster]:
         "checkpoint_interval_s": 0.2,
         "reclaim_interval_s": 0.2,
     }
-    async with LocalCluster(tmp_path / "cluster", bookies=2, config=config) as cluster:
-        yield cluster
+    made = LocalCluster(tmp_path_factory.mktemp("collecting"), bookies=2, config=config)
+    try:
+        run_elsewhere(made.start())
+        yield made
+    finally:
+        run_elsewhere(made.stop())
 
 
 def disk_usage(directory: Path) -> int:
