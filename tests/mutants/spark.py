@@ -185,7 +185,7 @@ MUTANTS: list[Mutant] = [
         "an export that was killed lacks rows for ever",
         "if self.state.moves is not None:\n    self._move(self.state.moves)",
         "if self.state.moves is not None:\n    self.state = self.state.finished()",
-        (DIRECTORY + "test_killed_at_any_step_it_goes_on[killed-torn]",),
+        (DIRECTORY + "test_killed_at_any_step_it_goes_on[torn]",),
     ),
     Mutant(
         "spark: an export by day goes by the session's time zone",

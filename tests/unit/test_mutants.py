@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import py_compile
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -143,6 +145,13 @@ def test_every_mutant_still_applies() -> None:
         except DoesNotApply as e:
             problems[planted.name] = str(e)
     assert not problems
+
+
+def test_the_tests_of_all_mutants_are_there_with_their_parameters() -> None:
+    tests = sorted({test for planted in all_mutants() for test in planted.tests})
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() if line.startswith("ERROR"))
 
 
 def test_a_test_that_is_gone_is_told() -> None:
