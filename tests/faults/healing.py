@@ -118,6 +118,16 @@ class Healing:
     async def marked(self) -> list[int]:
         return [ledger_id async for ledger_id in self.marks.list()]
 
+    async def open_after_return(self) -> set[int]:
+        """The open ledgers whose marks name only bookies that returned: workers leave these to a writer or reader."""
+        found = set[int]()
+        for ledger_id in await self.marked():
+            mark = await self.marks.read(ledger_id)
+            if mark is not None and mark.unverified == mark.lost.keys():
+                metadata, _ = await self.catalog.read(ledger_id, fresh=True)
+                found |= {ledger_id} if metadata.state is LedgerState.OPEN else set()
+        return found
+
     async def at(self, step: Step, victim: str) -> None:
         """Return when the work has come so far, or has come to its end unseen."""
         first = len(await self.naming(victim))
@@ -184,14 +194,8 @@ class Healing:
             raise AssertionError(f"{error}: {left}; marked: {await self.marked()}; {told}") from None
 
     async def _close_returned(self) -> None:
-        """Recover the open ledgers whose marks name only bookies that returned: workers leave these to a reader."""
-        for ledger_id in await self.marked():
-            mark = await self.marks.read(ledger_id)
-            if mark is None or mark.unverified != mark.lost.keys():
-                continue
-            metadata, _ = await self.catalog.read(ledger_id, fresh=True)
-            if metadata.state is LedgerState.OPEN:
-                await (await self._client.recover_ledger(ledger_id)).close()
+        for ledger_id in await self.open_after_return():
+            await (await self._client.recover_ledger(ledger_id)).close()
 
     async def demand(self) -> None:
         """Every promise is kept, and the bookies that are named have what they are named for, intact.

@@ -424,4 +424,14 @@ MUTANTS: list[Mutant] = [
         "",
         (_DRAIN + "test_what_is_missing_is_said_at_once_with_ways_out_and_exact_bytes",),
     ),
+    Mutant(
+        "a bookie that was replaced while it was away is waited for",
+        "the mark of a whole ledger stays as long as the bookie is away, and its alarm never ends",
+        "away &= frozenset() if metadata is None else _bookies(metadata)",
+        "pass",
+        (
+            _RETURNED + "test_a_writer_that_closes_after_the_lost_bookie_was_replaced_leaves_no_mark",
+            _RETURNED + "test_of_two_that_are_away_the_one_that_is_named_is_waited_for",
+        ),
+    ),
 ]

@@ -382,7 +382,10 @@ class ReplicationWorker:
             if mark is None or back:
                 return frozenset()
             if away := frozenset(filterfalse(self._upkeep.directory.is_here, mark.unverified)):
-                # It is verified when it is back. The auditor decides whether it is lost.
+                # A worker verifies it when it is back, and the auditor decides whether it is lost. One that another
+                # bookie has replaced by now misses nothing: the auditor doesn't mark this ledger for it any more.
+                metadata = await look()
+                away &= frozenset() if metadata is None else _bookies(metadata)
                 absent = away == mark.lost.keys()
                 return frozenset(mark.lost) - away
             meant = self._leaving(mark, None if mark.lost else await look())

@@ -75,6 +75,45 @@ async def test_while_it_is_away_again_it_is_not_copied_before_it_counts_as_lost(
     assert away not in (await whole(client, writer.ledger_id)).fragments[0].bookies
 
 
+async def test_a_writer_that_closes_after_the_lost_bookie_was_replaced_leaves_no_mark(four: InProcess) -> None:
+    """It marks the bookie that missed entries; workers have copied these to another one by then, and it stays away."""
+    client = await four.client()
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    away = writer.ensemble[0]
+    await writer.append(b"before")
+    await lose(four, client, away)
+    await writer.append(b"without it")
+    await eventually(lambda: away not in writer.ensemble)
+    async with healer(four) as one:
+        await eventually(lambda: away not in one.bookies())
+        await one.mark(writer.ledger_id, away, reason=LossReason.LOST)
+        one.start()
+        await one.unmarked()
+        assert writer.under_replicated.keys() == {away}
+        await writer.close()
+        assert await marks_of(client).read(writer.ledger_id) is not None
+        await one.unmarked()
+    assert away not in {name for one in (await whole(client, writer.ledger_id)).fragments for name in one.bookies}
+
+
+async def test_of_two_that_are_away_the_one_that_is_named_is_waited_for(four: InProcess) -> None:
+    client = await four.client()
+    writer = await closed(client, 20)
+    named = writer.ensemble[0]
+    (replaced,) = set(client.bookies) - set(writer.ensemble)
+    await lose(four, client, named)
+    await lose(four, client, replaced)
+    async with healer(four) as one:
+        await eventually(lambda: not {named, replaced} & set(one.bookies()))
+        await one.mark(writer.ledger_id, named, reason=LossReason.RETURNED)
+        await one.mark(writer.ledger_id, replaced, reason=LossReason.RETURNED)
+        one.start()
+        await eventually(lambda: "is away" in one.worker.status()["postponed_ledgers"].get(str(writer.ledger_id), ""))
+        mark = await marks_of(client).read(writer.ledger_id)
+        assert mark is not None
+        assert set(mark.lost) == {named}
+
+
 async def test_the_writer_of_an_open_ledger_goes_on_and_it_is_verified_when_that_is_closed(four: InProcess) -> None:
     client = await four.client()
     writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
