@@ -50,7 +50,7 @@ test: $(VENV)/.dev $(VENV)/zookeeper.jsa
 	$(PYTEST) -m "not exhaustive and not privileged"
 
 test-full: $(VENV)/.dev $(VENV)/zookeeper.jsa
-	$(PYTEST)
+	$(PYTEST) --durations=40
 	$(BIN)/python -m tests.mutants --jobs $(WORKERS)
 
 test-fast: $(VENV)/.dev
@@ -72,7 +72,7 @@ test-pythons: $(VENV)/.dev
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
 mutants: $(VENV)/.dev
-	$(BIN)/python -m tests.mutants --jobs $(WORKERS) $(MUTANTS)
+	$(BIN)/python -m tests.mutants --jobs $(WORKERS) $(if $(MUTANTS),"$(MUTANTS)")
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check
