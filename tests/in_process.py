@@ -29,7 +29,6 @@ from tests.sim.runtime import SimClock, sim_runtime
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
     from pathlib import Path
 
     from prometheus_client import CollectorRegistry
@@ -238,13 +237,6 @@ class InProcess:
 
     def admit(self, name: str) -> None:
         vars(self.server(name)).pop("opened", None)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Return once `condition()` is true."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def contents(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:

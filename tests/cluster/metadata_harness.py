@@ -11,6 +11,7 @@ import pytest
 from aiozk import protocol
 from tests.cluster.zookeeper_proxy import WRITES, Fault, ZooKeeperProxy
 from tests.hooks import session_of, session_password
+from tests.waiting import eventually
 
 from bkpy.metadata.memory import MemorySession, MemoryStore
 from bkpy.metadata.resolve import ensure_path
@@ -20,7 +21,7 @@ from bkpy.metadata.zookeeper.store import ZooKeeperStore
 from bkpy.runtime.system import real_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from bkpy.local.zookeeper import ZooKeeperServer
     from bkpy.runtime.interfaces import Runtime
@@ -29,21 +30,6 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT_S = 30.0
 DEADLINE_S = 30.0  # of waits that should end much sooner
 _roots = itertools.count()
-
-
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], what: str) -> None:
-    """Return when the condition holds; fail loudly if it doesn't for a long time."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                holds = condition()
-                if isinstance(holds, bool) and holds:
-                    return
-                if not isinstance(holds, bool) and await holds:
-                    return
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        pytest.fail(f"not within {DEADLINE_S} s: {what}")
 
 
 class ArmedFaults:

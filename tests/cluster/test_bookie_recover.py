@@ -10,10 +10,10 @@ import pytest
 from tests.command import PATIENCE_S, PRELOADED, as_json, bkpy, environment, start
 from tests.conftest import run_elsewhere
 from tests.unit.recovery.repairing import whole
+from tests.waiting import eventually
 
 import bkpy as api
 from bkpy.local import LocalCluster
-from bkpy.local.process import poll
 from bkpy.metadata.cluster import open_cluster
 from bkpy.protocol.ledger_metadata import LedgerState
 
@@ -59,7 +59,7 @@ async def names(client: api.Client, ledger_ids: list[int], bookie_id: str) -> li
 
 
 async def until(condition: Any, what: str) -> None:
-    assert await poll(condition, PATIENCE_S), f"{what}: that does not happen"
+    await eventually(condition, what, pause_s=0.05)
 
 
 def recovering(uri: str, bookie_id: str, *options: object) -> Fork:

@@ -8,8 +8,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
+from tests.cluster.metadata_harness import DEADLINE_S, Harness, harness, store
 from tests.hooks import keeping_of
+from tests.waiting import eventually
 
 from bkpy.config.client import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError

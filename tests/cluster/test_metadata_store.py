@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster.metadata_harness import DEADLINE_S, Harness, eventually, harness, store
+from tests.cluster.metadata_harness import DEADLINE_S, Harness, harness, store
+from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, ClientClosedError, MetadataUnavailableError
 from bkpy.metadata.store import (

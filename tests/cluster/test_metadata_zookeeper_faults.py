@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
-from tests.cluster.metadata_harness import DEADLINE_S, eventually
+from tests.cluster.metadata_harness import DEADLINE_S
 from tests.cluster.zookeeper_proxy import (
     AUTH,
     CREATE,
@@ -30,6 +30,7 @@ from tests.cluster.zookeeper_proxy import (
 )
 from tests.conftest import all_threads_stopped
 from tests.hooks import pretend_seen
+from tests.waiting import eventually
 
 from bkpy.errors import FrameTooLargeError, MetadataUnavailableError, UnauthorizedError
 from bkpy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer

@@ -6,13 +6,13 @@ import base64
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.certificates import Authority
 from tests.command import COMMAND, PRELOADED, environment
+from tests.waiting import eventually_here
 
 from bkpy.local.process import free_port
 from bkpy.protocol.records import digest_key, ledger_key
@@ -110,8 +110,5 @@ def secrets(key_file: str) -> list[bytes]:
 
 
 def wait_for(bookie: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while b"serves at" not in log.read_bytes():
-        assert bookie.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually_here(lambda: bookie.poll() is not None or b"serves at" in log.read_bytes(), "the bookie serves")
+    assert bookie.poll() is None, log.read_text()

@@ -7,9 +7,10 @@ import errno
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cluster.metadata_harness import DEADLINE_S, eventually
+from tests.cluster.metadata_harness import DEADLINE_S
 from tests.cluster.zookeeper_proxy import ZooKeeperProxy
 from tests.hooks import forget_failure, last_failure
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.config.client import client_settings

@@ -25,9 +25,10 @@ from bkpy.local.zookeeper import ZooKeeperServer
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.system import real_runtime
+from tests.waiting import eventually
 
 from .raw import last_entries
-from .software import STATES, BookieProcess, RemoteClient, RemoteError, Software, dump_tree, eventually
+from .software import STATES, BookieProcess, RemoteClient, RemoteError, Software, dump_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,8 +27,9 @@ from bkpy.runtime.ordered_store import LmdbStores
 from bkpy.runtime.system import real_runtime
 from bkpy.storage.at_risk import put_mark
 from bkpy.storage.index.index import load_shard
+from tests.waiting import eventually
 
-from .software import BookieProcess, Software, dump_tree, eventually
+from .software import BookieProcess, Software, dump_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

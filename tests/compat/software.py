@@ -9,16 +9,13 @@ import os
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import bkpy
 from bkpy.config.loading import ENVIRONMENT_PREFIX
 from bkpy.local.process import ManagedProcess, accepts_connections, free_port, poll
 from bkpy.metadata import paths
 from bkpy.metadata.store import MetadataStore, NodeExists, NoNode
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 STATES = Path(__file__).parent / "states"
 DEADLINE_S = 60.0
@@ -185,8 +182,3 @@ async def restore_tree(store: MetadataStore, root: str, nodes: dict[str, str], u
     there = sum(path.rpartition("/")[2].startswith("L0") for path in nodes)
     for _ in range(used or there):  # ZooKeeper keeps the counter with the node, where nobody else can set it
         await store.delete(await store.create(f"{root}/{_LEDGER_PARENT}/ID-", b"", ephemeral=True, sequential=True))
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return once the condition holds."""
-    assert await poll(condition, DEADLINE_S)

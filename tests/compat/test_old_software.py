@@ -14,9 +14,10 @@ from bkpy.metadata.connect import connect_store
 from bkpy.metadata.draining import Drains
 from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
+from tests.waiting import eventually
 
 from .raw import ADD, READ, FromTheFuture
-from .software import DEADLINE_S, STATES, BookieProcess, RemoteClient, RemoteError, Software, eventually
+from .software import DEADLINE_S, STATES, BookieProcess, RemoteClient, RemoteError, Software
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -19,10 +19,11 @@ from bkpy.local.process import free_port
 from bkpy.metadata.connect import connect_store
 from bkpy.runtime.system import real_runtime
 from tests.conftest import run_elsewhere
+from tests.waiting import eventually
 
 from . import raw
 from .make_space import HURRIED, SPACES, ask, collect, reclaimed
-from .software import BookieProcess, Software, eventually, restore_tree
+from .software import BookieProcess, Software, restore_tree
 from .test_old_data import VERSIONS, entries_of, inherit
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tests.waiting import eventually_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SOURCE = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -162,9 +163,6 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def until(holds: Any, patience_s: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     """Return when it holds."""
-    deadline = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.2)
+    eventually_here(holds, pause_s=0.2, deadline_s=patience_s)

@@ -15,6 +15,7 @@ from bkpy.protocol.ledger_metadata import LedgerState
 from tests.command import as_json
 from tests.hooks import cluster_of
 from tests.unit.recovery.repairing import whole
+from tests.waiting import eventually
 
 from .load import Load
 from .oracle import check, check_replicas
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from .oracle import Promises
 
-DEADLINE_S = 60.0
 # Soon, and slowly enough to be caught at it.
 CONFIG: dict[str, Any] = {
     "session_timeout_s": 2.0,
@@ -218,14 +218,4 @@ class Healing:
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, *, pause_s: float = 0.05) -> None:
     """Return when that is so. While the metadata can't be read it isn't."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                try:
-                    if await condition():
-                        return
-                except MetadataUnavailableError:
-                    pass
-                await asyncio.sleep(pause_s)
-    except TimeoutError:
-        raise AssertionError(f"{what}: that does not happen") from None
+    await eventually(condition, what, pause_s=pause_s, meanwhile=MetadataUnavailableError)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.waiting import eventually
+
 from .proxy import HOST, QUEUED_BYTES_MAX, Flow, Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
 DEADLINE_S = 30.0
 QUIET_S = 0.2  # for which nothing must happen; much longer than anything takes without a fault
@@ -47,12 +49,6 @@ class Peer(asyncio.Protocol):
     async def was_closed(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
             assert await self.lost is None
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Server:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgpack
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
+from tests.waiting import eventually
 
 from bkpy.metadata.ledgers import Created
 from bkpy.protocol import frame as wire

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hooks import metrics_of, pool_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.sim.loop import SimLoop
 from tests.unit.bookie.raw import Raw, add, frame, hello
+from tests.waiting import eventually
 
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m

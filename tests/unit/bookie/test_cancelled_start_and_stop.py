@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import store_of, tasks_of
-from tests.in_process import InProcess, eventually
+from tests.in_process import InProcess
 from tests.stepping import naming, run_to
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import InProcess, eventually
+from tests.in_process import InProcess
 from tests.unit.bookie.raw import Raw, add, frame, hello, make_ledger
+from tests.waiting import eventually
 
 from bkpy.protocol.messages import Flags, Op, Status
 

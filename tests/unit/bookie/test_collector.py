@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from tests.hooks import backup_of, catalog_of, cluster_of, collector_of, lookout_of, metrics_of, pool_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, runtime_here, stored
+from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here, stored
 from tests.unit.metadata.troubled import AWAY, Troubled
+from tests.waiting import eventually
 
 from bkpy.bookie.admin import is_local
 from bkpy.bookie.collector import CHANGED, DAMAGED, LOCK_LOST, LOCKED, STORED_TO, phase

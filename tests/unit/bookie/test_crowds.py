@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 from tests.hooks import accepted_transport, metrics_of, pool_of
-from tests.in_process import InProcess, eventually
+from tests.in_process import InProcess
 from tests.unit.bookie.raw import Raw, frame, hello
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.bookie.complaint import Complaint

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import codec_of, pool_of
-from tests.in_process import DEADLINE_S, InProcess, add, eventually
+from tests.in_process import DEADLINE_S, InProcess, add
+from tests.waiting import eventually
 
 from bkpy.errors import BookieUnavailableError
 from bkpy.protocol import messages as m

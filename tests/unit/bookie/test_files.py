@@ -9,7 +9,7 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import eventually
+from tests.waiting import eventually
 
 from bkpy.bookie.files import fit_files, storage_files
 from bkpy.bookie.process import watch_files

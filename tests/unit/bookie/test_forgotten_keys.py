@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import keys_of, pool_of, present_keys
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
+from tests.waiting import eventually
 
 from bkpy.protocol import messages as m
 from bkpy.protocol.messages import Flags, Op, Status

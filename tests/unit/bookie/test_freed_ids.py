@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, store_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, runtime_here
+from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here
 from tests.unit.recovery.repairing import Repairs
 from tests.unit.recovery.test_drain_work import decommission, drain, known, stored
 from tests.unit.recovery.test_integrity import answer
 from tests.unit.recovery.test_ledger_repair import closed, lose
+from tests.waiting import eventually
 
 from bkpy.bookie.identity import BookieIdentity, FormatPlan
 from bkpy.cli.bookie_identity import open_peers

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, collector_of, id_generator_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.bookie.raw import Raw, add, frame, make_ledger, record
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.metadata.layout import NewId

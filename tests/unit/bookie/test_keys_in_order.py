@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.bookie.raw import Raw, add, frame, make_ledger
+from tests.waiting import eventually
 
 from bkpy.protocol.messages import Flags, Op, Status
 

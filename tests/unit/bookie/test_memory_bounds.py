@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.hooks import pauses_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.bookie.raw import Raw, add, frame
+from tests.waiting import eventually
 
 from bkpy.protocol.messages import Op, Status
 

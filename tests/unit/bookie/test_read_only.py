@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cluster.metadata_harness import eventually
 from tests.hooks import codec_of, metrics_of, pool_of, storage_of
+from tests.waiting import eventually
 
 from bkpy.bookie.node import BookieNode
 from bkpy.client.client import Client, open_client

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from tests.certificates import Authority
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.bookie.raw import Raw, add, frame, record
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.cli.bookie_pages import open_pages

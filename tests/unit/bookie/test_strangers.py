@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.hooks import stop_ticking, tick_once
-from tests.in_process import InProcess, eventually
+from tests.in_process import InProcess
+from tests.waiting import eventually
 
 from bkpy.protocol import frame as wire
 from bkpy.protocol import messages as m

@@ -23,8 +23,9 @@ from tests.hooks import (
     takes_answers,
     transport_of,
 )
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.bookie.raw import Raw, frame
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.config.client import client_settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import ROOT, InProcess, eventually, runtime_here
+from tests.in_process import ROOT, InProcess, runtime_here
+from tests.waiting import eventually
 
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata.draining import Drains

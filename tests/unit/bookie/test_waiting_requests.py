@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 from tests.hooks import journal_worker, pauses_of
-from tests.in_process import InProcess, eventually
+from tests.in_process import InProcess
 from tests.unit.bookie.raw import Raw, add, frame
 from tests.unit.storage.support import Stall
+from tests.waiting import eventually
 
 from bkpy.bookie.chunks import BookieChunks
 from bkpy.protocol.messages import Flags, Op, Status

@@ -33,8 +33,9 @@ from tests.hooks import (
     waiting_for_room,
     window_of,
 )
-from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually, runtime_here, virtual_loop
+from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, runtime_here, virtual_loop
 from tests.stepping import naming, run_to
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.client import Client, open_client

@@ -21,7 +21,8 @@ from tests.hooks import (
     waiting_for_room,
     window_of,
 )
-from tests.in_process import DEADLINE_S, InProcess, add, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, add, contents
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.bookie import add_handler

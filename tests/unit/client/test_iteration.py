@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import roller_of, tasks_of
-from tests.in_process import DEADLINE_S, eventually, runtime_here
+from tests.in_process import DEADLINE_S, runtime_here
 from tests.stepping import Stepped
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.iteration import ResumableIterator, Stepwise, alone

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
+from tests.in_process import DEADLINE_S, InProcess, contents, rewrite
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.errors import MetadataUnavailableError

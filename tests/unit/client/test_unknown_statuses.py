@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import channels_of, ensembles_of, pool_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import check_closed, payload, write
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.bookie.connection import Connection

@@ -8,9 +8,10 @@ from unittest.mock import patch
 
 import pytest
 from tests.hooks import appends_of, cluster_of, former_of, present_of, roller_of, runtime_of
-from tests.in_process import DEADLINE_S, eventually
+from tests.in_process import DEADLINE_S
 from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
+from tests.waiting import eventually
 
 from bkpy.errors import LogFencedError, MetadataUnavailableError, NoSuchLogError
 from bkpy.log.appends import LogAppends

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, roller_of, steps_of_tail, tasks_of
-from tests.in_process import DEADLINE_S, eventually
+from tests.in_process import DEADLINE_S
 from tests.stepping import naming, run_to
 from tests.unit.log.support import contents
 from tests.unit.log.test_takeovers import FAST
+from tests.waiting import eventually
 
 from bkpy.errors import LogFencedError, LogLockedError
 from bkpy.metadata.memory import MemorySession

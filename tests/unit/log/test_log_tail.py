@@ -10,8 +10,9 @@ from unittest.mock import patch
 
 import pytest
 from tests.hooks import cluster_of, tasks_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.log.by_hand import NEVER_S, PATIENT, Follower, HandMade, check, stamped
+from tests.waiting import eventually
 
 import bkpy
 

@@ -10,10 +10,11 @@ from unittest.mock import patch
 
 import pytest
 from tests.hooks import appends_of, former_of, present_of, roller_of, runtime_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents, positions_of
 from tests.unit.log.test_takeovers import FAST, faulty_client
+from tests.waiting import eventually
 
 from bkpy.errors import (
     ConfigError,

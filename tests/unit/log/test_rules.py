@@ -10,11 +10,11 @@ from unittest.mock import patch
 
 import pytest
 from tests.hooks import ADD_TO_LIST, ATTEMPT_TO_OPEN, END_OF_SEGMENT, former_of, present_of, roller_of
-from tests.in_process import InProcess, eventually
 from tests.unit.log.stories import Tale, check
 from tests.unit.log.support import contents
 from tests.unit.log.test_rolling import Dropped
 from tests.unit.log.test_takeovers import FAST
+from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, LogFencedError
 from bkpy.log import opening
@@ -24,6 +24,8 @@ from bkpy.protocol.log_opening import SegmentEnd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
+
+    from tests.in_process import InProcess
 
     from bkpy.log.writer import LogWriter
     from bkpy.protocol.log_list import LogList, Segment

@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.log.support import positions_of
+from tests.waiting import eventually
 
 from bkpy.errors import BookKeeperError, ConfigError, NoSuchLogError, TruncatedError
 from bkpy.metadata.log_upkeep import LogUpkeep

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import appends_of, roller_of, runtime_of
-from tests.in_process import DEADLINE_S, eventually
+from tests.in_process import DEADLINE_S
 from tests.unit.log.support import contents
 from tests.unit.log.test_takeovers import FAST, GONE, faulty_client
+from tests.waiting import eventually
 
 from bkpy.errors import (
     ClientClosedError,

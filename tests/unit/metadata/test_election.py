@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import eventually, runtime_here
+from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import AWAY, CLOSED, REPLY_LOST, REQUEST_LOST, Act, Troubled
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import MetadataConflictError

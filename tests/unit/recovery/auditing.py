@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 from tests.in_process import runtime_here
 from tests.unit.metadata.troubled import Troubled
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.cluster import Cluster, init_cluster, open_cluster
@@ -169,9 +170,7 @@ class Auditing:
         return candidate
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.001)
+        await eventually(condition, pause_s=0.001)
 
     async def rounds(self, count: int = 2) -> None:
         """Until the auditor has looked that often more, from beginning to end."""

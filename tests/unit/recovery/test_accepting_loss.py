@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
+from tests.in_process import DEADLINE_S, InProcess, contents, rewrite
 from tests.unit.client.support import check_closed, payload, put, write
 from tests.unit.recovery.repairing import held
 from tests.unit.recovery.test_ledger_repair import damage
 from tests.unit.recovery.test_worker import Healer
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.bookies.channel import BookieChannel

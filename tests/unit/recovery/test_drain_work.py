@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, pool_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, eventually, rewrite, runtime_here
+from tests.in_process import DEADLINE_S, ROOT, InProcess, add, contents, rewrite, runtime_here
 from tests.unit.client.support import payload
 from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import healer
+from tests.waiting import eventually
 
 from bkpy.bookie.drain_watch import DrainWatch
 from bkpy.config.recovery import RecoverySettings

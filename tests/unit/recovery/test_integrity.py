@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, mender_of, pool_of, service_of, storage_of
-from tests.in_process import DEADLINE_S, InProcess, eventually, runtime_here
+from tests.in_process import DEADLINE_S, InProcess, runtime_here
 from tests.unit.recovery.repairing import held, whole
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError, LedgerFencedError

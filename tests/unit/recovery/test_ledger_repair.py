@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of, keys_of, pool_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually, rewrite
+from tests.in_process import DEADLINE_S, InProcess, contents, rewrite
 from tests.unit.client.support import payload, put, write
 from tests.unit.recovery.repairing import Repairs, held, whole
+from tests.waiting import eventually
 
 from bkpy.errors import MetadataUnavailableError
 from bkpy.metadata.locks import LedgerLock

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import pool_of
-from tests.in_process import InProcess, eventually
 from tests.unit.client.support import payload
 from tests.unit.recovery.test_drain_work import stored
 from tests.unit.recovery.test_integrity import done, lost, quick, rebuilt
+from tests.waiting import eventually
 
 from bkpy.protocol import messages as m
 from bkpy.protocol.ledger_metadata import LedgerState
 from bkpy.protocol.messages import Flags, Op, Status
 
 if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
     from bkpy.client.client import Client
 
 __all__ = ["quick"]

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.in_process import eventually
 from tests.unit.metadata.log_world import LIST, NAME, OLD_UID, ROOT, UID, LogWorld
 from tests.unit.metadata.troubled import AWAY, CLOSED, Troubled
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import (

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, InProcess, eventually, rewrite
+from tests.in_process import DEADLINE_S, InProcess, rewrite
 from tests.unit.client.support import payload
 from tests.unit.recovery.repairing import held, whole
 from tests.unit.recovery.test_ledger_repair import ENTRIES, closed, lose
 from tests.unit.recovery.test_worker import healer
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.errors import DigestMismatchError

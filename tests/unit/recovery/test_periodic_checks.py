@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, eventually, rewrite, runtime_here
+from tests.in_process import DEADLINE_S, ROOT, InProcess, rewrite, runtime_here
 from tests.unit.client.support import payload
 from tests.unit.metadata.troubled import AWAY, REPLY_LOST, REQUEST_LOST, Troubled
 from tests.unit.recovery.repairing import Repairs, whole
 from tests.unit.recovery.test_ledger_repair import damage
+from tests.waiting import eventually
 
 from bkpy.client.client import open_client
 from bkpy.config.client import client_settings

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.hooks import cluster_of
-from tests.in_process import InProcess, contents, eventually
+from tests.in_process import InProcess, contents
 from tests.unit.client.support import payload
 from tests.unit.recovery.repairing import whole
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.draining import Drains

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
-from tests.in_process import ROOT, InProcess, eventually, runtime_here
+from tests.in_process import ROOT, InProcess, runtime_here
 from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_integrity import QUICK, done, lost, rebuilt, written
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.audit_record import AuditRecords

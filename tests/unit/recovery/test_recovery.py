@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tests.hooks import cluster_of, keys_of, parts_of, pending_of, pool_of, settings_of
-from tests.in_process import DEADLINE_S, InProcess, eventually, stored
+from tests.in_process import DEADLINE_S, InProcess, stored
 from tests.unit.client.support import check_closed, fail_adds, payload, put, write
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.bookies.channel import BookieChannel

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import channels_of, keys_of, pool_of, presented_to, unanswered_calls
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import check_closed, fail_adds, put, write
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.protocol.ledger_metadata import LedgerState

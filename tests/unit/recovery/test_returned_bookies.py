@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import cluster_of
-from tests.in_process import InProcess, eventually
 from tests.unit.recovery.repairing import held, whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import healer
+from tests.waiting import eventually
 
 from bkpy.metadata.marks import LossReason, Marks
 
 if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
     from bkpy.client.client import Client
 
 

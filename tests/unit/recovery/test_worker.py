@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.client.support import payload, write
 from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.locks import LedgerLocks

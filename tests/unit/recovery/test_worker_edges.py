@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of, heap_of
-from tests.in_process import InProcess, eventually
 from tests.unit.client.support import write
 from tests.unit.recovery.repairing import whole
 from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import healer
+from tests.waiting import eventually
 
 from bkpy.errors import UnauthorizedError
 from bkpy.metadata import paths, registration
@@ -29,6 +29,8 @@ from bkpy.recovery.repair_queue import RepairQueue
 from bkpy.recovery.worker_metrics import WorkerMetrics
 
 if TYPE_CHECKING:
+    from tests.in_process import InProcess
+
     from bkpy.client.client import Client
 
 EVERYBODY = frozenset("abcd")

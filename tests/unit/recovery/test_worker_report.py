@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from tests.hooks import cluster_of
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
 from tests.unit.recovery.test_ledger_repair import closed, lose
 from tests.unit.recovery.test_worker import QUICK, healer
+from tests.waiting import eventually
 
 from bkpy.config.recovery import RecoverySettings
 from bkpy.metadata.worker_nodes import WorkerNode, told_by_workers

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 from tests.hooks import ensembles_of, pool_of
-from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, eventually, runtime_here
+from tests.in_process import DEADLINE_S, ROOT, InProcess, contents, runtime_here
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.bookies.placement import random_placement

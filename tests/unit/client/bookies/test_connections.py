@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import dispatcher_of, introducing, look_up_by, pool_of, transport_of, unanswered_adds
-from tests.in_process import DEADLINE_S, InProcess, eventually
+from tests.in_process import DEADLINE_S, InProcess
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.errors import BookieUnavailableError

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 from tests.hooks import out_of_order_of, pool_of, replication_of, window_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.client import Client

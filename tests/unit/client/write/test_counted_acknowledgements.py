@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import channels_of, cluster_of, dispatcher_of, failed_bookies, replication_of, unanswered_adds
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.write.add_request import AddRequest

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.hooks import cluster_of, dispatcher_of, failed_bookies, pool_of, replication_of, unanswered_adds
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually, stored
+from tests.in_process import DEADLINE_S, InProcess, contents, stored
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.client import Client

@@ -16,8 +16,9 @@ from tests.hooks import (
     presented_to,
     unanswered_adds,
 )
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import check_closed
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.protocol import frame as wire

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import batch_queues, dispatcher_of, pending_of, pool_of, publishing, runtime_of
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.waiting import eventually
 
 from bkpy.client.write.pending import PendingAppends
 from bkpy.client.write.progress import Progress

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 from tests.hooks import pool_of
-from tests.in_process import InProcess, contents, eventually
+from tests.in_process import InProcess, contents
 from tests.unit.client.support import payload
+from tests.waiting import eventually
 
 QUICK = {"leave_absent_bookie_s": 0.2, "leave_look_interval_s": 0.02, "leaves_at_once": 2}
 

@@ -17,8 +17,9 @@ from tests.hooks import (
     replication_of,
     unanswered_adds,
 )
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
 from tests.unit.client.support import fail_adds, payload
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.client.write.batch import PendingEntry

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hooks import failed_bookies, pool_of, replication_of, unanswered_adds
-from tests.in_process import DEADLINE_S, InProcess, contents, eventually
+from tests.in_process import DEADLINE_S, InProcess, contents
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
