@@ -68,7 +68,8 @@ def _failure(condition: Callable[[], Any], what: str, seen: Any, deadline_s: flo
         source = inspect.getsource(condition).strip()
     except (OSError, TypeError):
         source = repr(condition)
-    text = reprlib.Repr(maxstring=_SHOWN_MAX, maxother=_SHOWN_MAX)
+    text = reprlib.Repr()
+    text.maxstring = text.maxother = _SHOWN_MAX
     lines = [f"{what or 'the condition'}: not within {deadline_s:.0f} s", source, f"last value: {text.repr(seen)}"]
     try:
         looked_at = inspect.getclosurevars(condition).nonlocals
