@@ -71,7 +71,7 @@ MUTANTS: list[Mutant] = [
         "a working writer is fenced by a client that finds no room for its own ledger then",
         "        ends[segment.ledger_id] = SegmentEnd(entries - lost, LENGTH_MAX, TIME_MAX_MS, lost)\n",
         "        ends[segment.ledger_id] = SegmentEnd(0, 0, 0)\n",
-        (f"{_DECISIONS}::test_whatever_is_lost_the_log_can_be_opened_and_keeps_the_rest",),
+        (f"{_DECISIONS}::test_an_opener_never_stores_a_longer_list_than_was_foreseen",),
     ),
     Mutant(
         "a held ledger tells what it has confirmed",

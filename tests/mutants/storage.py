@@ -669,10 +669,10 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "marks of a new index left at the beginning of the journals",
-        "the bookie refuses to start after a rebuild",
+        "the next start deletes a ledger that the rebuild has found in logs, as an old record says",
         "if self._rebuilt or not all(s.active",
         "if not all(s.active",
-        (f"{_REBUILD}::test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could_be_read",),
+        (f"{_REBUILD}::test_a_new_index_is_past_journals_of_which_nothing_is_to_be_stored",),
     ),
     Mutant(
         "a loss forgotten with an index that can not be read",

@@ -99,7 +99,7 @@ class BookieSettings(SecuritySettings):
         "entry log as well, where there is one ledger directory and the journal is on the same file system",
     )
     journal_uncache_bytes_min: Size = Field(
-        default=64 * KIB,
+        default=256 * KIB,
         description="bytes of a write to a new journal file that doesn't stay in the system's page cache",
     )
     journal_run_bytes_min: Size = Field(

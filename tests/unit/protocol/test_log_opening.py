@@ -14,7 +14,9 @@ from bkpy.protocol.log_list import LogList, Segment
 from bkpy.protocol.log_opening import (
     AFTER_OPENING,
     AFTER_ROLLING,
+    LABEL_CHARS_MAX,
     LEDGER_ENTRIES_MAX,
+    TOKEN_CHARS,
     Act,
     ListSays,
     SegmentEnd,
@@ -255,6 +257,24 @@ def test_whatever_is_lost_the_log_can_be_opened_and_keeps_the_rest(steps: list[t
         else:
             history.truncate(argument)  # type: ignore[arg-type]
         history.check()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        SegmentEnd(0, 0, 0),
+        SegmentEnd(5, 900, 2500),
+        SegmentEnd(LEDGER_ENTRIES_MAX - 1, 2**63 - 1, 2**63 - 1),
+        SegmentEnd(LEDGER_ENTRIES_MAX - 2, 2**63 - 1, 2**63 - 1, lost=True),
+        SegmentEnd(0, 0, 0, lost=True),
+    ],
+)
+@pytest.mark.parametrize("others", [(), (SEALED,)])
+def test_an_opener_never_stores_a_longer_list_than_was_foreseen(others: tuple[Segment, ...], end: SegmentEnd) -> None:
+    written = lst(*others, Segment(7, 10 if others else 0, 2000))
+    after = settled(written, {7: end})
+    after = begun(after, 8, after.sealed_end, 3000, "f" * TOKEN_CHARS, "x" * LABEL_CHARS_MAX)
+    assert len(after.encode()) <= len(longest_opened(written, 3000).encode())
 
 
 def test_two_losses_in_a_row_leave_one_gap() -> None:

@@ -11,12 +11,13 @@ from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import Fate
 from tests.sim.store import SimStore, SimStores
 from tests.unit.storage.space.test_deletion import delete, put
-from tests.unit.storage.support import INSTANCE, Batch, Host, read_all, reclaim
+from tests.unit.storage.support import INSTANCE, Batch, Host, read_all, reclaim, sim_runtime
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.index.index import ledger_rows, seal
+from bkpy.storage.index.shrink import shrink
 from bkpy.storage.wipe import Owner, wipe
 
 
@@ -66,9 +67,12 @@ async def test_a_start_shrinks_what_is_mostly_free() -> None:
 
 
 async def test_the_smaller_file_has_its_name_for_good() -> None:
+    """When `shrink` returns: what follows it moves marks in the new one and removes journal files."""
     host = await mostly_free(journal_max_backups=0, journal_recycled_files_max=0)
     before = host.disk.inode("/b/ledgers0/index/data.mdb")
-    (await host.boot()).release()  # by which marks were moved in the new one, and journal files went
+    runtime = sim_runtime(host.disk)
+    store = runtime.store.open("/b/ledgers0/index")
+    assert shrink(store, "/b/ledgers0", runtime, host.settings) is not store
     host.disk.power_cut(lambda item: Fate.DROPPED if item.kind == "exchange" else Fate.KEPT)
     assert host.disk.inode("/b/ledgers0/index/data.mdb") is not before
     storage = await host.boot()

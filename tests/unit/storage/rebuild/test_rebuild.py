@@ -29,8 +29,9 @@ from bkpy.errors import BookKeeperError, ConfigError, CorruptDataError, Identity
 from bkpy.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bkpy.protocol.messages import Status
 from bkpy.storage.entry_log.entry_log import BlockReader
-from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block
+from bkpy.storage.index.index import block_rows, decode_block_row, initialise, ledger_of_block, load_shard
 from bkpy.storage.journal.format import PAGE_BYTES, RunState, decode_file_header, encode_file_header
+from bkpy.storage.journal.reader import JournalReader
 from bkpy.storage.losses import Losses
 from bkpy.storage.reads.blocks import read_blocks
 from bkpy.storage.rebuild.builder import IndexBuilder
@@ -881,6 +882,21 @@ async def test_a_bookie_starts_after_a_rebuild_however_little_of_a_journal_could
     assert storage.untrusted
     assert await read_all(storage, 1, 0, 3) == (dict.fromkeys(range(3), b"data"), {3})
     storage.release()
+
+
+async def test_a_new_index_is_past_journals_of_which_nothing_is_to_be_stored() -> None:
+    """The next start doesn't replay what the rebuild has weighed: a deletion, of a ledger that logs still hold."""
+    host = Host()
+    await (await host.boot()).close()
+    SimStores(host.disk).remove("/b/ledgers0/index")
+    await rebuild(host, Metadata({}))
+    with contextlib.closing(SimStores(host.disk).open("/b/ledgers0/index")) as store:
+        row = load_shard(store)
+    assert row is not None
+    reader = JournalReader(host.disk, "/b/journal0", 0, row.marks[0])
+    assert list(reader) == []
+    assert reader.end == row.marks[0]
+    assert row.marks[0].offset > PAGE_BYTES, "its one frame says that it was stopped in order"
 
 
 @pytest.mark.parametrize(
