@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.command import PATIENCE_S, bkpy, start, start_real, write
 from tests.conftest import alive
+from tests.waiting import eventually_here
 
 from bkpy.local import LocalCluster
 from bkpy.local.process import free_port
@@ -53,10 +54,7 @@ def test_local_runs_until_it_is_told_to_stop_and_finds_its_data(directory: Path)
 
 def test_local_interrupted_while_it_starts_leaves_nothing_running(directory: Path) -> None:
     with start_real("local", "--dir", directory, uri=None) as local:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (pids := running_below(local.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        pids = eventually_here(lambda: running_below(local.pid), "it has children", pause_s=0.01)
         local.send_signal(signal.SIGINT)
         assert local.wait(PATIENCE_S) in (0, 130)  # 0 if it was quicker than we are
     assert not any(alive(pid) for pid in pids)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import pytest
 from tests.command import start
 from tests.conftest import alive
 from tests.hooks import children_started_by
+from tests.waiting import eventually_here
 
 from bkpy.errors import BookieUnavailableError
 from bkpy.local import LocalCluster
@@ -131,7 +131,4 @@ def test_forks_die_with_the_process_that_runs_the_tests(tmp_path: Path) -> None:
 
 
 def wait_for_end_of(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually_here(lambda: not alive(pid), f"process {pid} ends")

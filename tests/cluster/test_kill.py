@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.conftest import run_elsewhere
 from tests.hooks import children_started_by, pool_of
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -40,9 +41,7 @@ async def check(client: bkpy.Client, ledger_id: int, acknowledged: dict[int, byt
 
 
 async def until(count: int, acknowledged: dict[int, bytes]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while len(acknowledged) < count:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(acknowledged) >= count, "so many are acknowledged")
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +137,8 @@ async def test_killed_again_and_again(cluster: LocalCluster) -> None:
                 await bookie.kill()
                 await bookie.start()
                 # The writer has to reach it again before the next one goes.
-                async with asyncio.timeout(DEADLINE_S):
-                    while not pool_of(client).channel(bookie.id).up:
-                        await asyncio.sleep(0.01)
+                channel = pool_of(client).channel(bookie.id)
+                await eventually(lambda channel=channel: channel.up, "the writer reaches it")
             stop.set()
             await writing
             await writer.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import alive
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.config.recovery import RecoverySettings
@@ -268,8 +269,11 @@ async def test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_aga
         async with bkpy.connect(cluster.connect_string) as client:
             drain = BookieDrain(client, "bookie-1", RecoverySettings())
             await drain.begin()
-            while not (await drain.look()).refuses:
-                await asyncio.sleep(0.05)
+
+            async def refuses() -> bool:
+                return (await drain.look()).refuses
+
+            await eventually(refuses, "the bookie takes no more entries")
             gone = Decommission(client.upkeep, "bookie-1", RecoverySettings(), lost=False)
             assert (await gone.run(lambda looked: None)).scan.clear
         retired = cluster.bookies[0]

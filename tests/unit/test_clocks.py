@@ -87,16 +87,10 @@ LEFT: dict[str, set[str]] = {
         "test_registers_again_after_its_session_was_lost",
     },
     "cluster/test_cli_inspect.py": {"test_a_bookie_that_is_written_to_is_looked_into"},
-    "cluster/test_cli_local.py": {
-        "test_ctrl_c_during_a_restart_ends_everything",
-        "test_local_interrupted_while_it_starts_leaves_nothing_running",
-    },
+    "cluster/test_cli_local.py": {"test_ctrl_c_during_a_restart_ends_everything"},
     "cluster/test_collection.py": {"test_a_server_that_lags_behind_lists_only_when_it_has_caught_up"},
     "cluster/test_demo_failures.py": {"test_bookies_that_are_still_starting_are_waited_for"},
     "cluster/test_failover.py": {"test_the_loss_of_any_one_zookeeper_server"},
-    "cluster/test_forked_bookies.py": {"wait_for_end_of"},
-    "cluster/test_kill.py": {"test_killed_again_and_again", "until"},
-    "cluster/test_local_cluster.py": {"test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_again"},
     "cluster/test_memory.py": {"test_memory_falls_again_after_load"},
     "cluster/test_metadata_registration.py": {
         "test_moving_waits_for_the_store",
@@ -119,20 +113,13 @@ LEFT: dict[str, set[str]] = {
         "test_tasks_go_on_and_those_that_begin_later_read_what_was_moved",
         "waiting_at",
     },
-    "unit/local/test_supervisor.py": {"test_one_that_waits_for_its_start_holds_up_no_other"},
     "unit/protocol/test_access.py": {"test_a_rule_of_many_stars_is_decided_at_once"},
     "unit/runtime/test_lmdb_pages.py": {"test_a_store_whose_pages_can_not_be_looked_through_goes_on"},
-    "unit/storage/scrub/test_scrub.py": {"ended"},
     "unit/storage/space/test_compaction.py": {
         "test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again",
         "test_a_stop_in_the_middle_leaves_a_log_with_a_row",
     },
-    "unit/storage/test_ledger_storage.py": {
-        "read_on",
-        "test_checkpoints_come_by_themselves",
-        "test_reads_during_a_checkpoint_see_everything",
-        "test_what_checkpoints_write_to_the_index_is_looked_through_before_the_next_start",
-    },
+    "unit/storage/test_ledger_storage.py": {"read_on", "test_reads_during_a_checkpoint_see_everything"},
 }
 
 

@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import eventually
 
 from bkpy.errors import BookieUnavailableError, BookKeeperError, IdentityError
 from bkpy.local.process import ManagedProcess, how_it_ended
@@ -108,13 +109,10 @@ async def test_one_that_waits_for_its_start_holds_up_no_other(tmp_path: Path) ->
     said: list[str] = []
     watching = asyncio.ensure_future(Supervisor([hopeless, other], said.append, pause_min_s=0.01).watch())
     try:
-        async with asyncio.timeout(60):
-            while hopeless.starts < 2:
-                await asyncio.sleep(0.01)
-            assert other.pid == pid
-            os.kill(pid, signal.SIGTERM)
-            while not any("other serves again" in line for line in said):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: hopeless.starts >= 2, "the first one is started twice")
+        assert other.pid == pid
+        os.kill(pid, signal.SIGTERM)
+        await eventually(lambda: any("other serves again" in line for line in said), "the other is started again")
         assert any("other was ended by SIGTERM" in line for line in said)
     finally:
         watching.cancel()

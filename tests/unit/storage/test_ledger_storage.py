@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.storage.support import INSTANCE, KEY, Batch, Host, Reports, add, found_ids, read_all
 from tests.unit.storage.support import settings as bookie_settings
+from tests.waiting import eventually
 
 from bkpy.errors import IdentityError
 from bkpy.protocol.records import RecordCodec
@@ -199,9 +200,7 @@ async def test_checkpoints_come_by_themselves(tmp_path: Path) -> None:
     bookie = Bookie(tmp_path, checkpoint_interval_s=0.01)
     storage = await bookie.boot()
     await add(storage, Batch(1, 0, 10))
-    async with asyncio.timeout(DEADLINE_S):
-        while storage.memory_bytes:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not storage.memory_bytes, "a checkpoint has all of it")
     await storage.close()
 
 
@@ -211,9 +210,7 @@ async def test_what_checkpoints_write_to_the_index_is_looked_through_before_the_
     index = tmp_path / "ledgers0" / "index"
     for ledger_id in range(3):
         await add(storage, *(Batch(300 * ledger_id + i, 0) for i in range(300)))
-        async with asyncio.timeout(DEADLINE_S):
-            while storage.memory_bytes or not is_known(index):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not storage.memory_bytes and is_known(index), "it was looked through")
     await storage.close()
 
 

@@ -14,6 +14,7 @@ from tests.sim.runtime import EPOCH_S, SimClock, sim_runtime
 from tests.unit.storage.space.test_deletion import delete, logs, put
 from tests.unit.storage.support import INSTANCE, Batch, Reports, read_all, reclaim
 from tests.unit.storage.support import settings as bookie_settings
+from tests.waiting import eventually
 
 from bkpy.storage.index.index import block_rows, decode_block_row, ledger_key, ledger_of_block
 from bkpy.storage.open import open_storage
@@ -101,8 +102,7 @@ async def round_of(storage: LedgerStorage) -> Damages:
 
 
 async def ended(storage: LedgerStorage, rounds: int) -> None:
-    while storage.scrub.statuses[0].rounds < rounds:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: storage.scrub.statuses[0].rounds >= rounds, "the round ends", pause_s=0.01, deadline_s=1e6)
 
 
 async def check_all_is_there(storage: LedgerStorage) -> None:
