@@ -25,11 +25,15 @@ async def eventually(
     condition: Callable[[], T | Awaitable[T]],
     what: str = "",
     *,
+    until: Callable[[T], object] = bool,
     pause_s: float = _PAUSE_S,
     deadline_s: float = DEADLINE_S,
     meanwhile: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T:
-    """Return the condition's first true value. `meanwhile`: errors that only mean *not yet*."""
+    """Return the condition's first true value, or the first that is as `until` says.
+
+    `meanwhile`: errors that only mean *not yet*.
+    """
     seen: Any = None
     try:
         async with asyncio.timeout(deadline_s):
@@ -38,7 +42,7 @@ async def eventually(
                     seen = condition()
                     if inspect.isawaitable(seen):
                         seen = await seen
-                    if seen:
+                    if until(seen):
                         return seen  # type: ignore[no-any-return]
                 except meanwhile as error:
                     seen = error
@@ -61,6 +65,12 @@ def eventually_here(
             raise AssertionError(_failure(condition, what, seen, deadline_s))
         time.sleep(pause_s)
     return seen
+
+
+async def turns(count: int = 100) -> None:
+    """Let others run: all that waits for nothing outside the loop goes on meanwhile."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def _failure(condition: Callable[[], Any], what: str, seen: Any, deadline_s: float) -> str:

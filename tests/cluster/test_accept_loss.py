@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.command import PATIENCE_S, PRELOADED, as_json, bkpy, environment
 from tests.conftest import run_elsewhere
+from tests.waiting import eventually
 
 import bkpy as api
 from bkpy.local import LocalCluster
@@ -36,17 +37,14 @@ async def test_a_ledger_two_of_whose_bookies_are_gone_is_closed_when_its_id_is_t
         writer = await client.create_ledger()
         for i in range(5):
             await writer.append(b"entry %d" % i)
-        async with asyncio.timeout(60):
-            while set((await client.last_entries(writer.metadata)).values()) != {4}:
-                await asyncio.sleep(0.05)
+        metadata = writer.metadata
+        await eventually(lambda: client.last_entries(metadata), until=lambda last: set(last.values()) == {4})
         writer.abandon()
         dead = list(writer.ensemble[:2])
         for bookie in local.bookies:
             if bookie.id in dead:
                 await bookie.kill()
-        async with asyncio.timeout(60):
-            while set(dead) & client.bookies.keys():
-                await asyncio.sleep(0.05)
+        await eventually(lambda: not set(dead) & client.bookies.keys(), "the dead are seen to be gone")
     words: tuple[object, ...] = ("ledger", "recover", writer.ledger_id)
     refused = await asyncio.to_thread(bkpy, *words, uri=uri, status=1)
     assert b"too few bookies" in refused.stderr

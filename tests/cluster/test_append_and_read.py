@@ -5,6 +5,7 @@ import random
 
 import pytest
 from tests.in_process import stored
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -138,9 +139,7 @@ async def test_opening_does_not_disturb_the_writer_and_reads_what_is_confirmed(c
     reader = await client.open_ledger(writer.ledger_id)
     assert not reader.closed
     assert 8 <= reader.last_add_confirmed <= 9  # the last entry carries the confirmation of the one before it
-    async with asyncio.timeout(20):
-        while await reader.read_last_add_confirmed() < 9:  # an idle writer publishes
-            await asyncio.sleep(0.02)
+    await eventually(reader.read_last_add_confirmed, "an idle writer publishes", until=lambda last: last == 9)
     assert [e.data async for e in reader.read()] == [b"%d" % i for i in range(10)]
     with pytest.raises(bkpy.NoSuchEntryError, match="past the last add confirmed"):
         await read_all(reader, 0, 10)
@@ -160,10 +159,8 @@ async def test_tail_follows_the_writer_to_the_end(client: bkpy.Client) -> None:
     following = asyncio.create_task(follow())
     for i in range(20):
         await writer.append(b"%d" % i)
-        await asyncio.sleep(0.01)
-    async with asyncio.timeout(20):
-        while len(seen) < 17:
-            await asyncio.sleep(0.02)
+        await eventually(lambda confirmed=i: len(seen) >= confirmed - 3)  # an entry confirms the one before it
+    await eventually(lambda: len(seen) == 17, "an idle writer publishes its last entry")
     assert not following.done()
     await writer.append(b"last")
     await writer.close()

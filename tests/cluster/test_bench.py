@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 from tests.command import PRELOADED, environment
+from tests.waiting import eventually
 
 from bkpy import connect
 from bkpy.bench import ceiling, memory
@@ -313,8 +314,7 @@ async def test_what_is_stored_is_verified_on_each_bookie_while_entries_are_appen
         for bookie in cluster.bookies:
             assert await command(f"verify {bookie.id}") == {"ledgers": 5, "entries": 150}
         await command("pace 1000 100")
-        await asyncio.sleep(0.5)
-        lap = await command("lap")
+        lap = await eventually(lambda: command("lap"), meanwhile=IndexError)  # nothing is acknowledged yet
         assert 0 < lap["p50_ms"] <= lap["p99_ms"] <= lap["p999_ms"] <= lap["longest_ms"]
         assert (await command("rest"))["entries"] >= lap["calls"] > 0
         with pytest.raises(ValueError, match="no such command"):

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.command import PRELOADED, environment
 from tests.conftest import run_elsewhere
 from tests.hooks import children_started_by
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.local import LocalCluster
@@ -117,9 +118,8 @@ async def test_a_hangup_ends_no_bookie(small: LocalCluster) -> None:
     bookie = small.bookies[0]
     assert bookie.pid is not None
     os.kill(bookie.pid, signal.SIGHUP)
-    async with asyncio.timeout(DEADLINE_S):
-        while "there is nothing to be read again: this bookie has no certificate" not in bookie.log_path.read_text():
-            await asyncio.sleep(0.05)
+    said = "there is nothing to be read again: this bookie has no certificate"
+    await eventually(bookie.log_path.read_text, "the bookie has handled the signal", until=lambda log: said in log)
     assert bookie.id in await registered(small)
 
 
@@ -129,14 +129,10 @@ async def test_registers_again_after_its_session_was_lost(cluster: LocalCluster)
     bookie = cluster.bookies[1]
     bookie.suspend()
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            while bookie.id in await registered(cluster):
-                await asyncio.sleep(0.2)
+        await eventually(lambda: registered(cluster), until=lambda ids: bookie.id not in ids, pause_s=0.1)
     finally:
         bookie.resume()
-    async with asyncio.timeout(DEADLINE_S):
-        while bookie.id not in await registered(cluster):
-            await asyncio.sleep(0.2)
+    await eventually(lambda: registered(cluster), until=lambda ids: bookie.id in ids, pause_s=0.1)
     async with bkpy.connect(cluster.connect_string) as client:
         writer = await client.create_ledger(ack_quorum=3)
         assert await writer.append(b"x") == 0
@@ -162,9 +158,7 @@ async def test_a_bookie_says_whether_it_lives_and_whether_it_is_ready(small: Loc
     assert page(port, "/healthz") == page(port, "/readyz") == (200, ready)
     assert bkpy_command("bookie", "health", "--ready", "--admin", f"127.0.0.1:{port}").stdout.endswith(b"is ready\n")
     await small.zookeeper.kill()
-    async with asyncio.timeout(DEADLINE_S):
-        while page(port, "/readyz")[0] == 200:
-            await asyncio.sleep(0.1)
+    await eventually(lambda: page(port, "/readyz"), until=lambda found: found[0] != 200)
     away = {**ready, "ready": False, "why": "the metadata store is away"}
     assert page(port, "/readyz") == (503, away)
     assert page(port, "/healthz") == (200, away)
@@ -173,9 +167,7 @@ async def test_a_bookie_says_whether_it_lives_and_whether_it_is_ready(small: Loc
     assert told.returncode == 0
     assert bkpy_command("bookie", "health", "--ready", BKPY_METRICS_PORT=str(port)).returncode == 1
     await small.zookeeper.start()
-    async with asyncio.timeout(DEADLINE_S):
-        while page(port, "/readyz") != (200, ready):
-            await asyncio.sleep(0.1)
+    await eventually(lambda: page(port, "/readyz"), until=lambda found: found == (200, ready))
     await bookie.stop()
     refused = bkpy_command("bookie", "health", BKPY_METRICS_PORT=str(port))
     assert refused.returncode == 1

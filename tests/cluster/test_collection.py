@@ -7,11 +7,12 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cluster.test_lagging_zookeeper import DEADLINE_S, Lagging, lagging, session
+from tests.cluster.test_lagging_zookeeper import Lagging, lagging, session
 from tests.command import PATIENCE_S, as_json, bkpy
 from tests.conftest import run_elsewhere
 from tests.hooks import cluster_of, collector_of, storage_of
 from tests.in_process import rewrite
+from tests.waiting import eventually
 
 import bkpy as library
 from bkpy.bookie.node import BookieNode
@@ -64,12 +65,8 @@ async def bookie(store: MetadataStore, root: str, directory: Path, name: str) ->
 async def collect(node: BookieNode) -> CollectionRun:
     run = collector_of(node).begin()
     assert run is not None
-    assert await poll(lambda: _ended(run), DEADLINE_S)
+    await eventually(lambda: run.seconds is not None, "the run ends")
     return run
-
-
-async def _ended(run: CollectionRun) -> bool:
-    return run.seconds is not None
 
 
 async def held(node: BookieNode) -> list[int]:
@@ -119,7 +116,9 @@ async def test_every_layout(zookeeper: ZooKeeperServer, tmp_path: Path, layout: 
 
 
 @pytest.mark.scenario(51)
-async def test_a_server_that_lags_behind_lists_only_when_it_has_caught_up(lagging: Lagging, tmp_path: Path) -> None:
+async def test_a_server_that_lags_behind_lists_only_when_it_has_caught_up(
+    lagging: Lagging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with session(lagging.ensemble.servers[2]) as ahead, session(lagging.follower) as behind:
         await init_cluster(ahead, "/ledgers")
         async with bookie(behind, "/ledgers", tmp_path, "b1") as node:
@@ -134,12 +133,19 @@ async def test_a_server_that_lags_behind_lists_only_when_it_has_caught_up(laggin
             path = cluster_of(client).catalog.path_of(writer.ledger_id)
             assert not await behind.exists(path)  # the server says so, and is wrong
             assert set(await held(node)) == {gone.ledger_id, writer.ledger_id}
+            sync, waiting = behind.sync, asyncio.Event()
+
+            async def catch_up(path: str) -> None:
+                waiting.set()
+                await sync(path)
+
+            monkeypatch.setattr(behind, "sync", catch_up)
             run = collector_of(node).begin()
             assert run is not None
-            await asyncio.sleep(0.5)
-            assert run.seconds is None  # it waits for the server
+            await eventually(waiting.is_set, "the collector waits for the server")
+            assert run.seconds is None
             lagging.release()
-            assert await poll(lambda: _ended(run), DEADLINE_S)
+            await eventually(lambda: run.seconds is not None, "the run ends")
             assert (run.failed, run.collected) == ("", [gone.ledger_id])
             assert await held(node) == [writer.ledger_id]
             await writer.append(b"nor this")

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.demo import flights as demo
@@ -13,6 +14,7 @@ from bkpy.demo.healing import HEALS_SOON, Look, count_copies, follow
 from bkpy.local import LocalCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 
@@ -60,11 +62,19 @@ async def test_a_writer_that_dies_by_itself_is_not_taken_for_a_killed_one(tmp_pa
         await demo.kill_writer("no cluster's URI", 10, tmp_path / "writer.log")
 
 
-async def test_bookies_that_are_still_starting_are_waited_for(tmp_path: Path) -> None:
+async def test_bookies_that_are_still_starting_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll, waiting = demo.poll, asyncio.Event()
+
+    async def polling(enough: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
+        assert not await enough()
+        waiting.set()
+        return await poll(enough, timeout_s)
+
+    monkeypatch.setattr(demo, "poll", polling)
     async with LocalCluster(tmp_path / "cluster", bookies=demo.ENSEMBLE_SIZE) as cluster:
         await cluster.bookies[0].stop()
         writing = asyncio.create_task(demo.write_months(cluster.connect_string, {1: [b"a", b"b"]}, lambda count: None))
-        await asyncio.sleep(0.5)
+        await eventually(waiting.is_set, "the demonstration waits for a third bookie")
         await cluster.bookies[0].start()
         (month,) = (await writing).months
         assert month.entries == 2

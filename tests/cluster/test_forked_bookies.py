@@ -131,4 +131,4 @@ def test_forks_die_with_the_process_that_runs_the_tests(tmp_path: Path) -> None:
 
 
 def wait_for_end_of(pid: int) -> None:
-    eventually_here(lambda: not alive(pid), f"process {pid} ends")
+    eventually_here(lambda: not alive(pid), f"process {pid} ends", pause_s=0.01)

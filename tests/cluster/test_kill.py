@@ -41,7 +41,7 @@ async def check(client: bkpy.Client, ledger_id: int, acknowledged: dict[int, byt
 
 
 async def until(count: int, acknowledged: dict[int, bytes]) -> None:
-    await eventually(lambda: len(acknowledged) >= count, "so many are acknowledged")
+    await eventually(lambda: len(acknowledged) >= count, f"{count} entries are acknowledged")
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +137,7 @@ async def test_killed_again_and_again(cluster: LocalCluster) -> None:
                 await bookie.kill()
                 await bookie.start()
                 # The writer has to reach it again before the next one goes.
-                channel = pool_of(client).channel(bookie.id)
-                await eventually(lambda channel=channel: channel.up, "the writer reaches it")
+                await eventually(lambda bookie_id=bookie.id: pool_of(client).channel(bookie_id).up)
             stop.set()
             await writing
             await writer.close()

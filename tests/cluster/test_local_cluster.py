@@ -269,11 +269,7 @@ async def test_a_decommissioned_bookie_is_left_out_and_its_name_is_not_given_aga
         async with bkpy.connect(cluster.connect_string) as client:
             drain = BookieDrain(client, "bookie-1", RecoverySettings())
             await drain.begin()
-
-            async def refuses() -> bool:
-                return (await drain.look()).refuses
-
-            await eventually(refuses, "the bookie takes no more entries")
+            await eventually(drain.look, until=lambda found: found.refuses)
             gone = Decommission(client.upkeep, "bookie-1", RecoverySettings(), lost=False)
             assert (await gone.run(lambda looked: None)).scan.clear
         retired = cluster.bookies[0]

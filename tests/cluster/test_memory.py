@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.config.loading import load_bookie_settings
@@ -133,10 +134,9 @@ async def test_memory_falls_again_after_load(tmp_path: Path) -> None:
             for _ in range(200):
                 await writer.append_batch([ENTRY] * 50)
             highest = memory(bookie, "RssAnon")
-            async with asyncio.timeout(15):
-                while memory(bookie, "RssAnon") > before + 20 * MIB:
-                    await asyncio.sleep(0.1)
-            after = memory(bookie, "RssAnon")
+            after = await eventually(
+                lambda: memory(bookie, "RssAnon"), until=lambda now: now <= before + 20 * MIB, pause_s=0.1
+            )
             await writer.close()
             reader = await client.open_ledger(writer.ledger_id)
             assert [entry.data async for entry in reader.read(0, 99)] == [ENTRY] * 100

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.metadata_harness import DEADLINE_S, Harness, harness, store
 from tests.hooks import keeping_of
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 from bkpy.config.client import client_settings
 from bkpy.errors import BookieUnavailableError, ConfigError, IdentityError, NotEnoughBookiesError
@@ -86,7 +86,7 @@ async def test_moving_waits_for_the_store(harness: Harness, directory: BookieDir
     registration = await registered(harness, B1, bookie)
     await harness.suspend(bookie)
     moving = asyncio.create_task(registration.set_read_only(True))
-    await asyncio.sleep(0.05)
+    await turns()
     assert not moving.done()
     await harness.resume(bookie)
     async with asyncio.timeout(DEADLINE_S):
@@ -299,18 +299,29 @@ async def test_the_address_of_an_absent_bookie_is_in_its_cookie(harness: Harness
     assert await directory.address_of("b7") == "127.0.0.1:3187"
 
 
-async def test_what_changes_in_place_is_seen_after_a_while(harness: Harness, store: MetadataStore) -> None:
+async def test_what_changes_in_place_is_seen_after_a_while(
+    harness: Harness, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await init_cluster(store, harness.root)
     client = await harness.open()
     settings = client_settings(bookie_refresh_interval_s=0.05, bookie_reads_at_once=1)
     mine = BookieDirectory(client, harness.root, harness.runtime, settings)
     registration = await registered(harness, B1)
+    refresh, looking = mine.refresh, asyncio.Event()
+
+    async def refreshing() -> None:
+        looking.set()
+        await refresh()
+        looking.clear()
+
+    monkeypatch.setattr(mine, "refresh", refreshing)
     await mine.start()
     await registration.set_free_bytes(777)
     await eventually(lambda: mine.bookies["b1"].free_bytes == 777, "the new space is seen")
     await harness.suspend(client)
     await registration.set_free_bytes(888)
-    await asyncio.sleep(0.1)
+    await eventually(looking.is_set, "it is time to look again")
+    await turns()
     assert mine.bookies["b1"].free_bytes == 777
     await harness.resume(client)
     await eventually(lambda: mine.bookies["b1"].free_bytes == 888, "and again after the store was away")

@@ -6,12 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.command import PATIENCE_S, as_json, bkpy, start
+from tests.command import as_json, bkpy, start
 from tests.conftest import run_elsewhere
+from tests.hooks import cluster_of
 from tests.unit.recovery.repairing import whole
+from tests.waiting import eventually
 
 import bkpy as api
 from bkpy.local import LocalCluster
+from bkpy.metadata.locks import held_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +53,7 @@ async def test_a_new_bookie_gets_its_share_though_the_command_is_killed_meanwhil
             await writer.close()
             ledgers.append(writer.ledger_id)
         new = (await local.add_bookie()).id
-        async with asyncio.timeout(PATIENCE_S):
-            while new not in client.bookies:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: new in client.bookies, "the new bookie is seen")
 
         async def named() -> int:
             found = [await client.ledger_metadata(ledger_id) for ledger_id in ledgers]
@@ -63,12 +64,11 @@ async def test_a_new_bookie_gets_its_share_though_the_command_is_killed_meanwhil
         assert planned["moves"] == 6  # of 24 copies
         assert await named() == 0
         running = moving_slowly(uri)
-        async with asyncio.timeout(PATIENCE_S):
-            while not await named():
-                await asyncio.sleep(0.02)
+        await eventually(named, "a ledger has moved", pause_s=0.02)
         running.kill()
         running.communicate()
-        await asyncio.sleep(2 * SESSION_S)  # its locks go with its session
+        cluster = cluster_of(client)  # where its locks are as long as its session
+        await eventually(lambda: held_locks(cluster.store, cluster.root), until=lambda held: not held)
         done = await asyncio.to_thread(as_json, "cluster", "rebalance", uri=uri)
         assert done["failed"] == {}
         assert await named() == 6

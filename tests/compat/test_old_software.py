@@ -197,9 +197,7 @@ async def test_a_status_that_a_client_does_not_know_costs_that_bookie_and_nothin
 
             future.opcodes = {ADD}
             await client.do("append", ledger_id=written, entries=ENTRIES)
-            async with asyncio.timeout(DEADLINE_S):
-                while not future.answered[ADD]:  # the others' acknowledgements were enough
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: future.answered[ADD], "it answers too: the others' acknowledgements were enough")
             await client.do("append", ledger_id=written, entries=ENTRIES)
 
             future.opcodes = {READ}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import bkpy
@@ -15,20 +16,22 @@ from bkpy.protocol.ledger_metadata import LedgerState
 from tests.command import as_json
 from tests.hooks import cluster_of
 from tests.unit.recovery.repairing import whole
-from tests.waiting import eventually
+from tests.waiting import DEADLINE_S, eventually
 
 from .load import Load
 from .oracle import check, check_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
+    from bkpy.local import LocalBookie
     from bkpy.protocol.ledger_metadata import LedgerMetadata
 
     from .oracle import Promises
 
 # Soon, and slowly enough to be caught at it.
 CONFIG: dict[str, Any] = {
+    "metrics_port": 0,
     "session_timeout_s": 2.0,
     "journal_max_size_mb": 4,
     "lost_bookie_settle_s": 0.3,
@@ -173,6 +176,20 @@ class Healing:
                 return some[0]
         return min(bookies)
 
+    async def switched_off(self, running: Iterable[LocalBookie]) -> None:
+        """Return when no worker of these bookies has a ledger in hand, nor takes another one."""
+
+        async def at_rest(bookie_id: str) -> bool:
+            there = self._client.bookies | self._client.read_only_bookies
+            told = await asyncio.to_thread(metrics, there[bookie_id].metrics_port)
+            return not (told["bkpy_replication_enabled"] or told["bkpy_replication_working"])
+
+        unseen = (KeyError, OSError)  # a bookie that has just started, or its new port
+        for bookie in running:
+            if bookie.pid is not None:
+                what = f"the worker of {bookie.id} rests"
+                await eventually(lambda name=bookie.id: at_rest(name), what, pause_s=0.05, meanwhile=unseen)
+
     # --- what is demanded ---------------------------------------------------------------------------------------------
 
     async def healed(self, *victims: str) -> None:
@@ -214,6 +231,13 @@ class Healing:
                 metadata = await fresh.ledger_metadata(ledger_id)
                 assert all(living >= set(fragment.bookies) for fragment in metadata.fragments)
                 await check(fresh, promises)
+
+
+def metrics(port: int) -> dict[str, float]:
+    """What the process at that port tells of itself; of metrics with labels, one."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as page:
+        lines = [line.rpartition(" ") for line in page.read().decode().splitlines() if not line.startswith("#")]
+    return {name.partition("{")[0]: float(value) for name, _, value in lines}
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, *, pause_s: float = 0.05) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bkpy
+from tests.waiting import eventually
 
 from ..conftest import alive
 from .clusters import ProxiedCluster, ProxiedNodes
@@ -79,9 +80,7 @@ async def test_processes_behind_proxies_are_suspended_killed_and_started(tmp_pat
         pid = first.pid
         assert pid is not None
         first.suspend()
-        async with asyncio.timeout(DEADLINE_S):
-            while process_state(pid) != "T":
-                await asyncio.sleep(0.01)
+        await eventually(lambda: process_state(pid), until=lambda state: state == "T")
         first.resume()
         await first.kill()
         assert not alive(pid)
@@ -90,9 +89,7 @@ async def test_processes_behind_proxies_are_suspended_killed_and_started(tmp_pat
 
         fourth = await cluster.add_bookie()
         assert cluster.proxies[fourth.id].upstream_port == fourth.port
-        async with asyncio.timeout(DEADLINE_S):
-            while fourth.id not in client.bookies:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: fourth.id in client.bookies, "the fourth is seen")
         await write_and_read(client, ensemble_size=4, write_quorum=4, ack_quorum=4)
         assert cluster.proxies[fourth.id].requests.bytes_passed > 0
 

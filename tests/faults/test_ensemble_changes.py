@@ -12,6 +12,7 @@ import pytest_asyncio
 import bkpy
 from bkpy.local import LocalBookie
 from tests.hooks import pool_of
+from tests.waiting import eventually
 
 from .clusters import ProxiedCluster
 from .load import Load
@@ -179,13 +180,13 @@ async def test_too_few_bookies_are_left_and_nothing_acknowledged_is_lost(
 
 async def reached(client: bkpy.Client, bookie: LocalBookie) -> None:
     """Wait until the client is connected to the bookie."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                await pool_of(client).channel(bookie.id).connect()
-                return
-            except bkpy.BookieUnavailableError:
-                await asyncio.sleep(0.01)
+    channel = pool_of(client).channel(bookie.id)
+
+    async def connected() -> bool:
+        await channel.connect()
+        return channel.up
+
+    await eventually(connected, f"{bookie.id} is reached", meanwhile=bkpy.BookieUnavailableError)
 
 
 @pytest.mark.parametrize("ack_quorum", [pytest.param(2, marks=exhaustive), 3])

@@ -99,8 +99,8 @@ class Round:
         async def at_rest() -> bool:
             return not await held_locks(metadata.store, metadata.root)
 
-        await asyncio.sleep(0.3)  # until all workers have heard of it
-        await until(at_rest, "the work that has begun is done")
+        await self.healing.switched_off(self._cluster.bookies)
+        await until(at_rest, "the locks of those that died have ended")
         before, marked = await self.healing.all_closed(), await self.healing.marked()
         await asyncio.sleep(1.5)
         after = await self.healing.all_closed()

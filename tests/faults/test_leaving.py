@@ -63,7 +63,7 @@ class Leaving:
             return not await held_locks(metadata.store, metadata.root)
 
         assert isinstance(await healing.marks.set_enabled(False), Done)
-        await asyncio.sleep(0.3)  # until all workers have heard of it
+        await healing.switched_off(self._cluster.bookies)
         await until(at_rest, "the work that has begun is done")
         if await healing.naming(self.bookie.id):
             words = ("bookie", "decommission", self.bookie.id, "--yes")

@@ -11,6 +11,7 @@ import pytest
 import bkpy
 from tests.hooks import cluster_of
 from tests.in_process import stored
+from tests.waiting import turns
 
 from .clusters import ProxiedNodes
 from .load import Load
@@ -310,7 +311,7 @@ async def test_appends_that_hang_are_noticed(tmp_path: Path, monkeypatch: pytest
         await load.more(10)
         for proxy in cluster.proxies.values():
             proxy.cut()
-        await asyncio.sleep(0.2)  # what was answered before is taken note of, and the next appends are begun
+        await turns()  # what was answered before is taken note of, and the next appends are begun
         monkeypatch.setattr("tests.faults.load.DEADLINE_S", 0.5)
         await load.stop()
         assert load.promises.violations == ["5 appends have not ended in 0.5 s"]

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tests.unit.log.test_given_up import give_up
+from tests.waiting import eventually
 
 import bkpy
 from bkpy.protocol.records import STAMP_BYTES
@@ -16,6 +17,7 @@ from bkpy.spark.background import BackgroundLoop
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+PATIENCE_S = 600.0  # Spark and its executors start and work meanwhile
 _names = itertools.count()
 
 
@@ -65,9 +67,12 @@ class TestLog:
     async def _seen(self) -> None:
         """A writer that pauses tells the bookies of its last entries a little later."""
         reader = await self.client.read_log(self.name, password=self._attributes.get("password", b""))
-        while reader.next_position < self.end:
-            await asyncio.sleep(0.02)
+
+        async def seen() -> int:
             await reader.refresh()
+            return reader.next_position
+
+        await eventually(seen, until=lambda end: end >= self.end, deadline_s=PATIENCE_S)
         await reader.close()
 
     async def _append(self, count: int, at_once: int) -> None:

@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import eventually_here
 
 import bkpy
 from bkpy.demo.delays import SPARK_CONFIG, stored_windows, windows_of
@@ -50,12 +50,15 @@ class Example:
         return self._log.read_text()
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := re.search(pattern, self.printed())) is None:
-            assert self._process.poll() is None, self.printed()
-            assert time.monotonic() < deadline, self.printed()
-            time.sleep(0.05)
-        return found
+        def found() -> re.Match[str] | None:
+            ended, printed = self._process.poll() is not None, self.printed()
+            match = re.search(pattern, printed)
+            assert match or not ended, printed
+            return match
+
+        match = eventually_here(found, f"it prints {pattern}", deadline_s=PATIENCE_S)
+        assert match is not None
+        return match
 
     def end(self, number: signal.Signals | None = None) -> str:
         """All that it has printed when it has ended, by a signal to it and its children if one is given."""
@@ -122,12 +125,9 @@ def test_the_pipeline_as_its_readme_says(cluster: LocalCluster, spark: SparkSess
         expected = [event.payload for event in all_events()]
         assert asyncio.run(payloads(cluster.connect_string)) == expected
         late = sum(int(minutes) >= 600 for minutes in re.findall(r'"delay": (\d+)', b"\n".join(expected).decode()))
-        deadline = time.monotonic() + PATIENCE_S
-        while (told + consumer.printed()).count(" minutes late") < late and time.monotonic() < deadline:
-            time.sleep(0.1)
-        while asyncio.run(committed(cluster.connect_string)) != len(expected):  # also while no more entries come
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        eventually_here(lambda: (told + consumer.printed()).count(" minutes late") >= late, deadline_s=PATIENCE_S)
+        # It commits also while no more entries come.
+        eventually_here(lambda: asyncio.run(committed(cluster.connect_string)) == len(expected), deadline_s=PATIENCE_S)
         told += consumer.end(signal.SIGINT)
         lines = [line for line in told.splitlines() if line.endswith(" minutes late")]
         assert len(lines) == len(set(lines)) == late > 0

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 from tests.spark.kill_driver import Job
-from tests.spark.logs import TestLog, assert_exactly, entry
+from tests.spark.logs import PATIENCE_S, TestLog, assert_exactly, entry
 from tests.spark.test_spark_kills import descendants, kill_all, options, payloads_of, run, start
 from tests.spark.test_spark_sink import Written
+from tests.waiting import eventually_here
 
 import bkpy
 from bkpy.metadata.log_upkeep import LogUpkeep, Swept
@@ -64,9 +65,12 @@ def begin() -> Iterator[Begin]:
 
 
 def wait_until(condition: Callable[[], object], driver: subprocess.Popen[bytes] | None = None) -> None:
-    while not condition():
-        assert driver is None or driver.poll() is None, "the driver has ended"
-        time.sleep(0.05)
+    def holds() -> object:
+        ended, held = driver is not None and driver.poll() is not None, condition()
+        assert held or not ended, "the driver has ended"
+        return held
+
+    eventually_here(holds, deadline_s=PATIENCE_S)
 
 
 def executors_of(driver: subprocess.Popen[bytes]) -> list[int]:

@@ -18,6 +18,8 @@ import pyspark
 import pytest
 from tests.spark.conftest import write
 from tests.spark.test_spark_interrupts import Program
+from tests.spark.test_spark_lock import can_be_taken, lock
+from tests.waiting import eventually_here
 
 from bkpy.local import LocalCluster
 
@@ -63,7 +65,7 @@ def test_killed_at_random_an_export_goes_on(ledgers: Ledgers, tmp_path: Path) ->
         now = keys(tmp_path / "out")
         assert set(seen) <= set(now) <= set(everything), "what was seen once has gone"
         seen = now
-    time.sleep(5.0)  # until the lock of the dead is forgotten
+    eventually_here(lambda: can_be_taken(lock(ledgers.uri, tmp_path / "out")), "the lock of the dead is forgotten")
     program = Program("export", *arguments)
     assert program.end()[0] == 0
     assert keys(tmp_path / "out") == everything

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.logs import TestLog, assert_exactly, entry
+from tests.spark.logs import PATIENCE_S, TestLog, assert_exactly, entry
 from tests.spark.test_spark_interrupts import Program
+from tests.spark.test_spark_lock import can_be_taken, lock
+from tests.waiting import eventually_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,8 +64,9 @@ class Export:
             moment = self.rng.uniform(1.0, BEGINNING_S)
         else:
             before = len(files(self.to))
-            while program.process.poll() is None and len(files(self.to)) <= before:
-                time.sleep(0.05)
+            eventually_here(
+                lambda: program.process.poll() is not None or len(files(self.to)) > before, deadline_s=PATIENCE_S
+            )
             moment = self.rng.uniform(0.0, ADDING_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.process.wait(moment)
@@ -89,11 +92,15 @@ class Export:
         if exported > self.log.truncated and self.rng.random() < 0.7:
             self.log.truncate(self.rng.randint((exported + self.log.truncated + 1) // 2, exported))
 
+    def unlocked(self) -> None:
+        """Return when the lock of the dead is forgotten."""
+        eventually_here(lambda: can_be_taken(lock(self.log.uri, self.to)), deadline_s=PATIENCE_S)
+
     def finish(self) -> None:
         """One that nobody kills; then everything is there."""
         assert self.seen, "no export got as far as to add anything"
         end = self.log.appended(at_once=True)
-        time.sleep(SESSION_S + 1.0)  # until the lock of the dead is forgotten
+        self.unlocked()
         program = self.start("--json", stdout=subprocess.PIPE)
         stdout, stderr = program.process.communicate()
         assert program.process.returncode == 0, stderr.decode()
@@ -139,7 +146,7 @@ def test_killed_at_random_a_service_goes_on(export: Export) -> None:
     program = None
     for _ in range(KILLS):
         if program is None:
-            time.sleep(SESSION_S + 1.0)  # the first round's errors end the service, and the lock of the dead is one
+            export.unlocked()  # the first round's errors end the service, and the lock of the dead is one
             program = export.start("--follow", "--interval", "0.2")
         export.let(program)
         export.look()

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.logs import PATIENCE_S
+from tests.waiting import eventually_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 
-INTERVAL_S = 0.01
+INTERVAL_S = 0.01  # short moments are to be caught
 REST = "has what was complete; the same command adds the rest"
 
 
@@ -55,9 +56,12 @@ class Program:
         return found
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            assert self.process.poll() is None, self.process.communicate()[1].decode()
-            time.sleep(INTERVAL_S)
+        def holds() -> bool:
+            ended, held = self.process.poll() is not None, condition()
+            assert held or not ended, self.process.communicate()[1].decode()
+            return held
+
+        eventually_here(holds, pause_s=INTERVAL_S, deadline_s=PATIENCE_S)
 
     def runs(self, *names: str) -> bool:
         return any(name in command for command in self.commands().values() for name in names)
@@ -65,8 +69,7 @@ class Program:
     def end(self) -> tuple[int, str]:
         """Status and standard error, when all its processes have ended."""
         stderr = self.process.communicate()[1].decode()
-        while self.commands():
-            time.sleep(INTERVAL_S)
+        eventually_here(lambda: not self.commands(), "all its processes end", deadline_s=PATIENCE_S)
         return self.process.returncode, stderr
 
 

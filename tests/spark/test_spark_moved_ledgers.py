@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.command import bkpy
+from tests.waiting import eventually_here
 
 import bkpy as library
 from bkpy.local import LocalCluster
@@ -65,7 +66,6 @@ def waiting_at(started: Path, go: Path) -> Callable[[Iterator[pa.RecordBatch]], 
     def digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import hashlib
         import os
-        import time
         import uuid
 
         import pyarrow
@@ -98,11 +98,13 @@ def test_tasks_go_on_and_those_that_begin_later_read_what_was_moved(spark: Spark
         job = source.select("entry_id", "payload").mapInArrow(waiting_at(started, go), "id bigint, digest string")
         collecting = threading.Thread(target=lambda: rows.extend(job.collect()))
         collecting.start()
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(started.iterdir()):  # the job is planned, and tasks read
-            assert collecting.is_alive()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+        def some_started() -> bool:
+            alive, some = collecting.is_alive(), any(started.iterdir())
+            assert some or alive
+            return some
+
+        eventually_here(some_started, "the job is planned, and tasks read", deadline_s=PATIENCE_S)
         move(cluster, ledger_id, old)
         assert len(list(started.iterdir())) < PARTITIONS  # others have not begun yet
         assert not rows

@@ -1,4 +1,4 @@
-"""Tests in real time wait for conditions: none sleeps for a fixed time, and none compares a clock in an assertion.
+"""Tests in real time wait for conditions: none sleeps for a fixed time, none compares a clock, none waits by a loop.
 
 A pause is long enough on one machine and too short on a busy one. `tests/waiting.py` waits for a condition, and the
 folders in virtual time (`tests/unit/conftest.py`, `tests/sim`) may sleep: there a pause costs nothing, and is exact.
@@ -11,115 +11,117 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.unit.conftest import VIRTUAL
+from tests.unit.test_virtual_time import REAL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS = Path(__file__).parents[1]
-VIRTUAL = ("unit/bookie/", "unit/client/", "unit/log/", "unit/metadata/", "unit/recovery/", "sim/")
+SIMULATED = ("sim/", *(f"unit/{folder}/" for folder in VIRTUAL))
 CLOCKS = {"monotonic", "perf_counter", "time"}
 
 # Pauses that are no waiting, by file and function, each with its reason.
 ALLOWED = {
     ("cluster/aiozk_faults.py", "d4"): "a program that shows a defect of aiozk",
-    ("cluster/aiozk_faults.py", "d8"): "a program that shows a defect of aiozk",
     ("cluster/aiozk_faults.py", "tick"): "a program that shows a defect of aiozk",
+    (
+        "cluster/test_autorecovery.py",
+        "test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_does_it_too",
+    ): "how long nothing must happen, where only real time shows it",
     ("cluster/test_bookie_drain.py", "load"): "the pace of a load",
     ("cluster/test_cli_inspect.py", "write"): "the pace of a load",
     (
         "cluster/test_cli_log.py",
         "test_what_is_written_is_read_back_byte_for_byte",
     ): "entries have the time at which they were written",
-    (
-        "cluster/test_metadata_zookeeper_faults.py",
-        "test_d8_half_a_frame_neither_blocks_the_loop_nor_the_call",
-    ): "counts turns of a loop that must not be blocked",
     ("cluster/test_metadata_zookeeper_faults.py", "tick"): "counts turns of a loop that must not be blocked",
     ("compat/make_space.py", "_killed_in_scrub"): "a program that makes directories of old software",
     ("compat/make_space.py", "run"): "a program that makes directories of old software",
     ("faults/load.py", "_append_nowait"): "the pace of a load",
+    ("faults/load.py", "_lane"): "the pace of a load",
+    ("faults/network.py", "_pass"): "a network that delays: its clock is what it is about",
+    ("faults/proxy.py", "pump"): "a network that delays: its clock is what it is about",
+    ("faults/test_ensemble_changes.py", "replies_cut"): "how long a fault lasts",
+    ("faults/test_ensemble_changes.py", "requests_cut"): "how long a fault lasts",
+    ("faults/test_ensemble_changes.py", "suspended"): "how long a fault lasts",
     ("faults/test_healing.py", "_switch"): "how long a fault lasts",
-    ("faults/test_network_cuts.py", "reset_again_and_again"): "the pace of faults",
+    ("faults/test_machines.py", "test_writing_goes_on_and_nothing_is_lost"): "how long a fault lasts",
+    ("faults/test_network_cuts.py", "reset_again_and_again"): "how long a fault lasts",
+    ("faults/test_network_cuts.py", "write_on"): "how long a fault lasts",
+    (
+        "faults/test_proxy.py",
+        "test_a_cut_network_delays_both_directions_and_loses_nothing",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_a_silent_proxy_accepts_and_says_nothing",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_a_stopped_direction_delivers_everything_later_and_the_other_one_goes_on",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_a_stopped_direction_takes_a_bounded_amount",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_after_dropping_new_connections_work",
+    ): "how long nothing must happen, where only real time shows it",
     (
         "faults/test_proxy.py",
         "test_delayed_bytes_arrive_late_whole_and_in_order",
     ): "a lower bound: a busy machine only adds to it",
+    (
+        "faults/test_proxy.py",
+        "test_dropped_bytes_never_arrive_and_the_connection_never_delivers_again",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_dropping_takes_what_is_on_its_way_too",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_half_open_connections_are_silent_until_the_fault_ends",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_stop_does_not_wait_for_a_receiver_that_reads_nothing",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "faults/test_proxy.py",
+        "test_the_end_of_a_connection_is_not_told_while_bytes_are_dropped",
+    ): "how long nothing must happen, where only real time shows it",
     ("spark/kill_driver.py", "commit"): "a program that is slow, to be killed at work",
+    ("spark/logs.py", "_append_for"): "the pace of a load",
+    ("spark/test_spark_kills.py", "test_what_is_read_is_exactly_the_log"): "the pace of a load",
+    ("spark/test_spark_moved_ledgers.py", "digests"): "in a process of Spark, which has no module of the tests",
+    ("spark/test_spark_stream.py", "stop_and_start"): "the pace of a load",
+    (
+        "unit/bookie/test_files.py",
+        "test_it_is_said_when_no_file_can_be_opened_any_more",
+    ): "how long nothing must happen, where only real time shows it",
+    (
+        "unit/bookie/test_tls.py",
+        "test_a_bookie_says_when_its_certificate_ends_and_what_is_wrong_with_it",
+    ): "a date, to within a minute",
+    (
+        "unit/bookie/test_tls.py",
+        "test_what_is_not_read_from_a_client_waits_in_its_own_socket",
+    ): "how long nothing must happen, where only real time shows it",
     (
         "unit/demo/test_streaming_of_the_demo.py",
         "test_a_replay_takes_the_time_that_it_is_given",
     ): "a lower bound: a busy machine only adds to it",
     ("unit/storage/scrub/test_scrub.py", "main"): "on a simulated loop of its own",
     (
-        "unit/storage/scrub/test_scrub.py",
-        "test_a_file_that_says_nonsense_costs_a_round_and_no_more",
-    ): "on a simulated loop of its own",
-    (
-        "unit/storage/scrub/test_scrub.py",
-        "test_a_restart_in_the_middle_goes_on_from_where_it_was",
-    ): "on a simulated loop of its own",
-    ("unit/storage/scrub/test_scrub.py", "test_it_keeps_to_its_rate"): "on a simulated loop of its own",
-    (
-        "unit/storage/scrub/test_scrub.py",
-        "test_the_interval_counts_from_the_last_full_round_whatever_restarts_there_are",
-    ): "on a simulated loop of its own",
-    (
-        "unit/storage/scrub/test_scrub.py",
-        "test_without_an_interval_it_scrubs_only_when_it_is_asked_to",
-    ): "on a simulated loop of its own",
-    (
         "unit/storage/space/test_compaction.py",
         "test_it_keeps_to_its_rate",
     ): "a lower bound: a busy machine only adds to it",
-}
-
-# Older tests whose pauses still have to become waits. Nothing may be added.
-LEFT: dict[str, set[str]] = {
-    "cluster/test_accept_loss.py": {"test_a_ledger_two_of_whose_bookies_are_gone_is_closed_when_its_id_is_typed"},
-    "cluster/test_append_and_read.py": {
-        "test_opening_does_not_disturb_the_writer_and_reads_what_is_confirmed",
-        "test_tail_follows_the_writer_to_the_end",
-    },
-    "cluster/test_bench.py": {"test_what_is_stored_is_verified_on_each_bookie_while_entries_are_appended_at_a_rate"},
-    "cluster/test_bookie_drain.py": {"test_a_bookie_leaves_under_load_though_it_is_cancelled_and_killed_in_the_middle"},
-    "cluster/test_bookie_process.py": {
-        "test_a_bookie_says_whether_it_lives_and_whether_it_is_ready",
-        "test_a_hangup_ends_no_bookie",
-        "test_registers_again_after_its_session_was_lost",
-    },
-    "cluster/test_cli_inspect.py": {"test_a_bookie_that_is_written_to_is_looked_into"},
-    "cluster/test_cli_local.py": {"test_ctrl_c_during_a_restart_ends_everything"},
-    "cluster/test_collection.py": {"test_a_server_that_lags_behind_lists_only_when_it_has_caught_up"},
-    "cluster/test_demo_failures.py": {"test_bookies_that_are_still_starting_are_waited_for"},
-    "cluster/test_failover.py": {"test_the_loss_of_any_one_zookeeper_server"},
-    "cluster/test_memory.py": {"test_memory_falls_again_after_load"},
-    "cluster/test_metadata_registration.py": {
-        "test_moving_waits_for_the_store",
-        "test_what_changes_in_place_is_seen_after_a_while",
-    },
-    "cluster/test_rebalance.py": {"test_a_new_bookie_gets_its_share_though_the_command_is_killed_meanwhile"},
-    "compat/test_old_software.py": {"test_a_status_that_a_client_does_not_know_costs_that_bookie_and_nothing_else"},
-    "faults/test_clusters.py": {"test_processes_behind_proxies_are_suspended_killed_and_started"},
-    "faults/test_ensemble_changes.py": {"reached"},
-    "faults/test_leaving.py": {"refused"},
-    "faults/test_oracle.py": {"test_appends_that_hang_are_noticed"},
-    "spark/logs.py": {"_seen"},
-    "spark/test_examples_flights.py": {"test_the_pipeline_as_its_readme_says", "wait_for"},
-    "spark/test_spark_executors.py": {"wait_until"},
-    "spark/test_spark_export_killed.py": {"test_killed_at_random_an_export_goes_on"},
-    "spark/test_spark_export_log_killed.py": {"let"},
-    "spark/test_spark_kills.py": {"test_what_is_read_is_exactly_the_log"},
-    "spark/test_spark_moved_ledgers.py": {
-        "digests",
-        "test_tasks_go_on_and_those_that_begin_later_read_what_was_moved",
-        "waiting_at",
-    },
-    "unit/protocol/test_access.py": {"test_a_rule_of_many_stars_is_decided_at_once"},
-    "unit/runtime/test_lmdb_pages.py": {"test_a_store_whose_pages_can_not_be_looked_through_goes_on"},
-    "unit/storage/space/test_compaction.py": {
-        "test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again",
-        "test_a_stop_in_the_middle_leaves_a_log_with_a_row",
-    },
-    "unit/storage/test_ledger_storage.py": {"read_on", "test_reads_during_a_checkpoint_see_everything"},
+    ("unit/storage/test_ledger_storage.py", "read_on"): "the pace of a load",
+    ("waiting.py", "eventually"): "it is what waits",
+    ("waiting.py", "eventually_here"): "it is what waits",
 }
 
 
@@ -127,6 +129,7 @@ class Found(NamedTuple):
     path: str
     function: str
     line: int
+    what: str
 
 
 def of_a_clock(node: ast.AST) -> bool:
@@ -140,34 +143,68 @@ def of_a_clock(node: ast.AST) -> bool:
     )
 
 
-def sleeps(node: ast.AST) -> bool:
-    """Whether this is a sleep for a literal time; `sleep(0)` lets others run."""
+def fixed(node: ast.expr) -> bool:
+    """Whether a time is always the same: of numbers, and of the module's constants."""
+    names = [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+    calls = any(isinstance(call, ast.Call) for call in ast.walk(node))
+    return not calls and all(name.isupper() for name in names) and ast.unparse(node) != "0"
+
+
+def sleeps(node: ast.AST) -> ast.expr | None:
+    """How long, where this is a sleep."""
     match node:
-        case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant(value=seconds), *_]):
-            return seconds != 0
-    return False
+        case ast.Call(func=ast.Attribute(attr="sleep"), args=[seconds, *_]):
+            return seconds
+    return None
 
 
 def compares_a_clock(node: ast.AST, times: set[str]) -> bool:
-    """Whether this is an assertion about a clock, or about one of `times`."""
-    return isinstance(node, ast.Assert) and any(
+    """Whether an assertion, a condition or a loop compares a clock, or one of `times`."""
+    if not isinstance(node, ast.Assert | ast.If | ast.While | ast.IfExp):
+        return False
+    return any(
         of_a_clock(compare) or any(isinstance(name, ast.Name) and name.id in times for name in ast.walk(compare))
-        for compare in ast.walk(node)
+        for compare in ast.walk(node.test)
         if isinstance(compare, ast.Compare)
     )
 
 
-def offences(source: str) -> Iterator[tuple[str, int]]:
-    """The function and the line of each."""
+def waits(node: ast.AST) -> bool:
+    """Whether this is a loop that looks at something, sleeps, and looks again: a copy of what tests/waiting.py does."""
+    return isinstance(node, ast.While) and any(
+        (seconds := sleeps(inner)) is not None and ast.unparse(seconds) != "0" for inner in own(node)
+    )
+
+
+def own(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below this one but those of functions inside."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from own(child)
+
+
+def offences(source: str) -> Iterator[tuple[str, int, str]]:
+    """The function, the line, and what it does there."""
     functions = [
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     for function in functions:
-        assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and of_a_clock(node.value)]
+        assigned = [node for node in own(function) if isinstance(node, ast.Assign) and of_a_clock(node.value)]
         times = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
-        for node in ast.walk(function):
-            if sleeps(node) or compares_a_clock(node, times):
-                yield function.name, node.lineno  # type: ignore[attr-defined]
+        for node in own(function):
+            if (seconds := sleeps(node)) is not None and fixed(seconds):
+                yield function.name, node.lineno, f"sleeps for {ast.unparse(seconds)} s"  # type: ignore[attr-defined]
+            elif compares_a_clock(node, times):
+                yield function.name, node.lineno, "compares a clock"  # type: ignore[attr-defined]
+            elif waits(node):
+                yield function.name, node.lineno, "waits by a loop of its own"  # type: ignore[attr-defined]
+
+
+def in_real_time(path: str, function: str) -> bool:
+    """Whether that runs on a real loop: in folders in virtual time, what is marked as real."""
+    name = path.removeprefix("unit/")
+    return not path.startswith(SIMULATED) or name in REAL or f"{name}::{function}" in REAL
 
 
 @functools.cache
@@ -175,23 +212,22 @@ def found() -> list[Found]:
     every: list[Found] = []
     for path in sorted(TESTS.rglob("*.py")):
         name, source = str(path.relative_to(TESTS)), path.read_text()
-        if not name.startswith(VIRTUAL) and any(f"{word}(" in source for word in ("sleep", *CLOCKS)):
-            every += (Found(name, function, line) for function, line in offences(source))
+        if any(f"{word}(" in source for word in ("sleep", *CLOCKS)):
+            every += (Found(name, *one) for one in offences(source) if in_real_time(name, one[0]))
     return every
 
 
-def test_no_test_in_real_time_sleeps_or_compares_a_clock() -> None:
+def test_no_test_in_real_time_sleeps_or_compares_a_clock_or_waits_by_itself() -> None:
     new = [
-        f"tests/{one.path}:{one.line} {one.function}: wait for a condition with tests.waiting"
+        f"tests/{one.path}:{one.line} {one.function} {one.what}: wait for a condition with tests.waiting"
         for one in found()
-        if (one.path, one.function) not in ALLOWED and one.function not in LEFT.get(one.path, ())
+        if (one.path, one.function) not in ALLOWED
     ]
     assert not new, "\n".join(new)
 
 
 def test_what_is_allowed_is_there() -> None:
-    there = {(one.path, one.function) for one in found()}
-    assert there == ALLOWED.keys() | {(path, function) for path, functions in LEFT.items() for function in functions}
+    assert {(one.path, one.function) for one in found()} == ALLOWED.keys()
 
 
 def test_the_old_forms_are_noticed() -> None:
@@ -200,8 +236,23 @@ def test_the_old_forms_are_noticed() -> None:
 
     assert noticed("await asyncio.sleep(0.3)")
     assert noticed("time.sleep(1)")
+    assert noticed("await asyncio.sleep(2 * SESSION_S)")
     assert noticed("began = time.monotonic()", "await work()", "assert time.monotonic() - began < 5")
     assert noticed("began = loop.time()", "took = loop.time() - began", "assert took < SOON_S")
     assert noticed("assert asyncio.get_running_loop().time() <= until")
+    assert noticed("if time.monotonic() > deadline:", "    raise AssertionError")
+    assert noticed("while time.monotonic() < deadline:", "    look()")
+    assert noticed("while not there():", "    await asyncio.sleep(pause_s)")
+    assert noticed("async def inner() -> None:", "    await asyncio.sleep(0.1)")
     assert not noticed("await asyncio.sleep(0)")
-    assert not noticed("await asyncio.sleep(PAUSE_S)", "began = time.monotonic()", "assert work(began)")
+    assert not noticed("while not turned:", "    await asyncio.sleep(0)")
+    assert not noticed("await asyncio.sleep(rng.uniform(0, 1))")
+    assert not noticed("began = time.monotonic()", "assert work(began)")
+
+
+def test_what_is_marked_as_real_is_looked_at() -> None:
+    marked, *_ = (name for name in REAL if "::" in name)
+    path, _, function = marked.partition("::")
+    assert in_real_time(f"unit/{path}", function)
+    assert not in_real_time(f"unit/{path}", "test_another")
+    assert not in_real_time("sim/test_loop.py", "test")

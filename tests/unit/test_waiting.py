@@ -18,7 +18,8 @@ async def test_the_first_true_value_is_returned() -> None:
 
     assert await eventually(more) == [0, 1, 2]
     assert await eventually(lambda: len(seen)) == 3
-    assert eventually_here(lambda: seen) == [0, 1, 2]
+    assert await eventually(more, until=lambda found: len(found) > 4) == [0, 1, 2, 3, 4]
+    assert eventually_here(lambda: seen) == [0, 1, 2, 3, 4]
 
 
 async def test_errors_that_mean_not_yet_are_waited_out_and_others_are_raised() -> None:

@@ -109,10 +109,10 @@ async def test_one_that_waits_for_its_start_holds_up_no_other(tmp_path: Path) ->
     said: list[str] = []
     watching = asyncio.ensure_future(Supervisor([hopeless, other], said.append, pause_min_s=0.01).watch())
     try:
-        await eventually(lambda: hopeless.starts >= 2, "the first one is started twice")
+        await eventually(lambda: hopeless.starts >= 2, "the hopeless one is started again")
         assert other.pid == pid
         os.kill(pid, signal.SIGTERM)
-        await eventually(lambda: any("other serves again" in line for line in said), "the other is started again")
+        await eventually(lambda: any("other serves again" in line for line in said))
         assert any("other was ended by SIGTERM" in line for line in said)
     finally:
         watching.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 
 import pytest
 
@@ -69,10 +68,9 @@ def test_stars_match_what_they_would_if_all_places_were_tried() -> None:
 
 
 def test_a_rule_of_many_stars_is_decided_at_once() -> None:
-    began = time.monotonic()
+    # To try all places of the stars takes centuries, and the test's timeout notices it.
     rules = AccessRules({"read": ["cn:" + "*" * 40 + "!", "cn:" + "a*" * 30 + "!"]})
     assert rules.rights_of(["cn:" + "a" * 64]) == Right.NONE
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("rule", ["orders", "", "cn:", "ip:127.0.0.1", ":x", "*"])

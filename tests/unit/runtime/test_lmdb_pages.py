@@ -8,12 +8,12 @@ import signal
 import struct
 import subprocess
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
 from crc32c import crc32c
+from tests.waiting import eventually_here
 
 from bkpy.errors import CorruptDataError
 from bkpy.runtime import lmdb_pages
@@ -365,11 +365,12 @@ def test_a_store_whose_pages_can_not_be_looked_through_goes_on(
     monkeypatch.setattr("sys.executable", "/bin/false")
     with store.write() as txn:
         txn.put(b"new", b"")
-    store.prepare_check(1.0)
-    while not caplog.text:
-        time.sleep(0.01)
+
+    def checked() -> str:
         store.prepare_check(1.0)
-    assert "the next start does it" in caplog.text
+        return caplog.text
+
+    assert "the next start does it" in eventually_here(checked)
     store.close()
 
 

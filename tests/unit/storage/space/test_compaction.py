@@ -14,6 +14,7 @@ from tests.unit.storage.space.test_deletion import delete, logs, put
 from tests.unit.storage.support import Batch, Host, check_living_bytes, read_all, reclaim, turns
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import copy_of
+from tests.waiting import eventually
 
 from bkpy.errors import StorageFailedError
 from bkpy.storage.entry_log.entry_log import log_name
@@ -133,10 +134,12 @@ async def test_a_log_that_cannot_be_written_or_removed_is_told_and_tried_again(
         host.disk.fail_at(nth, errno.EIO, operation=operation, path=path)
     for ledger_id in DROP:
         await delete(storage, ledger_id)
-    async with asyncio.timeout(20):
-        while host.reports.reclaim_failures < 1 or bytes_of_logs(host) > 0.6 * before:
-            host.clock.now += 1  # or compaction may have been due before there was anything to compact
-            await asyncio.sleep(0.001)
+
+    def compacted() -> bool:
+        host.clock.now += 1  # or compaction may have been due before there was anything to compact
+        return host.reports.reclaim_failures >= 1 and bytes_of_logs(host) <= 0.6 * before
+
+    await eventually(compacted, pause_s=0.001)
     assert not storage.failed.done()
     told = [record.getMessage() for record in caplog.records if "can't be reclaimed, trying again" in record.message]
     assert len(told) == host.reports.reclaim_failures
@@ -425,8 +428,7 @@ async def test_a_stop_in_the_middle_leaves_a_log_with_a_row() -> None:
     for ledger_id in DROP:
         await delete(storage, ledger_id)
     compacting = asyncio.ensure_future(reclaim(storage, 0.8))
-    while not host.reports.copied:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: host.reports.copied, pause_s=0.001)
     await turns(3)
     await storage.close()
     await compacting
