@@ -67,7 +67,7 @@ def eventually_here(
     return seen
 
 
-async def turns(count: int = 100) -> None:
+async def turns(count: int = 200) -> None:
     """Let others run: all that waits for nothing outside the loop goes on meanwhile."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -335,9 +335,3 @@ class Stall:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._held.append((future, function, args))
         return future
-
-
-async def turns(count: int = 200) -> None:
-    """Let whatever can go on without a stalled worker end."""
-    for _ in range(count):
-        await asyncio.sleep(0)

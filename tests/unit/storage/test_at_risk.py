@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.store import SimStores
-from tests.unit.storage.support import KEY, Batch, Host, add, read_all, turns
+from tests.unit.storage.support import KEY, Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import IDS, Told, copy_of, dropped, kept, new_host, restart, script, whole_life
+from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
 from bkpy.runtime import system

@@ -11,16 +11,12 @@ from tests.sim.disk import SimulatedCrash
 from tests.unit.storage.support import Batch, Host, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import Told, copy_of, dropped, kept, new_host, restart
+from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
 
 if TYPE_CHECKING:
     from bkpy.storage.engine import LedgerStorage
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.scenario(35)

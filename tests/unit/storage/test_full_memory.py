@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import flush_worker, journal_worker
-from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, records, turns
+from tests.unit.storage.support import INSTANCE, KEY, SMALLEST, Batch, Host, Stall, add, read_all, records
 from tests.unit.storage.support import settings as bookie_settings
+from tests.waiting import turns
 
 from bkpy.bookie.chunks import BookieChunks
 from bkpy.protocol.messages import AddColumns, pack

@@ -12,8 +12,9 @@ from tests.hooks import LOOK_UP, READ_STEPS, flush_worker
 from tests.sim.disk import SimulatedCrash
 from tests.sim.platter import Dirty, Fate
 from tests.sim.store import SimStores
-from tests.unit.storage.support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all, turns
+from tests.unit.storage.support import KEY, Batch, Host, Stall, add, found_ids, payloads, read_all
 from tests.unit.storage.support import settings as bookie_settings
+from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
 from bkpy.protocol.records import RecordCodec

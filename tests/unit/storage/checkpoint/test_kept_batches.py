@@ -25,10 +25,10 @@ from tests.unit.storage.support import (
     read_all,
     reclaim,
     records,
-    turns,
 )
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import Told, copy_of, dropped, kept, restart, whole_life
+from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError, StorageFailedError
 from bkpy.runtime.system import real_runtime

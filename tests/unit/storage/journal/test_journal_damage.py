@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 from tests.hooks import journal_worker
-from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all, turns
+from tests.unit.storage.support import KEY, Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import IDS, Told, copy_of, durable, new_host, script
+from tests.waiting import turns
 
 from bkpy.errors import CorruptDataError
 from bkpy.storage.journal.format import PAGE_BYTES, decode_file_header, decode_frame_header

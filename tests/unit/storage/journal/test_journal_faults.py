@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.hooks import was_closed
 from tests.sim.disk import SimDisk, SimulatedCrash
-from tests.unit.storage.support import KEY, Batch, Host, add, turns
+from tests.unit.storage.support import KEY, Batch, Host, add
 from tests.unit.storage.support import settings as bookie_settings
 from tests.unit.storage.told import Told, copy_of, dropped, kept, new_host, restart, script, whole_life
+from tests.waiting import turns
 
 from bkpy.errors import StorageFailedError
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.hooks import close_open_logs, read_worker
-from tests.unit.storage.support import Batch, Host, Stall, add, read_all, turns
+from tests.unit.storage.support import Batch, Host, Stall, add, read_all
 from tests.unit.storage.support import settings as bookie_settings
+from tests.waiting import turns
 
 from bkpy.storage.reads.scans import Scans
 
