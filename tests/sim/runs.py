@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -127,16 +123,3 @@ def play(scenario: str, seed: int, into: Range) -> BaseException | None:
         into.marks.update(marks)
         into.played.append(Played(seed, time.process_time() - began, frozenset(+marks)))
     return None
-
-
-def trace_hash_elsewhere(scenario: str, seed: int) -> str:
-    """Run one seed in another process, in which sets are in another order than here."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim", scenario, str(seed)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()[-1]

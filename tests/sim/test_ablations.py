@@ -88,7 +88,7 @@ def collected_ledgers_forgotten() -> Iterator[None]:
     ("scenario", "without", "seeds"),
     [
         ("crowd", evicting_what_is_asked_for, (40, 54)),
-        ("failover", doubt_taken_for_failure, (2, 10)),
+        ("failover", doubt_taken_for_failure, (13,)),
         ("standard", collected_ledgers_forgotten, (0, 2)),
     ],
 )

@@ -16,7 +16,7 @@ from .runs import Range, play
 from .world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @pytest.mark.parametrize(("model", "bounds"), [(BookieSettings, BOOKIE), (ClientSettings, CLIENT)])
@@ -43,11 +43,24 @@ def test_what_is_drawn_is_not_the_default(
         assert default not in bound.small or bound.chance == 1.0, name
 
 
-@pytest.mark.parametrize("scenario", ["standard", "failover", "crowd"])
-def test_nothing_hangs_when_every_bound_is_at_its_smallest(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "seeds"),
+    [
+        ("standard", (9,)),
+        ("failover", (1, 8)),
+        ("crowd", (1,)),
+        *(
+            pytest.param(scenario, range(20), id=f"{scenario}-many", marks=pytest.mark.exhaustive)
+            for scenario in ("standard", "failover", "crowd")
+        ),
+    ],
+)
+def test_nothing_hangs_when_every_bound_is_at_its_smallest(
+    scenario: str, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "bookie_bounds", lambda world, host: smallest(BOOKIE))
     monkeypatch.setattr(cluster, "client_bounds", lambda world, host: smallest(CLIENT))
-    for seed in range(2):
+    for seed in seeds:
         assert play(scenario, seed, Range()) is None
 
 

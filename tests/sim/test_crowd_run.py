@@ -10,8 +10,7 @@ import pytest
 from bkpy.errors import BookieUnavailableError
 
 from .cluster import Cluster
-from .crowd import crowd_run
-from .runs import play_all, seeds_of, trace_hash_elsewhere
+from .runs import play_all, seeds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
 def test_nothing_is_lost_in_the_crowd(seeds: Sequence[int]) -> None:
     for cluster in play_all("crowd", seeds):
         assert sum(len(bookie.promises) for bookie in cluster.bookies) > 10
-
-
-def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    seed = 7
-    there = trace_hash_elsewhere("crowd", seed)
-    cluster, run = crowd_run(seed)
-    cluster.run(run)
-    assert there == cluster.world.trace_hash()
 
 
 def test_a_read_has_its_time_however_seconds_are_rounded() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from bkpy.protocol.ledger_metadata import LedgerState
 
-from .failover import failover_run
-from .runs import play_all, seeds_of, trace_hash_elsewhere
+from .runs import play_all, seeds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,11 +33,3 @@ def test_a_ledger_survives_its_writer(seeds: Sequence[int]) -> None:
     assert happened["oracle: satisfied"] > len(seeds)
     assert happened["ensembles"] > 0
     assert happened["LedgerFencedError"] > 0
-
-
-def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    seed = 19
-    there = trace_hash_elsewhere("failover", seed)
-    cluster, run = failover_run(seed)
-    cluster.run(run)
-    assert there == cluster.world.trace_hash()

@@ -146,7 +146,7 @@ def missing_those_that_nobody_knows() -> AbstractContextManager[Any]:
         (moving_by_hand_without_a_lock, (0,)),
         (swapping_open_fragments, (10,)),
         (freeing_an_id_beside_copies, (38,)),
-        (missing_those_that_nobody_knows, (6,)),
+        (missing_those_that_nobody_knows, (34,)),
     ],
 )
 def test_without_the_rule_it_is_noticed(without: Ablation, seeds: Sequence[int]) -> None:

@@ -12,8 +12,7 @@ from bkpy.storage import losses
 from bkpy.storage.ledgers import ledgers
 from bkpy.storage.losses import Losses
 
-from .rebuilding import rebuilding_run
-from .runs import Range, play, play_all, seeds_of, trace_hash_elsewhere
+from .runs import Range, play, play_all, seeds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("seeds", seeds_of("rebuilding", block=5, blocks=20))
 def test_a_bookie_gets_back_what_it_lost_and_denies_nothing_meanwhile(seeds: Sequence[int]) -> None:
     play_all("rebuilding", seeds)
-
-
-def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    seed = 3
-    there = trace_hash_elsewhere("rebuilding", seed)
-    cluster, run = rebuilding_run(seed)
-    cluster.run(run)
-    assert there == cluster.world.trace_hash()
 
 
 def denying_what_was_never_seen() -> AbstractContextManager[Any]:

@@ -9,8 +9,7 @@ import pytest
 
 from bkpy.storage.rebuild import builder
 
-from .runs import Range, play, play_all, seeds_of, trace_hash_elsewhere
-from .storage import storage_run
+from .runs import Range, play, play_all, seeds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("seeds", seeds_of("storage", block=20, blocks=50))
 def test_nothing_is_denied_whatever_becomes_of_a_storage(seeds: Sequence[int]) -> None:
     play_all("storage", seeds)
-
-
-def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    seed = 3
-    there = trace_hash_elsewhere("storage", seed)
-    run, lives = storage_run(seed)
-    run.run(lives)
-    assert there == run.world.trace_hash()
 
 
 class NothingKept:
