@@ -134,9 +134,9 @@ def forked_bookies() -> Iterator[None]:
     """Bookies of local clusters are forked from a process that has loaded them; ZooKeepers have an archive to load."""
     from tests.command import PRELOADED
     from tests.hooks import children_started_by, zookeepers_with
-    from tests.zookeeper_classes import ARCHIVE
+    from tests.zookeeper_classes import OPTIONS
 
-    with children_started_by(PRELOADED.bookie), zookeepers_with(f"-XX:SharedArchiveFile={ARCHIVE}"):
+    with children_started_by(PRELOADED.bookie), zookeepers_with(*OPTIONS):
         yield
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 REQUEST_BYTES_MAX = 1 << 17
 DESCRIPTORS_MAX = 16
 BOOKIE = (sys.executable, "-P", "-m", "bkpy", "bookie", "run")  # as a local cluster starts one
+SMALL_JOURNAL = "--journal_max_size_mb=4"  # each file is allocated in full, and read back at a start
 STARTS_CLUSTERS = frozenset({"bench", "local"})  # commands
 CLOSED = -1  # in the place of a standard stream's descriptor
 LOADED = (  # what runs load, most of it when they need it
@@ -208,12 +209,18 @@ class Preloaded:
     def bookie(
         self, command: Sequence[str], *, log: IO[bytes], env: Mapping[str, str], pass_fds: Sequence[int]
     ) -> Fork | None:
-        """The run, if it is one of a bookie, for which a local cluster gives this command."""
+        """The run, if it is one of a bookie, for which a local cluster gives this command.
+
+        Its journal files are small unless the cluster's settings give their size.
+        """
         if tuple(command[: len(BOOKIE)]) != BOOKIE:
             return None
+        arguments = [*command[BOOKIE.index("bookie") :]]
+        if "journal_max_size_mb" not in Path(arguments[arguments.index("--config") + 1]).read_text():
+            arguments.append(SMALL_JOURNAL)
         with open(os.devnull, "rb") as nothing:
             streams = [nothing.fileno(), log.fileno(), log.fileno()]
-            return self.start(command[BOOKIE.index("bookie") :], env=env, streams=streams, inherited=pass_fds)
+            return self.start(arguments, env=env, streams=streams, inherited=pass_fds)
 
     def run(
         self, arguments: Sequence[str], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
@@ -329,7 +336,7 @@ def _run(
     """Never returns."""
     from bkpy.cli import main
     from tests.hooks import children_started_by, zookeepers_with
-    from tests.zookeeper_classes import ARCHIVE
+    from tests.zookeeper_classes import OPTIONS
 
     os.setsid()
     for fd in range(3):
@@ -344,10 +351,7 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     try:
-        with (
-            children_started_by(bookies and bookies.bookie),
-            zookeepers_with(f"-XX:SharedArchiveFile={ARCHIVE}"),
-        ):
+        with children_started_by(bookies and bookies.bookie), zookeepers_with(*OPTIONS):
             main(arguments)
     except SystemExit as ending:
         if not isinstance(ending.code, int):
