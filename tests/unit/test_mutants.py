@@ -50,7 +50,11 @@ def test_nothing():
 TINY = {
     "noticed": ("result += number", "result += 1", Outcome.NOTICED),
     "unnoticed": ("result -= number", "result -= 1", Outcome.SURVIVED),
-    "endless": ("for number in numbers:", "while True:\n    number = 1\nfor number in numbers:", Outcome.HUNG),
+    "endless": (
+        "for number in numbers:",
+        "import time\nwhile True:\n    time.sleep(0.01)\nfor number in numbers:",
+        Outcome.HUNG,
+    ),
     "ambiguous": ("number", "1", Outcome.WRONG),
     "nowhere": ("number > 7", "1", Outcome.WRONG),
     "no Python": ("return result", "return (result", Outcome.WRONG),
@@ -147,6 +151,7 @@ def test_every_mutant_still_applies() -> None:
     assert not problems
 
 
+@pytest.mark.exhaustive  # the next one looks for all of them, but not for their parameters
 def test_the_tests_of_all_mutants_are_there_with_their_parameters() -> None:
     tests = sorted({test for planted in all_mutants() for test in planted.tests})
     words = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *tests]

@@ -19,8 +19,13 @@ def options(ledgers: int, outstanding: int, api: str = "append") -> workloads.Op
     return workloads.Options("append", 10, outstanding, ledgers, (1, 1, 1), 0.3, api)
 
 
-@pytest.mark.parametrize(("ledgers", "outstanding"), [(7, 3), (3, 7), (1, 5), (5, 1)])
-@pytest.mark.parametrize("api", workloads.APPEND_APIS)
+@pytest.mark.parametrize(
+    ("ledgers", "outstanding", "api"),
+    [
+        *((7, 3, api) for api in workloads.APPEND_APIS),
+        *((ledgers, outstanding, "append") for ledgers, outstanding in ((3, 7), (1, 5), (5, 1))),
+    ],
+)
 async def test_every_ledger_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledgers: int, outstanding: int, api: str
 ) -> None:

@@ -55,6 +55,7 @@ class LogWorld:
         self.runtime: Runtime = dataclasses.replace(runtime_here(), clock=self.clock)
         self.tree = MemoryStore(self.runtime)
         self.store = self.tree.session()
+        self.troubled = Troubled(self.tree)  # the session of who was opened last
         self.catalog, self.logs = self._parts(self.store, {})
         self.upkeep = LogUpkeep(self.logs, self.catalog)
         self.segments: list[int] = []
@@ -67,7 +68,8 @@ class LogWorld:
 
     def opened(self, script: Iterable[str | Act | None] = (), **given: Any) -> LogUpkeep:
         """Another client's, whose calls go wrong as the script says."""
-        catalog, logs = self._parts(Troubled(self.tree, script), given)
+        self.troubled = Troubled(self.tree, script)
+        catalog, logs = self._parts(self.troubled, given)
         return LogUpkeep(logs, catalog)
 
     @property

@@ -93,7 +93,10 @@ async def test_a_journal_is_read_in_parts_of_any_size(bound: int) -> None:
     assert not host.reports.damages
 
 
-@pytest.mark.parametrize(("setting", "value"), [*SMALLEST.items(), ("all", 0)])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("all", 0), *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in SMALLEST.items())],
+)
 async def test_the_smallest_bounds_work_on_a_real_disk(tmp_path: Path, setting: str, value: float) -> None:
     values: dict[str, Any] = SMALLEST if setting == "all" else {setting: value}
     settings = bookie_settings(str(tmp_path), journals=2, ledgers=2, **values)

@@ -23,7 +23,7 @@ from bkpy.storage.memtable.overlaps import Batch, last_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COUNT = 50_000
+COUNT = 10_000
 BODY = memoryview(bytes(64))
 
 
