@@ -13,11 +13,11 @@ import pytest
 from tests.command import as_json, bkpy
 from tests.in_process import rewrite
 from tests.unit.recovery.repairing import whole
+from tests.waiting import eventually
 
 import bkpy as library
 from bkpy.config.recovery import RecoverySettings
 from bkpy.local import LocalCluster
-from bkpy.local.process import poll
 from bkpy.metadata.cluster import init_cluster
 from bkpy.metadata.connect import connect_store
 from bkpy.metadata.election import Election, leader
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bkpy.local.zookeeper import ZooKeeperServer
 
 DEADLINE_S = 90.0
+PAUSE_S = 0.4  # a command, or a reading of all metadata, leaves the processor to what it waits for
 SOON: dict[str, Any] = {
     "lost_bookie_settle_s": 0.5,
     "lost_bookie_recovery_delay_s": 1.0,
@@ -56,7 +57,7 @@ async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path
             found = await asyncio.to_thread(as_json_or_none, "autorecovery", "auditor", uri=uri)
             return found is not None
 
-        assert await poll(elected, DEADLINE_S)
+        await eventually(elected, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         victim = as_json("autorecovery", "auditor", uri=uri)["auditor"]["name"]
         lines = [b"%d" % i for i in range(200)]
         ledgers = []
@@ -72,7 +73,7 @@ async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path
         async def healed() -> bool:
             return not any([victim in await names(client, ledger_id) for ledger_id in mine])
 
-        assert await poll(healed, DEADLINE_S)
+        await eventually(healed, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         for ledger_id in ledgers:
             reader = await client.open_ledger(ledger_id)
             assert [entry.data async for entry in reader.read()] == lines
@@ -81,7 +82,7 @@ async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path
             told = await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri)
             return told["ledgers"] == 0 and told["absent"][victim]["worked_off"]
 
-        assert await poll(quiet, DEADLINE_S)
+        await eventually(quiet, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         told = as_json("autorecovery", "status", uri=uri)
         assert told["enabled"]
         assert told["auditor"]["name"] != victim
@@ -93,14 +94,14 @@ async def test_a_killed_auditors_ledgers_are_copied_by_the_others(tmp_path: Path
             done = sum(one["ledgers_done"] for one in workers if one["name"] != victim)
             return done >= len(mine) and victim not in {one["name"] for one in workers}
 
-        assert await poll(reported, DEADLINE_S)
+        await eventually(reported, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         await metrics_are_those_of_the_documentation([info.metrics_port for info in client.bookies.values()])
         await killed.start()  # as it was: nothing to do, but to forget what it had
 
         async def back() -> bool:
             return not (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["absent"]
 
-        assert await poll(back, DEADLINE_S)
+        await eventually(back, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
 
 
 async def scraped(port: int) -> dict[str, str]:
@@ -168,7 +169,7 @@ async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_doe
                 async def absent() -> bool:
                     return victim in (await asyncio.to_thread(as_json, "autorecovery", "status", uri=uri))["absent"]
 
-                assert await poll(absent, DEADLINE_S)
+                await eventually(absent, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
                 await asyncio.sleep(2 * SOON["lost_bookie_recovery_delay_s"])
                 told = as_json("autorecovery", "status", uri=uri)
                 assert (told["enabled"], told["ledgers"], told["auditor"]["name"]) == (False, 0, "alone")
@@ -177,12 +178,12 @@ async def test_switched_off_nothing_is_marked_and_a_process_without_a_bookie_doe
                 async def healed() -> bool:
                     return victim not in await names(client, writer.ledger_id)
 
-                assert await poll(healed, DEADLINE_S)
+                await eventually(healed, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
 
                 async def counted() -> bool:  # a little after the metadata name others
                     return (await scraped(port))["bkpy_replication_done_ledgers_total"] == "1.0"
 
-                assert await poll(counted, DEADLINE_S)
+                await eventually(counted, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
                 assert (await scraped(port))["bkpy_auditor_leading"] == "1.0"
             finally:
                 running.terminate()
@@ -268,7 +269,7 @@ async def test_what_a_bookie_never_had_is_found_and_copied(tmp_path: Path) -> No
         async def healed() -> bool:
             return other not in await names(client, ledger_id)
 
-        assert await poll(healed, DEADLINE_S)
+        await eventually(healed, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         await whole(client, ledger_id)
 
         async def told() -> bool:
@@ -278,5 +279,5 @@ async def test_what_a_bookie_never_had_is_found_and_copied(tmp_path: Path) -> No
                 checks[name]["ended_s"] is not None for name in ("replicas", "placement")
             )
 
-        assert await poll(told, DEADLINE_S)
+        await eventually(told, pause_s=PAUSE_S, deadline_s=DEADLINE_S)
         assert b"replicas" in (await asyncio.to_thread(bkpy, "autorecovery", "status", uri=uri)).stdout

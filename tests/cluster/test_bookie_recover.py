@@ -28,16 +28,33 @@ ENTRIES = 100
 PAYLOAD = 2000
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Five bookies whose deaths are soon noticed, and that do nothing about them by themselves."""
     config = {"session_timeout_s": SESSION_S, "journal_max_size_mb": 4, "auto_recovery": False}
-    cluster = LocalCluster(tmp_path, bookies=5, config=config)
+    cluster = LocalCluster(tmp_path_factory.mktemp("recovered"), bookies=5, config=config)
     try:
         run_elsewhere(cluster.start())
         yield cluster
     finally:
         run_elsewhere(cluster.stop())
+
+
+@pytest.fixture
+def local(once: LocalCluster) -> Iterator[LocalCluster]:
+    """The same, all of them running, without ledgers."""
+    run_elsewhere(once.start())
+    try:
+        yield once
+    finally:
+        run_elsewhere(forget(once))
+
+
+async def forget(cluster: LocalCluster) -> None:
+    """Delete its ledgers."""
+    async with api.connect(cluster.connect_string) as client:
+        async for ledger_id in client.list_ledgers():
+            await client.delete_ledger(ledger_id)
 
 
 async def write(client: api.Client, *, close: bool = True, **sizes: int) -> int:
@@ -59,7 +76,7 @@ async def names(client: api.Client, ledger_ids: list[int], bookie_id: str) -> li
 
 
 async def until(condition: Any, what: str) -> None:
-    await eventually(condition, what, pause_s=0.05)
+    await eventually(condition, what, pause_s=0.2)
 
 
 def recovering(uri: str, bookie_id: str, *options: object) -> Fork:
@@ -134,7 +151,8 @@ async def test_metadata_that_can_not_be_read_hold_up_no_other_ledger(local: Loca
         damaged, *others = ledger_ids
         (dead, *_) = [b for b in local.bookies if await names(client, others, b.id) == others]
         path = (await open_cluster(store, root)).catalog.path_of(damaged)
-        await store.put(path, b"damaged", (await store.get(path))[1])
+        sound, version = await store.get(path)
+        await store.put(path, b"damaged", version)
         await dead.kill()
 
         async def gone() -> bool:
@@ -146,6 +164,7 @@ async def test_metadata_that_can_not_be_read_hold_up_no_other_ledger(local: Loca
         told = json.loads(done.stdout)
         assert (told["ledgers"], told["unreadable"]) == (2, [damaged])
         assert await names(client, others, dead.id) == []
+        await store.put(path, sound, (await store.get(path))[1])
 
 
 async def test_what_nobody_has_is_said_by_name(local: LocalCluster) -> None:
